@@ -79,7 +79,7 @@ async def test_late_and_empty_java_slave_gets_the_last_file(tmp_path: Path, capl
         ):
             await other.send(20)
             slave = ha_store.start_java_slave(nursery, layout)
-            refusal = f"it requests offset {end}, but this log is 0 to {other.store.log.wrote}"
+            refusal = f"the slave requested offset {end}, but this log is 0 to {other.store.log.wrote}"
             await wait_until(lambda: refusal in [getattr(one, "reason", "") for one in caplog.records], PATIENT_S)
             assert len(other.slaves) == 0
             await asyncio.to_thread(slave.kill)

@@ -341,7 +341,7 @@ def test_missing_queue_with_unread_messages_stops_the_query() -> None:
     query = Query(view, maxRowsPerTrigger=3, discoveryInterval=0)
     query.step()
     gone = view.brokers.pop("broker-b")
-    with pytest.raises(NoReplica, match="orders/broker-b/0: was read before"):
+    with pytest.raises(NoReplica, match="queue orders/broker-b/0 not found"):
         query.plan()
 
     query.clock.at[len(query.clock.slept) + 1] = lambda: view.brokers.update({"broker-b": gone})

@@ -99,7 +99,7 @@ class MemberRequests:
         session.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume)
 
     def __repr__(self) -> str:
-        return f"<MemberQuestions {self._member.role.group} direct={self._direct_count}>"
+        return f"<MemberRequests {self._member.role.group} direct={self._direct_count}>"
 
     # ------- 220
 

@@ -1,7 +1,8 @@
 """Deduplication of log lines about repeated requests: one line for each kind and peer, with bounded memory and rate.
 
-A client that sends a request which its server does not support repeats it every few seconds for as long as it runs. The
-first time deserves a line, the others a counter. A peer that invents kinds gets at most LINES_PER_MINUTE_MAX lines.
+A client that sends a request which its server does not support repeats it every few seconds for as long as it runs.
+Only the first is logged; callers count the others. A peer that invents kinds gets at most LINES_PER_MINUTE_MAX lines
+a minute.
 """
 
 from __future__ import annotations

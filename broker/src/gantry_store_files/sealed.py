@@ -33,7 +33,7 @@ def decode_sealed(data: bytes, kind: type[DocumentT]) -> DocumentT:
 def read_sealed_or_fault(disk: StoreDisk, path: str, kind: type[DocumentT]) -> tuple[DocumentT | None, str]:
     """Return (document, fault) of a file: the document, or the reason why it cannot be used.
 
-    Both are missing if there is no file.
+    Without a file the document is None and the fault is empty.
     """
     data = read_small(disk, path)
     try:

@@ -49,7 +49,7 @@ SHOWN_S: Final = 8.0
 """How long a source may take to show what the log reports: pages are published and asked for every second or so."""
 STORE_PATH: Final = f"1/{STORE}"
 MISSING, ROTTEN = "durable log data is missing", "stored message is damaged"
-HEALED, ACCEPTED = "missing log data is complete again", "loss of log data accepted"
+HEALED, ACCEPTED = "missing log data restored", "loss of log data accepted"
 _LINE: Final = re.compile(r"^\S+ \S+ (WARNING|ERROR|CRITICAL|INFO) (\S+) (.*)$")
 _FACT: Final = re.compile(r" (?=[a-z_]+=)")
 

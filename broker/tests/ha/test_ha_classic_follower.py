@@ -143,7 +143,7 @@ async def test_invalid_data_ends_the_stream() -> None:
         await wait_until(lambda: slave.log() == java.log)
         broker.say(b"\x00" * 12)
         await wait_until(lambda: slave.follower.trouble is not None)
-        assert slave.follower.trouble == f"it sends offset 0, but offset {java.end} was expected"
+        assert slave.follower.trouble == f"the master sent offset 0, but offset {java.end} was expected"
 
         java.send(20)
         await wait_until(lambda: slave.log() == java.log)

@@ -138,7 +138,7 @@ def test_empty_java_slave_gets_unconfirmed_messages() -> None:
     """Its ack of the last file must not count for earlier messages that it never received."""
     wire, slave = Wire(), JavaSlave()
     wire.fill(FILE_BYTES + 1_000)
-    wire.world.store.positions.wait_for_slaves(wire.world.store.log.wrote)
+    wire.world.store.positions.set_acked(wire.world.store.log.wrote)
     wire.fill(2 * FILE_BYTES + 1_000)
 
     wire.session.receive(slave.request(), 0.0)
@@ -168,7 +168,9 @@ def test_offset_outside_the_log_is_refused(offset: int) -> None:
     wire.world.store.restart(FILE_BYTES, wire.world.store.identity.epochs)
     wire.fill(FILE_BYTES + 2_000)
 
-    with pytest.raises(StreamBroken, match=rf"it requests offset {offset}, but this log is {FILE_BYTES} to \d+"):
+    with pytest.raises(
+        StreamBroken, match=rf"the slave requested offset {offset}, but this log is {FILE_BYTES} to \d+"
+    ):
         wire.session.receive(struct.pack(">q", offset), 0.0)
 
     assert len(wire.slaves) == 0 and not wire.session.is_streaming and not wire.session.pump(1 << 20)

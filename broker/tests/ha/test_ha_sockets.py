@@ -155,7 +155,7 @@ async def test_refusal_is_sent_to_the_slave_and_shown_in_its_status() -> None:
         await wait_until(lambda: slave.follower.trouble is not None)
 
         trouble = slave.follower.trouble
-        assert trouble is not None and trouble.startswith("stranger: it belongs to c/another")
+        assert trouble is not None and trouble.startswith("stranger: the slave belongs to c/another")
         assert len(one.slaves) == 0
 
 

@@ -116,8 +116,8 @@ REPLICATION: Final = (
     Fault(
         "one grant is enough",
         "broker/src/gantry_broker/ha/acknowledgement.py",
-        "by_slaves = min(self._until_ms.get(identity, -1) for identity in self.electable)",
-        "by_slaves = max(self._until_ms.get(identity, -1) for identity in self.electable)",
+        "by_slaves = min(self._until_ms.get(broker_id, -1) for broker_id in self.electable)",
+        "by_slaves = max(self._until_ms.get(broker_id, -1) for broker_id in self.electable)",
         "A master stops acknowledging before a slave that granted nothing more can be promoted.",
     ),
     Fault(

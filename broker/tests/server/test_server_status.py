@@ -94,12 +94,12 @@ async def test_confirmed_never_shrinks_when_a_slave_leaves(tmp_path: Path) -> No
     async with publishing(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"shown")
         shown = broker.store.log.wrote
-        broker.store.positions.wait_for_slaves(-1)
+        broker.store.positions.set_acked(-1)
         assert broker.store.positions.confirmed == 0
 
         await wait_until(lambda: page(tmp_path).status.confirmed == shown)
         assert broker.roles.report().confirmed == shown
-        broker.store.positions.stop_waiting_for_slaves()
+        broker.store.positions.clear_acked()
 
 
 async def test_slave_without_its_master_reports_its_visible_end(tmp_path: Path) -> None:

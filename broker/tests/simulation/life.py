@@ -224,19 +224,19 @@ class Life(Process):
         more = [piece.end for piece in self.model.pieces if piece.end > self.acked][:pieces]
         self.acked = more[-1] if more else self.acked
         self.reported_acked = self.acked if pieces else -1
-        store.positions.wait_for_slaves(self.reported_acked)
+        store.positions.set_acked(self.reported_acked)
         met("slaves' acks", len(more))
         self._show(store)
 
     @verb
-    def stop_waiting_for_slaves(self) -> None:
+    def clear_acked(self) -> None:
         """Stop waiting for slaves, until they acknowledge again."""
         store = self.open_store()
         if store is None or not self.mode.is_waiting:
             return
         met("slaves not waited for", self.reported_acked is not None)
         self.reported_acked = None
-        if not self._has_ended("the showing", store.positions.stop_waiting_for_slaves):
+        if not self._has_ended("the showing", store.positions.clear_acked):
             self._show(store)
 
     def _show(self, store: MessageStore) -> None:

@@ -190,8 +190,8 @@ class StoreHistory(RuleBasedStateMachine):
         self.life.acks(pieces)
 
     @rule()
-    def stop_waiting_for_slaves(self) -> None:
-        self.life.stop_waiting_for_slaves()
+    def clear_acked(self) -> None:
+        self.life.clear_acked()
 
     @rule(mode=modes, pieces=st.integers(0, 8), fault=faults, seed=seeds, again=modes)
     def crash_waiting(self, mode: Mode, pieces: int, fault: Fault, seed: int, again: Mode) -> None:

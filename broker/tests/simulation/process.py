@@ -106,7 +106,7 @@ class Process(HistoryRecorder):
         # Without slaves a start makes everything visible that it finds, even if it dies before a consumer reads.
         self.reported_acked, self.confirmed = (-1, self.confirmed) if self.mode.is_waiting else (None, LOG_END_MAX)
         if self.reported_acked is not None:
-            store.positions.wait_for_slaves(self.reported_acked)
+            store.positions.set_acked(self.reported_acked)
         try:
             report = store.open(is_flushing=False, is_tail_hidden=self.mode.is_waiting)
         except ProcessEnded:

@@ -68,18 +68,18 @@ def test_visibility_follows_slaves_only_while_they_are_required() -> None:
     world.open()
     world.send(count=3)
     ends = [end for end, *_ in world.sent]
-    world.store.positions.wait_for_slaves(-1)
+    world.store.positions.set_acked(-1)
     world.send(count=3)
     ends = [end for end, *_ in world.sent]
 
     world.store.advance()
     assert (len(world.bodies()), world.store.positions.promised, world.store.positions.confirmed) == (3, 0, 0)
-    world.store.positions.wait_for_slaves(ends[4])
+    world.store.positions.set_acked(ends[4])
     world.store.advance()
     assert (len(world.bodies()), world.store.positions.promised) == (5, ends[4])
-    world.store.positions.wait_for_slaves(-1)
+    world.store.positions.set_acked(-1)
     world.store.advance()
     assert len(world.bodies()) == 5, "what was shown stays shown"
-    world.store.positions.stop_waiting_for_slaves()
+    world.store.positions.clear_acked()
     world.send()
     assert (len(world.bodies()), world.store.positions.promised) == (7, world.store.log.wrote)

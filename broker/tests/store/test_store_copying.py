@@ -354,7 +354,7 @@ def test_cut_must_invalidate_the_recovery_point(monkeypatch: pytest.MonkeyPatch)
     def start(*_: object, **__: object) -> None:
         raise StoreCorrupt(0, "a unit does not lead to its message")
 
-    monkeypatch.setattr(QueueRepair, "start", start)
+    monkeypatch.setattr(QueueRepair, "request_repair", start)
 
     with pytest.raises((StoreCorrupt, AssertionError)):
         list(cut_and_die("power", PoolSettings()))

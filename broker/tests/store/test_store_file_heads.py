@@ -122,7 +122,7 @@ def test_log_file_of_another_store_is_set_aside_and_missed(
     assert [world.disk.read_file(path) for path in report.set_aside] == [
         other.disk.read_file(other.path(f"commitlog/{name}")) for name in names
     ]
-    reported = [line for line in caplog.records if "not the one that was written here" in line.getMessage()]
+    reported = [line for line in caplog.records if "log file set aside" in line.getMessage()]
     assert [line.__dict__["path"] for line in reported] == [world.path(f"commitlog/{name}") for name in names]
     assert all(line.levelno == logging.ERROR and "accept-loss" in line.__dict__["remedy"] for line in reported)
     for topic in ("orders", "bills"):
@@ -381,7 +381,7 @@ READERS: dict[str, Callable[[StoreWorld, int], object]] = {
     ),
     "scrubber": lambda world, base: world.store.guard.good_bytes(world.store.log.view(base), base),
     "damage report": lambda world, base: world.store.guard.damage.report(base),
-    "queue repair": lambda world, base: world.store.repair.queues.start(
+    "queue repair": lambda world, base: world.store.repair.queues.request_repair(
         world.store.queues.get_or_create("orders", 0), len(world.sent_bodies("orders", before=base)), reason="a test"
     ),
 }

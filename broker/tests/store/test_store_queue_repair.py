@@ -87,7 +87,7 @@ def test_queue_without_any_right_unit_is_rebuilt_from_the_whole_log(world: Store
         ours.view[: 20 * UNIT_BYTES] = bytes(theirs.view[: 20 * UNIT_BYTES])
         ours.view[20 * UNIT_BYTES : 21 * UNIT_BYTES] = bytes(UNIT_BYTES)
         ours.view[21 * UNIT_BYTES :] = bytes(theirs.view[21 * UNIT_BYTES :])
-    world.store.repair.queues.start(orders, 20, reason="test")
+    world.store.repair.queues.request_repair(orders, 20, reason="test")
 
     world.repair()
 
@@ -278,7 +278,7 @@ def test_queue_whose_repair_fails_the_store_stays_corrupt(world: StoreWorld, mon
     queues, queue = world.store.repair.queues, world.store.queues.get("orders", 0)
     assert queue is not None
     damage(world, 17, 6)
-    queues.start(queue, 17, reason="a test")
+    queues.request_repair(queue, 17, reason="a test")
 
     def fail(*_: object) -> None:
         raise StoreFailed("the log file was replaced")

@@ -68,7 +68,10 @@ class TokenFile:
         try:
             self._load()
         except (OSError, SettingsError, UnicodeDecodeError) as error:
-            log.warning("failed to reload token file; keeping the previous tokens", extra={"reason": _reason(error)})
+            log.warning(
+                "failed to reload token file; keeping the previous tokens",
+                extra={"path": str(self.path), "reason": _reason(error)},
+            )
 
     def name_of(self, token: str) -> str | None:
         """Return the name of a token, or None. It compares with every token, so the time it takes reveals nothing."""

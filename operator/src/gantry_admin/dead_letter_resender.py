@@ -40,7 +40,7 @@ class DeadLetterResender:
         self._running: Final = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<Resending {'now' if self._running.locked() else 'nothing'}>"
+        return f"<DeadLetterResender {'resending' if self._running.locked() else 'idle'}>"
 
     async def run(self, order: ResendRequest, position: DeadLetterPosition | None = None) -> ResendResult:
         """Execute an order. Raises ``Problem``; the next order does not resend what was acknowledged until then."""

@@ -4,8 +4,8 @@
       |                                                                               sent + duration, less a margin
       `- the lease is valid from here, on the boot-time clock of the machine that broker and sidecar share
 
-The lease is one of two permissions with which a master may acknowledge if no slave's ack is needed (design 5; the other
-is a slave's grant). The rules:
+If no slave's ack is needed, a master may acknowledge only while it holds the lease or a grant of every electable slave,
+so that it has stopped before another master can acknowledge. The rules of the lease:
 
 - A lease is valid from the time the request was *sent*. An election waits for the whole duration after its own write to
   the Lease, and every renewal that succeeds was sent before that write.

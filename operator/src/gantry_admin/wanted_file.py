@@ -105,7 +105,11 @@ class WantedFileReconciler:
         wanted, left_out = parse_wanted_file(content)
         if left_out != self._left_out:
             self._left_out = left_out
-            log.warning("ignored fields that this version does not know: %s", ", ".join(left_out) or "none")
+            if left_out:
+                names = ", ".join(left_out)
+                log.warning(
+                    "ignored fields that this version does not know: %s", names, extra={"file": str(self._path)}
+                )
         return wanted
 
     def _read(self) -> bytes:

@@ -96,7 +96,8 @@ class Phase(enum.Enum):
 class ProcessLifecycle:
     """The lifecycle of one process. Pure: it takes times and exit codes, and changes the phase.
 
-    `start`, `stop` and `restart` are requests; `started`, `postponed` and `exited` record what has happened.
+    The methods `request_start`, `request_stop` and `request_restart` ask for a change; `record_start`, `postpone_start`
+    and `record_exit` record an event. The columns are these six, in this order.
 
                     start         stop         restart        started    postponed  exited
         STOPPED     WAITING       -            -              STOPPING   -          -

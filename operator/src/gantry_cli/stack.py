@@ -62,7 +62,7 @@ class StackDirectory:
     # ------- methods of the process that runs the stack
 
     def claim(self) -> Self:
-        """Take the lock of the directory until `release`. Raises StackRunning or OSError."""
+        """Take the lock of the directory until `release`. Raises StackRunningError or OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:

@@ -48,7 +48,10 @@ class NotFound(ApiError):
 
 @final
 class Forbidden(ApiError):
-    """The operator's RBAC rights do not allow the call. An administrator must grant them; a retry changes nothing."""
+    """The API server rejected the credentials (401), or RBAC does not allow the call (403).
+
+    An administrator must correct this; a retry changes nothing.
+    """
 
 
 @final

@@ -33,7 +33,7 @@ REASONS: Final[dict[type[act.Action], str]] = {
     act.ReplaceDisk: "DiskReplaced",
     act.ClearRequest: "OrderDone",
 }
-"""The event reasons of actions. Actions that are executed all the time (follow, promise, keep) have none."""
+"""The event reasons of actions. Frequent actions (Promise, Follow, UpdateTerms, Start) have none."""
 
 
 class Event(NamedTuple):

@@ -235,6 +235,7 @@ def test_order_that_times_out_stays_pending_with_its_reason(scene: Scene) -> Non
     assert (
         "timed out after 1 s: shard 0: waiting: member 2 lacks 1000 bytes -- the order stays pending" in result.stderr
     )
+    assert "; withdraw it with: kubectl annotate bg/orders " in result.stderr
     assert first.startswith("0@")
     assert again.exit_code == 0 and "order given" in again.stdout
     found = scene.annotations()

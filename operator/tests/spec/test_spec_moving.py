@@ -90,7 +90,8 @@ def test_a_switchover_waits_until_the_slave_is_near() -> None:
     shard = with_report(with_request(healthy(wrote=100 << 20)), 1, slaves=acks)
 
     assert decided(shard) == []
-    assert "member 2 is not near enough to take the role" in reasons(shard)
+    rule = "it must follow the master, be electable and lag at most 16.0 MiB"
+    assert f"member 2 is not eligible for a switchover: {rule}" in reasons(shard)
 
 
 def test_a_drain_without_a_reason_ends() -> None:
@@ -106,6 +107,16 @@ def test_a_finished_promotion_request_is_removed() -> None:
 
     for shard in (with_request(healthy(), 1), with_request(with_record(healthy(), came_out_otherwise))):
         assert decided(shard)[0] == act.ClearRequest(shard=0, request="w", why="member 1 is the master of epoch 3000")
+
+
+def test_an_impossible_promotion_request_is_dropped_with_its_reason() -> None:
+    """The reason names the setting or the member, not the present master."""
+    disabled = decided(with_request(healthy()), spec=spec_with(failover={"mode": "Disabled"}))[0]
+    unknown = decided(with_request(healthy(), 7))[0]
+
+    why = "request dropped: failover.mode is Disabled"
+    assert disabled == act.ClearRequest(shard=0, request="w", why=why)
+    assert unknown == act.ClearRequest(shard=0, request="w", why="request dropped: member 7 does not exist")
 
 
 def test_the_role_leaves_a_drained_machine() -> None:
@@ -213,7 +224,7 @@ def test_one_shard_is_disrupted_at_a_time() -> None:
     first, second = outdated(healthy(), 2), outdated(healthy(number=1), 2)
 
     assert [(type(one), one.shard) for one in decided(first, second, spec=spec)] == [(act.Withdraw, 0)]
-    assert "waiting for shard 0" in reasons(first, second, spec=spec)
+    assert "shard 0 is degraded or being changed; afterwards: " in reasons(first, second, spec=spec)
     begun = with_report(second, 1, is_draining=True)
     assert [(type(one), one.shard) for one in decided(first, begun, spec=spec)] == [(act.Restart, 1)]
 

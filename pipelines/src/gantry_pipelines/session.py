@@ -125,7 +125,7 @@ def java_program() -> str | None:
     return shutil.which("java")
 
 
-def java_version(completed: str) -> int | None:
+def java_version(output: str) -> int | None:
     """Return the feature release in the output of `java -version`: 17 for "17.0.21", 8 for "1.8.0_392"."""
-    match = re.search(r'version "(?:1\.)?(\d+)', completed)
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match[1]) if match else None

@@ -59,7 +59,9 @@ class StopRequest:
             _call(callback)
 
     def on_stop(self, callback: Callable[[], object]) -> None:
-        """Call a function, in a thread of this object, when a stop is requested; at once if one already was."""
+        """Call a function when a stop is requested: in the thread that requests it, or at once in the calling thread if
+        a stop was requested before.
+        """
         with self._lock:
             self._callbacks.append(callback)
             is_late = self._requested.is_set()

@@ -22,7 +22,7 @@ from pyspark_rocketmq.model import Bounds, QueueId, QueueRange
 from pyspark_rocketmq.offsets import Mark, StreamOffset, ranges_between
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.planning import limit_bytes, limit_rows
-from pyspark_rocketmq.position_check import ADVICE, RECHECK_INTERVAL_S, PositionCheck, PositionChecker, advance_mark
+from pyspark_rocketmq.position_check import RECHECK_INTERVAL_S, PositionCheck, PositionChecker, advance_mark
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +177,9 @@ class StreamPlanner:
                 break
             self._clock.sleep(RECHECK_INTERVAL_S)
         if self._options.is_loss_fatal:
-            names = ", ".join(map(str, missing[:3])) or str(error)
-            raise NoReplica(f"{names}: was read before, but no name server lists a broker that has it; {ADVICE}")
+            names = ", ".join(map(str, missing[:3]))
+            what = f"queue {names} not found: no name server lists a broker that has it" if missing else str(error)
+            raise NoReplica(f"{what}; check the broker, or continue without the queue with failOnDataLoss=false")
         log.warning("queues not found; reading continues without them", extra={"queues": [str(one) for one in missing]})
         return self._found
 

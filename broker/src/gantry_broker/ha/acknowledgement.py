@@ -7,15 +7,15 @@
 Slaves are counted by identity, never by connection: a peer that connects twice, or claims another's name, is one voter
 or none. A slave that has disconnected does not count: only a connected slave's ack is a promise.
 
-Two kinds of acks prove nothing, because an election would not see them: those of slaves that are not electable, and
+Two kinds of acks are ignored, because an election does not consider them: those of slaves that are not electable, and
 those that end before the master's epoch begins. In the second case the slave's log still ends in an older epoch, and
 would lose against a log with an epoch in between, although that log lacks what was acknowledged.
 
 Where no slave's ack is needed, grants decide, on a clock that never stops:
 
-    a master of an asynchronous group answers 0 only while it holds one of two keys:
-    1  a short grant from every electable slave, renewed with its acks
-    2  the shard's Lease, as its sidecar reports it
+    a master of an asynchronous group answers 0 only while one of two conditions holds:
+    1  it has a short grant from every electable slave, renewed with its acks
+    2  it has the shard's Lease, as its sidecar reports it
 
 A promotion ends both first: a slave that has promised a newer epoch grants nothing any more, and the Lease moves to
 another member. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops a master. A grant
@@ -139,18 +139,18 @@ class Grants:
 
     def __init__(self, electable: Collection[str]) -> None:
         self.electable: Final = frozenset(electable)
-        """The slaves that may be promoted, by identity. Without any, no other member can become the master."""
+        """The slaves that may be promoted, by broker id. Without any, no other member can become the master."""
 
         self._until_ms: dict[str, int] = {}
         self._lease_until_ms = -1
 
-    def record_grant(self, identity: str, sent_ms: int, grant_ms: int) -> None:
+    def record_grant(self, broker_id: str, sent_ms: int, grant_ms: int) -> None:
         """Record that a slave has answered the heartbeat sent at ``sent_ms``. A grant of 0 revokes it."""
         if grant_ms <= 0:
-            self._until_ms.pop(identity, None)
+            self._until_ms.pop(broker_id, None)
             return
         until_ms = sent_ms + int(grant_ms * (1 - MARGIN_SHARE))
-        self._until_ms[identity] = max(until_ms, self._until_ms.get(identity, -1))
+        self._until_ms[broker_id] = max(until_ms, self._until_ms.get(broker_id, -1))
 
     def record_lease(self, renewed_ms: int, duration_ms: int) -> None:
         """Record a renewal of the Lease that was requested at ``renewed_ms``; a duration of 0 ends it."""
@@ -165,12 +165,12 @@ class Grants:
         """Time until which the master may acknowledge."""
         if not self.electable:
             return 1 << 62
-        by_slaves = min(self._until_ms.get(identity, -1) for identity in self.electable)
+        by_slaves = min(self._until_ms.get(broker_id, -1) for broker_id in self.electable)
         return max(by_slaves, self._lease_until_ms)
 
     def missing_slaves(self, now_ms: int) -> list[str]:
         """Return the slaves whose grants have expired, for the status."""
-        return sorted(identity for identity in self.electable if self._until_ms.get(identity, -1) <= now_ms)
+        return sorted(broker_id for broker_id in self.electable if self._until_ms.get(broker_id, -1) <= now_ms)
 
 
 @final
@@ -208,7 +208,7 @@ class AckPolicy:
     def _hide_new_messages(self) -> None:
         """Hide messages that are not visible yet until slaves or the next master confirm them."""
         if self._settings.is_tail_hidden:
-            self._store.positions.wait_for_slaves(-1)
+            self._store.positions.set_acked(-1)
 
     @property
     def is_waiting_for_slaves(self) -> bool:
@@ -234,7 +234,7 @@ class AckPolicy:
     def reevaluate(self) -> None:
         """Decide again whether sends wait for slaves, and report the slaves' progress to the store."""
         if not self._settings.acks_needed:
-            self._store.positions.stop_waiting_for_slaves()
+            self._store.positions.clear_acked()
             return
         is_degraded = self._settings.degrade is Degrade.ASYNC and not self.has_enough()
         if is_degraded != self.is_degraded:
@@ -242,9 +242,9 @@ class AckPolicy:
             what = "sends no longer wait for slaves" if is_degraded else "sends wait for slaves again"
             log.warning(what, extra={"slaves": len(self.acks), "wrote": self._store.log.wrote})
         if is_degraded:
-            self._store.positions.stop_waiting_for_slaves()
+            self._store.positions.clear_acked()
         else:
-            self._store.positions.wait_for_slaves(self.acks.acked())
+            self._store.positions.set_acked(self.acks.acked())
 
 
 @final
@@ -252,8 +252,8 @@ class GivenGrants:
     """How long the grants that a slave has given may still count, in milliseconds of its boot-time clock.
 
     A promotion waits for that time. A slave that was restarted does not know when its last process gave the last grant:
-    it must assume a moment ago. Therefore the duration that a master wants is on the slave's disk before the first
-    grant is given.
+    it must assume that the last grant was given just before the restart. Therefore the duration that a master wants is
+    on the slave's disk before the first grant is given.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class CompletenessRecord(msgspec.Struct, frozen=True):
 
     is_whole: bool | None
     machine: str = ""
-    """The boot id of the machine and the scope of its memory; empty if unknown."""
+    """The boot id of the machine, and the pod, within which memory survives a process; empty if unknown."""
 
     is_crash_safe: bool = False
     """Whether messages that this start acknowledges survive a crash of its process."""
@@ -119,7 +119,10 @@ class DataCompleteness:
         try:
             self._record = read_sealed(self._disk, self._path, CompletenessRecord)
         except ValueError as exc:
-            log.warning("data completeness is unknown", extra={"path": self._path, "reason": str(exc)})
+            log.warning(
+                "data completeness is unknown; this broker has no vote until it catches up with a master",
+                extra={"path": self._path, "reason": str(exc)},
+            )
             self._record = CompletenessRecord(is_whole=None)
 
     def record_start(self, report: RecoveryReport, pool: PoolStatus) -> None:
@@ -133,8 +136,10 @@ class DataCompleteness:
         record = CompletenessRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total, self._broker)
         self._report_other_broker()
         if self._is_missing and self.is_whole is None:
-            facts = {"path": self._path, "reason": "it is missing"}
-            log.warning("data completeness is unknown", extra=facts)
+            log.warning(
+                "data completeness is unknown; this broker has no vote until it catches up with a master",
+                extra={"path": self._path, "reason": "it is missing"},
+            )
         if self.is_whole is False:
             log.warning(
                 "store may have lost acknowledged messages; it has no vote until it catches up",
@@ -146,7 +151,10 @@ class DataCompleteness:
             self._write(record)
         except OSError as error:
             # After a clean stop the old record would count. Without a record completeness is unknown, which is safe.
-            log.warning("could not record data completeness", extra={"reason": str(error)})
+            log.warning(
+                "could not record data completeness; this broker has no vote until it catches up with a master",
+                extra={"reason": str(error)},
+            )
             if self._record is not None:
                 self._disk.remove(self._path)
                 self._record = None
@@ -168,7 +176,7 @@ class DataCompleteness:
         )
 
     def record_caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
-        """Record that the data is complete: it has everything of its master, or is the master.
+        """Record that this broker's data is complete: it has caught up with its master, or it is the master.
 
         Damage and holes stay recorded unless the whole log was copied again; holes no longer count once an operator has
         accepted them. Raises OSError.

@@ -12,8 +12,8 @@ kinds of masters:
   second.
 - ``last_heartbeat_at`` has the same meaning, and is kept when the stream ends: elections need the time since the master
   was last seen, not whether a connection exists.
-- Silence is counted from the last byte, and at the earliest from the end of ``begin``: while the store is cut the
-  master owes nothing.
+- Silence is counted from the last byte, and at the earliest from the end of ``begin``: the master need not send
+  anything while the slave truncates its log.
 - Every exception ends the connection, and no exception ends the runner. An expected exception becomes the reason in the
   status, an unexpected one is also logged with its traceback. The next stream begins where the log ends, so nothing is
   lost.

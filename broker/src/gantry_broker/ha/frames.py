@@ -62,7 +62,10 @@ SILENCE_S: Final = 20.0
 
 
 class StreamBroken(Exception):
-    """The peer violates the protocol. The text names the violation."""
+    """The stream cannot continue: a protocol violation, a timeout, or data that is not available.
+
+    The text gives the reason.
+    """
 
 
 class FrameKind(IntEnum):
@@ -138,7 +141,10 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     begin: int
     start: int
     is_restart: bool = False
-    """Whether the slave deletes its whole log first, because it ends before the master's log begins."""
+    """Whether the slave discards its log and copies the master's from ``start``.
+
+    Its log is empty, or all that it has in common with the master's log has expired there.
+    """
 
     cut_to: int | None = None
     """Offset to which the slave cuts its log first; None to keep all of it."""
@@ -189,7 +195,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TailRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for whole records from ``start`` on, in one frame of data, which the master has lost."""
+    """Request for the records from ``start`` on, which the master has lost; answered with one DATA frame."""
 
     start: int
     bytes_max: int
@@ -253,7 +259,10 @@ class Ack(NamedTuple):
     """``sent_ms`` of the last heartbeat."""
 
     grant_ms: int
-    """From its receipt on the slave promises no higher epoch for that time; 0 if it grants nothing."""
+    """For this time after it sends the ack, the slave promises no higher epoch; 0 if it grants nothing.
+
+    The master counts the time from ``echo_ms``, which is earlier.
+    """
 
 
 class Table(NamedTuple):
@@ -308,7 +317,7 @@ def data_head(offset: int, epoch: int, confirmed: int, records: bytes) -> bytes:
 
 @final
 class FrameReader:
-    """Assembles the bytes of a connection to messages.
+    """Assembles the bytes of a connection into messages.
 
     Most reads are whole frames, which are decoded in place; only the rest of a read is copied.
     """

@@ -3,9 +3,9 @@
     guard reports damage -> ``Healer.request`` -> RANGE_REQUEST on an existing stream -> RANGE
         -> every record verified, at its own place -> written over the damage, synced -> verified again -> healed
 
-A master requests records of slaves that have acknowledged the range, and a slave requests them of its master. Their
-logs are the same there: the handshake has compared them, and a stream ends where they diverge. Only peers that offered
-it in the handshake get requests; RocketMQ's brokers never offer it, and nothing of theirs is trusted here.
+A master requests records from slaves that have acknowledged the range, and a slave from its master. Their logs are the
+same there: the handshake has compared them, and a stream ends where they diverge. Only peers that offered it in the
+handshake get requests; RocketMQ's brokers never offer it, and nothing of theirs is trusted here.
 
 Where a replica is expected and not connected, or does not answer, the range waits for it: right after a start of the
 master, and while a slave is restarted. The range is lost only when as many replicas as are expected lack it.
@@ -141,7 +141,7 @@ class Healer:
         return False
 
     def retry_damaged(self, now: float) -> None:
-        """Request ranges that are still damaged from new replicas, or again after a while.
+        """Ask new replicas for ranges that are still damaged, and all replicas again after a while.
 
         Called about once a second.
         """
@@ -157,7 +157,7 @@ class Healer:
         for _ in range(len(self._awaiting)):
             damage = self._awaiting.popleft()
             if damage.start in starts and not self.request(damage):
-                guard.damage.mark_not_healed(damage, "no replica is expected any more", is_lost=False)
+                guard.damage.mark_not_healed(damage, "no replica is configured", is_lost=False)
         for damage in damaged:
             guard.damage.request_from_replica(damage)
 

@@ -110,6 +110,15 @@ class Comparison(NamedTuple):
         return self.verdict in (Verdict.FOLLOW, Verdict.CUT, Verdict.COPY, Verdict.RESTART)
 
 
+def refusal_text(comparison: Comparison, *, master: History, slave: History) -> str:
+    """Return why a slave may not follow, with the epochs or the offset that decided it."""
+    if comparison.verdict is Verdict.AHEAD:
+        return f"the slave's log is ahead of the master's in epoch {slave.epoch} from offset {comparison.start}"
+    if comparison.verdict is Verdict.NEWER:
+        return f"the slave's log has epoch {slave.epoch}, but the newest epoch of the master's log is {master.epoch}"
+    return f"the slave's log has another history than the master's from offset {comparison.start} on"
+
+
 def common_end(one: History, other: History) -> int | None:
     """Return the offset up to which both lists agree; None if they never do."""
     common: int | None = None

@@ -51,6 +51,7 @@ from gantry_broker.ha.history import (
     Verdict,
     compare,
     find_fork,
+    refusal_text,
 )
 from gantry_wire.message import INT
 
@@ -97,7 +98,7 @@ class MasterFacts(NamedTuple):
     grant_ms: int = 0
     secret: bytes = b""
     is_comparing: bool = False
-    """Whether the master is starting: no slave follows yet, and what slaves have more is fetched."""
+    """Whether the master is starting: no slave follows yet, and records that only slaves have are fetched."""
 
     is_classic_counted: bool = True
     """Whether an ack of a slave of RocketMQ's may be waited for."""
@@ -216,7 +217,7 @@ class MasterSession:
         if self.phase is Phase.PREAMBLE:
             self._start += data
             if not PREAMBLE.startswith(self._start[: len(PREAMBLE)]):
-                raise StreamBroken("it does not begin with the preamble of this protocol")
+                raise StreamBroken("not a Gantry replication client: unknown preamble")
             if len(self._start) < len(PREAMBLE):
                 return b""
             data, self._start, self.phase = self._start[len(PREAMBLE) :], b"", Phase.HELLO
@@ -262,26 +263,26 @@ class MasterSession:
         facts = self._facts
         self.hello = hello
         if not is_valid_proof(hello.proof, facts.secret, "slave", self._nonce, hello.nonce, hello.store_uuid):
-            return self._refuse("secret", "it does not know the secret of this group")
+            return self._refuse("secret", "the slave's secret differs from the master's")
         if (hello.cluster, hello.broker_name) != (facts.cluster, facts.broker_name):
             theirs, ours = f"{hello.cluster}/{hello.broker_name}", f"{facts.cluster}/{facts.broker_name}"
-            return self._refuse("stranger", f"it belongs to {theirs}, but this is {ours}")
+            return self._refuse("stranger", f"the slave belongs to {theirs}, but the master to {ours}")
         if hello.broker_id <= 0:
-            return self._refuse("identity", f"brokerId {hello.broker_id} is invalid: a slave has 1 or more")
+            return self._refuse("identity", f"the slave's brokerId is {hello.broker_id}, expected 1 or more")
         if hello.file_bytes != facts.file_bytes:
-            text = f"its log files have {hello.file_bytes} bytes, and this broker's have {facts.file_bytes}"
+            text = f"the slave's log files have {hello.file_bytes} bytes, and the master's have {facts.file_bytes}"
             return self._refuse("file-size", f"{text}: mappedFileSizeCommitLog must be the same")
         if hello.promised_epoch > facts.epoch:
-            text = (
-                f"it has promised epoch {hello.promised_epoch} to another master; this master's epoch is {facts.epoch}"
-            )
-            return self._refuse("fenced", text)
+            text = f"the slave has promised epoch {hello.promised_epoch} to another master"
+            return self._refuse("fenced", f"{text}; this master's epoch is {facts.epoch}")
         if not 0 <= hello.begin <= hello.end or any(epoch.start < 0 for epoch in hello.epochs):
             raise StreamBroken(f"invalid log: begin {hello.begin}, end {hello.end}, epochs {hello.epochs}")
-        self._verdict = verdict = compare(self._log.history, History(hello.epochs, hello.begin, hello.end))
+        history = History(hello.epochs, hello.begin, hello.end)
+        self._verdict = verdict = compare(self._log.history, history)
         is_fetched = facts.is_comparing and verdict.verdict is Verdict.AHEAD
         if not verdict.may_follow and not is_fetched:
-            return self._refuse(verdict.verdict.name.lower(), f"it {verdict.verdict.value}: at {verdict.start}")
+            text = refusal_text(verdict, master=self._log.history, slave=history)
+            return self._refuse(verdict.verdict.name.lower(), text)
         if verdict.verdict in (Verdict.COPY, Verdict.RESTART):
             return self._welcome()
         self._search = find_fork(self._log.read, max(hello.begin, self._log.history.begin), verdict.start)
@@ -342,7 +343,7 @@ class MasterSession:
         return self._continue_comparison(None)
 
     def _refuse_fork(self, place: int) -> Refusal:
-        return self._refuse("fork", f"its log differs from offset {place} on, although the epochs are the same")
+        return self._refuse("fork", f"the slave's log differs from offset {place} on, although the epochs are the same")
 
     def _ask_tail(self) -> TailRequest:
         """Request the records of this epoch that only the slave has: the master has lost its end."""
@@ -352,9 +353,8 @@ class MasterSession:
     def _append_tail(self, data: Data) -> Message:
         assert self.hello is not None, "only a slave that has sent its HELLO has a tail"
         if not data.records or data.offset + len(data.records) > self.hello.end:
-            raise StreamBroken(
-                f"invalid tail: {len(data.records)} bytes at {data.offset}, but its log ends at {self.hello.end}"
-            )
+            text = f"invalid tail: {len(data.records)} bytes at {data.offset}"
+            raise StreamBroken(f"{text}, but the slave's log ends at {self.hello.end}")
         self._log.append_tail(data.records, data.offset)
         return self._ask_tail() if self._log.wrote < self.hello.end else self._welcome()
 
@@ -384,10 +384,11 @@ class MasterSession:
 
     def _start_stream(self, ready: Ready, now: float) -> Message | None:
         if ready.start != self._verdict.start:
-            raise StreamBroken(f"it is ready at offset {ready.start}, but {self._verdict.start} was expected")
+            raise StreamBroken(f"the slave is ready at offset {ready.start}, but {self._verdict.start} was expected")
         assert self.hello is not None, "only a slave that has sent its HELLO can be ready"
         if self._log.history.begin > ready.start:
-            return self._refuse("expired", "the log it needs has expired meanwhile; try again")
+            text = f"offset {ready.start} has expired on the master"
+            return self._refuse("expired", f"{text}; the slave retries with a new handshake")
         self.slave = self._slaves.join(self.hello.store_uuid, self.hello.broker_id, now)
         if self.slave is None:
             return self._refuse(
@@ -407,7 +408,8 @@ class MasterSession:
         """Record the positions and the grant of an ack."""
         assert self.slave is not None, "a streaming slave has joined"
         if ack.epoch != self._facts.epoch:
-            raise StreamBroken(f"it acknowledges epoch {ack.epoch}, but the stream's epoch is {self._facts.epoch}")
+            text = f"the slave acknowledged epoch {ack.epoch}"
+            raise StreamBroken(f"{text}, but the stream's epoch is {self._facts.epoch}")
         self.slave.advance(ack.received, ack.flushed, self.sent, now)
         self.echo_ms, self.grant_ms = ack.echo_ms, ack.grant_ms
 

@@ -4,13 +4,13 @@
     <root>/promise.json.bak  its copy
     <root>/role.json         a sealed document: the last role, its epoch, and the other members of that epoch
 
-A promise counts when both files are durable, and is never revoked: an elector that has gathered enough promises may be
+A promise counts when both files are durable, and is never revoked: a candidate or tool that has enough promises may be
 promoting a member at this moment. A repeated request for the same epoch gets the same answer; a request for an older
 epoch is refused. The higher epoch of the two files counts, so a damaged, missing or rolled back file is repaired from
 the other one. If neither can be read the start is refused: a broker that has forgotten its promises must not vote.
 
-The last role assigns no role: a role is assigned by the configuration or by an order, and the order to regain one
-refers to this record (``server/roles/role_status``). It names the members that a master must compare with after a start
+The role record does not decide the role at startup: the configuration or an order does, and the order to regain a role
+refers to the record (``server/roles/role_status``). It names the members that a master must compare with after a start
 that may have lost bytes, and the members that may be elected. So an unreadable record is logged and ignored, unlike a
 promise.
 """
@@ -102,9 +102,9 @@ def _refusal(path: str, reason: str) -> str:
     """Return the error text for unreadable promises, with the remedy."""
     return (
         f"{path} and its .bak cannot be read: {reason}. They hold the epoch below which this broker has promised to "
-        f"follow and to grant to no master. While no promotion is under way, in a group, move the store away and start "
-        f"empty: the broker copies everything from its master. A broker that belongs to no group any more needs "
-        f"neither: remove {path} and remove {path}.bak then"
+        f"follow and to grant to no master. Wait until no promotion is running; then, in a group, move the store away "
+        f"and start empty: the broker copies everything from its master. If the broker is standalone, remove {path} "
+        f"and remove {path}.bak"
     )
 
 

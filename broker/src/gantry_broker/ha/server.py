@@ -4,7 +4,7 @@
     ack    -> the set of acks has moved -> ``on_acks``
 
 Nothing polls, and no stream waits for another: a stream whose socket buffer is full is skipped until it has room, and
-holds at most what its transport holds. A slave that lags 10 GB behind costs only a position.
+holds at most what its transport holds. A slave that lags 10 GB behind needs no extra memory on the master.
 """
 
 from __future__ import annotations

@@ -93,10 +93,10 @@ class ReplicationSettings:
     """haTlsTrustCertPath: PEM file of the CA of the other brokers; if it is set, both sides require a certificate."""
 
     is_classic_allowed: bool = False
-    """haClassicPeers: whether RocketMQ's brokers may follow this master. They prove no identity, so no peer has to.
+    """haClassicPeers: whether RocketMQ's brokers may follow this master. They do not authenticate.
 
-    Any peer that sends eight bytes to haListenPort gets the log, and counts as a slave. With SYNC_MASTER and
-    haElectable such slaves get the log, and sends never wait for them.
+    So with this setting no peer has to authenticate: any peer that sends eight bytes to haListenPort gets the log, and
+    counts as a slave. With SYNC_MASTER and haElectable such slaves get the log, and sends never wait for them.
     """
 
     is_master_classic: bool = False
@@ -108,9 +108,9 @@ class ReplicationSettings:
     electable: tuple[int, ...] = ()
     """haElectable: brokerIds of the slaves that may be promoted, separated by semicolons.
 
-    After a start that may have lost messages, a master accepts none until it has compared its log with these slaves.
-    With ASYNC_MASTER it acknowledges only while all of them grant it, or while it holds its Lease. Orders may name
-    other slaves.
+    After a start that may have lost messages, a master accepts no messages until it has compared its log with these
+    slaves. With ASYNC_MASTER it acknowledges only while all of them have given it a grant, or while it holds its Lease.
+    Orders may name other slaves.
     """
 
     grant_ms: int = 3_000

@@ -178,25 +178,22 @@ class SlaveSession:
         size = request.end - request.start
         is_small = 0 < size <= max(TAIL_BYTES, SEARCH_BYTES) and request.piece_bytes > 0
         if not is_small or request.start < 0 or size / request.piece_bytes > PIECES_MAX:
-            raise StreamBroken(
-                f"invalid request of sums of {request.start} to {request.end} in pieces of {request.piece_bytes}"
-            )
+            piece = f"in pieces of {request.piece_bytes} bytes"
+            raise StreamBroken(f"invalid checksum request: [{request.start}, {request.end}) {piece}")
         return Sums(sums=piece_checksums(self._log.read, request.start, request.end, request.piece_bytes))
 
     def _tail(self, request: TailRequest) -> Data:
         """Return records that this log has kept and the master has lost."""
         if not 0 < request.bytes_max <= DATA_BYTES_MAX or not self._log.history.begin <= request.start:
-            raise StreamBroken(
-                f"invalid request of the tail from {request.start} on, at most {request.bytes_max} bytes"
-            )
+            raise StreamBroken(f"invalid tail request: from {request.start} on, at most {request.bytes_max} bytes")
         records = self._log.whole_records(request.start, request.bytes_max)
         if not records:
-            raise StreamBroken(f"invalid request of the tail from {request.start} on: this log has no records there")
+            raise StreamBroken(f"invalid tail request: from {request.start} on, where the slave's log has no records")
         return Data(request.start, self._log.history.epoch, -1, records)
 
     def _accept_welcome(self, welcome: Welcome) -> Message | None:
         if not is_valid_proof(welcome.proof, self._facts.secret, "master", self._nonce, self._challenge):
-            raise StreamBroken("the master does not know the secret of this group")
+            raise StreamBroken("the master's secret differs from the slave's")
         if welcome.epoch < self.promised_epoch:
             raise StreamBroken(f"the master's epoch is {welcome.epoch}, but epoch {self.promised_epoch} was promised")
         history = self._log.history

@@ -157,8 +157,8 @@ class SlaveStore(StoreReader):
         self.copier = None
         self.store.accept_loss(by)
 
-    def copy(self) -> None:
-        """Get ready to copy, before a master is known.
+    def prepare_copying(self) -> None:
+        """Create the copier before a master is known.
 
         Reads the log from where consumers read it, so it must not run in the loop.
         """

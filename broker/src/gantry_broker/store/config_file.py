@@ -75,7 +75,10 @@ class ConfigFile:
             log.warning("config file is unusable; using its .bak copy", extra={"path": self.path, "reason": reason})
         else:
             if is_of_another_store(current, store):
-                log.warning("config file was written by another store", extra={"path": self.path})
+                log.warning(
+                    "config file was written by another store; check that the right volume is mounted",
+                    extra={"path": self.path},
+                )
             if backup.fault:
                 extra = {"path": self.backup_path, "reason": backup.fault}
                 log.warning(".bak copy of config file is unusable; it will be rewritten", extra=extra)

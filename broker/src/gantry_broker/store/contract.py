@@ -123,7 +123,7 @@ class StoreContract(Protocol):
         """Append a batch as ``append`` does, with all records in one file."""
 
     def note_answered(self) -> None:
-        """Record that a sender was answered without waiting for a flush: everything written counts as stored."""
+        """Record that a sender was answered before a flush, so everything written so far must survive a kill."""
 
     # -- reading
 
@@ -152,7 +152,7 @@ class StoreContract(Protocol):
         """Wake the threads that have work, and the slaves, after a ``LogCopier`` has appended."""
 
     def cut(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
-        """Let the log end at ``end``, durably; how many bytes were cut. See ``log_changes``."""
+        """Truncate the log at ``end``, durably, and return the number of removed bytes. See ``log_changes``."""
 
     def restart(self, begin: int, epochs: Sequence[Epoch]) -> None:
         """Discard the whole log, and start an empty one at ``begin``, where a log file begins."""

@@ -67,7 +67,7 @@ def _step(check: RecordCheck, position: int) -> int:
     ``StoreCorrupt`` then.
     """
     if check.size <= 0:
-        raise StoreCorrupt(position, "a record of the log was damaged after it was copied, before it could be shown")
+        raise StoreCorrupt(position, "a record of the log was damaged after it was copied, before it became visible")
     return check.size
 
 

@@ -110,7 +110,7 @@ class IndexRepair:
         """Drop the damaged file and all later ones, and start a rebuild from there."""
         index = self._index
         reason = index.damage_reason
-        index.drop_damaged_files()
+        index.drop_files_to_rebuild()
         self._request_point()
         scan_dispatcher = ScanDispatcher(
             self._disk, self._log, self._queues, index.put_for_rebuild, self._delay_levels_ms

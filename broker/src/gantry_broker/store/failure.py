@@ -1,4 +1,4 @@
-"""Permanent failure of a store, after a failed write or fsync of the log or on a log file of another store.
+"""Permanent failure of a store, when a write or fsync fails, or a log file turns out to belong to another store.
 
 After a failed fsync the kernel may report pages as clean that are on no disk, so no later fsync proves anything. The
 log becomes read-only, ``flushed`` never moves again, and ``on_fatal`` is called, once, in the thread in which it

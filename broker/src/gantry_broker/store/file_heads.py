@@ -289,7 +289,7 @@ def set_aside_file(disk: Disk, root: str, foreign: ComparedFile) -> SetAsideFile
     disk.sync_directory(directory)
     disk.sync_directory(f"{root}/commitlog")
     log.error(
-        "a log file is not the one that was written here and was set aside",
+        "log file set aside: written by another store or misplaced",
         extra={
             "path": f"{root}/commitlog/{name}",
             "offset": foreign.base_offset,

@@ -1,9 +1,9 @@
 """The identity of a store on the disk: ``store.json`` and its backup copy ``store.json.bak``.
 
 ``gantry_store_files.store_identity`` defines the document and decides which copy is used. Both copies hold the same
-bytes after every write: an older copy would number a start twice, and take RocketMQ's records for Gantry's. If one is
-damaged, the other is used, and that is logged. If both are damaged, it is unknown which records must have a seal, and
-the start is refused. Without any file the whole log is treated as written by RocketMQ, which is always safe.
+bytes after every write: an older copy would reuse a generation number, and expect seals on records that RocketMQ wrote.
+If one is damaged, the other is used, and that is logged. If both are damaged, it is unknown which records must have a
+seal, and the start is refused. Without any file the whole log is treated as written by RocketMQ, which is always safe.
 """
 
 from __future__ import annotations

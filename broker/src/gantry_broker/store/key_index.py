@@ -210,7 +210,7 @@ class KeyIndex:
         """Record that the index has every visible message."""
         self.is_behind = False
 
-    def drop_damaged_files(self) -> None:
+    def drop_files_to_rebuild(self) -> None:
         """Remove the damaged file and all later ones from the index, or its newest file if none is damaged."""
         first = len(self.files) - 1
         if self.damaged is not None and self.damaged in self.files:

@@ -3,9 +3,9 @@
     lock -> small files -> log, queues, index -> write buffers -> recovery -> the next generation -> threads
     threads -> flush -> recovery point -> buffers given back -> `abort` gone -> lock
 
-What may be promised afterwards depends on this order; each step names what it relies on. While a store is opened or
-closed it belongs to the thread that does so, before and after that to the loop's thread. ``MessageStore`` is the public
-interface.
+The generation is the number of this start, which is stored in `store.json`. The durability guarantees depend on this
+order; each step names what it relies on. While a store is opened or closed it belongs to the thread that does so,
+before and after that to the loop's thread. ``MessageStore`` is the public interface.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from gantry_broker.store.opening import (
     AbortMarker,
     WritePools,
     find_first_unsealed,
+    find_rocketmq_start,
     report_missing_files,
     seals_of,
     write_identity_or_keep,
-    written_by_others_from,
 )
 from gantry_broker.store.ownership import select_own_files
 from gantry_broker.store.point_writer import RecoveryPointWriter
@@ -79,7 +79,7 @@ def _distrust_point(point: RecoveryPoint | None) -> RecoveryPoint | None:
 
 
 def _count_cut(identity: StoreIdentity, heads: LogHeads | None, end: int) -> StoreIdentity:
-    """Return the identity with one more cut if this start has cut away, or found lost, the beginning of a file."""
+    """Return the identity with one more cut if this start truncated, or lost, the first record of a file."""
     if heads is None:
         return identity
     is_cut = any(head.base_offset >= end for head in heads.heads)
@@ -207,7 +207,7 @@ class StoreLifecycle:
         log_end_page = self.log_end.read(identity) if checkpoint.is_ours else None
         set_aside = self._set_aside_foreign_files(identity, heads, compared, log_end_page)
         self.log.load()
-        foreign_from = written_by_others_from(checkpoint, point, self.log.min_physical)
+        foreign_from = find_rocketmq_start(checkpoint, point, self.log.min_physical)
         self.pools.open(identity)
         self._abort.create()
         is_restored = is_missing_data_restored(self.losses.record, self.log.min_physical, self.log.fillers)

@@ -7,7 +7,7 @@
 The rule it guards: **bytes of the log leave this process only after a checksum over these very bytes was compared**: a
 sum that was computed when they were written or verified, else the record's own seal, else, where RocketMQ wrote, its
 body's CRC, its own offset and its lengths. Not once per start or per file: a file may change while the broker runs.
-Since another store's records have seals, too, each file must still begin as it did (``CommitLog.demand_own``).
+Since another store's records have seals, too, each file must still begin as it did (``CommitLog.require_own_file``).
 
 Damaged records are reported to the ``DamageTable``, which has them healed from a replica.
 """

@@ -6,7 +6,7 @@
 
 Each of these files is replaced whole and durably after the log itself was synced, and so records what the log had then:
 
-    begin   the checkpoint's second seal, written before the name of a log file is taken away
+    begin   the checkpoint's second seal, written before a log file is unlinked
     end     the recovery point's `through`, the checkpoint's `flushed`, the `log_end` of `store.json`; on the same run
             of the machine `log-end`, too: it needs no sync, since a kill takes nothing from the page cache
     both    `loss.json`, which keeps a loss until it is restored or accepted: a start overwrites the other three
@@ -43,7 +43,7 @@ ACCEPTED_KEPT_MAX: Final = 100
 
 
 class LossCause(StrEnum):
-    """Where in the log the missing range lies."""
+    """The location of a missing range in the log: the whole log, or its head, middle or tail."""
 
     ALL = "all"
     HEAD = "head"
@@ -153,7 +153,7 @@ def find_missing(
 
 
 def is_missing_data_restored(record: LossRecord, begin: int, fillers: Container[int]) -> bool:
-    """Return whether files have returned that the last start missed, so that queues and index may lack their messages.
+    """Return whether files that were missing at the last start exist again: queues and index may lack their messages.
 
     The log begins at ``begin`` now; earlier data has expired. ``fillers`` are the base offsets of files that replace
     lost ones.
@@ -224,7 +224,7 @@ class LossKeeper:
         """
         record = self.record
         if record.missing and not missing:
-            log.info("missing log data is complete again", extra={"ranges": [str(lost) for lost in record.missing]})
+            log.info("missing log data restored", extra={"ranges": [str(lost) for lost in record.missing]})
         ends: dict[str, dict[str, int]] = {}
         for known in (*queues, record.queues if record.missing else {}):
             for topic, of_topic in known.items():

@@ -49,7 +49,10 @@ class Extent(NamedTuple):
 
 @final
 class MappedFile:
-    """An open file of a log. Written by the loop's thread through ``view``, synced by the flush thread."""
+    """An open file of a log or a queue, which the flush thread syncs.
+
+    Consume queue files are written through ``view``; log files by ``pwrite`` or through a write buffer.
+    """
 
     __slots__ = ("_head", "_tail", "base_offset", "buffer", "end_offset", "file", "size", "view")
 

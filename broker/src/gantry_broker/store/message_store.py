@@ -3,7 +3,7 @@
 It uses one directory, with RocketMQ's layout and small files of its own:
 
     commitlog/  consumequeue/<topic>/<queue>/  index/  checkpoint  abort  lock  recovery-point.json  store.json
-    log-heads.json
+    log-heads.json  log-end  loss.json  flush-failed  set-aside/  config/
 
 ``lifecycle`` builds, opens and closes the parts, and ``log_changes`` changes the log as a whole.
 """
@@ -212,7 +212,7 @@ class MessageStore(StoreContract):
                     count_max=count_max,
                     bytes_max=bytes_max,
                     accept=accept,
-                    is_lost=self.repair.queues.is_lost,
+                    check_lost_or_repair=self.repair.queues.check_lost_or_repair,
                     guard=self.guard,
                     known_end=self.repair.queues.known_end,
                     want=want,

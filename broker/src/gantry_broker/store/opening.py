@@ -63,11 +63,11 @@ def report_missing_files(
         for name, effect in effects.items():
             if not disk.exists(f"{root}/{name}"):
                 facts = {"path": f"{root}/{name}", "effect": effect}
-                log.warning("file of a clean stop is missing; this start writes it again", extra=facts)
+                log.warning("store file is missing after a clean stop; rewriting it", extra=facts)
 
 
-def written_by_others_from(checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int) -> int | None:
-    """Return the offset from which another broker may have written, since the checkpoint is not ours; else None."""
+def find_rocketmq_start(checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int) -> int | None:
+    """Return the offset from which RocketMQ may have written, since the checkpoint is not ours; else None."""
     if checkpoint.is_ours:
         return None
     return point.through if point is not None else min_physical
@@ -76,7 +76,7 @@ def written_by_others_from(checkpoint: CheckpointFacts, point: RecoveryPoint | N
 def find_first_unsealed(commit_log: CommitLog, identity: StoreIdentity, start: int, end: int) -> int | None:
     """Return where the first record of ``[start, end)`` begins that lacks the seal of our records, or None.
 
-    Other brokers write no seals. Without such a record a foreign checkpoint is just damaged, and all records are ours:
+    RocketMQ writes no seals. Without such a record a foreign checkpoint is just damaged, and all records are ours:
     a new epoch that no election gave would separate a member of a group from the others.
     """
     sealed = scan_log(commit_log.files.files, start, 0, _ignore_record, seals=identity.ownership_at)
@@ -99,9 +99,9 @@ def seals_of(identity: StoreIdentity | None, others_from: int | None) -> Seals:
 def write_identity_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIdentity) -> StoreIdentity:
     """Write the identity of the next generation and return it; on a full disk keep the stored one if it is still right.
 
-    A generation distinguishes buffers of this start from older ones, and all of those are void by now. The writer of
-    the log from here on and the place of its buffers must be on the disk. The result is what the next start will read:
-    it would reject buffers that are stamped with anything else.
+    A generation distinguishes buffers of this start from older ones, and all of those are void by now. The identity
+    must record that Gantry writes the log from here on, and where its buffers are. The result is what the next start
+    will read: it would reject buffers that are stamped with anything else.
     """
     try:
         file.write(started)

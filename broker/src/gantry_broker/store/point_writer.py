@@ -112,7 +112,7 @@ class RecoveryPointWriter:
         if not is_out_of_descriptors(error):
             self._failure.report("writing the recovery point or the checkpoint", error)
             return False
-        log.warning("no descriptor for a recovery point; it is written later", extra={"reason": str(error)})
+        log.warning("no free file descriptor; recovery point postponed", extra={"reason": str(error)})
         return True
 
     def finish(self) -> bool:

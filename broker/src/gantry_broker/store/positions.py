@@ -6,9 +6,9 @@
     ASYNC_FLUSH, SYNC_MASTER    acked                     acked; with an anonymous buffer, the smaller with committed
     SYNC_FLUSH,  SYNC_MASTER    the smaller of the two    the smaller of the two
 
-A consumer must never read a message that a fault can remove which the mode covers: it would continue behind it, and
-would skip the messages that get these offsets later. The two functions are pure; ``LogPositions`` applies them to a
-store.
+A consumer must never read a message that could be lost in a fault that the mode protects against: it would continue
+behind it, and would skip the messages that get these offsets later. The two functions are pure; ``LogPositions``
+applies them to a store.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class LogPositions:
     def _now(self) -> Positions:
         return Positions(self._log.wrote, self._log.committed, self._log.flushed, self.acked)
 
-    def wait_for_slaves(self, acked: int) -> None:
-        """Limit promises and confirmations to ``acked``, up to where enough slaves have the log."""
+    def set_acked(self, acked: int) -> None:
+        """Limit promises and confirmations to ``acked``: enough slaves have the log up to it."""
         self.acked = acked
         self._dispatcher.hold()
 
-    def stop_waiting_for_slaves(self) -> None:
-        """Promise and confirm what was held only for acknowledgements of slaves."""
+    def clear_acked(self) -> None:
+        """Remove the limit: promise and confirm what was held only for acknowledgements of slaves."""
         self.acked = None
         is_held_here = self._is_sync_flush or not self._pools.status.is_crash_safe
         if not is_held_here and self._dispatcher.release(self._log.wrote):

@@ -133,14 +133,14 @@ class QueueRepair:
 
     # -- calls from readers --------------------------------------------------------------------------------------------
 
-    def is_lost(self, queue: ConsumeQueue, offset: int, physical: int) -> bool:
+    def check_lost_or_repair(self, queue: ConsumeQueue, offset: int, physical: int) -> bool:
         """Return whether a unit that does not lead to its message leads into damage of the log at ``physical``.
 
-        False until a search has shown it; the next steps then search and repair the queue.
+        Requests a repair unless that is known already: the next steps search the log and rebuild the queue.
         """
         if self._lost.get((queue, offset)) == physical:
             return True
-        self.start(queue, offset, reason="a unit does not lead to its message")
+        self.request_repair(queue, offset, reason="a unit does not lead to its message")
         return False
 
     def known_end(self, queue: ConsumeQueue, begin: int, offset: int, end: int) -> int:
@@ -165,7 +165,7 @@ class QueueRepair:
                     return number
                 for one in range(first, stop):
                     if not self._matches_log(queue, one):
-                        self.start(queue, one, reason="a unit contradicts its message")
+                        self.request_repair(queue, one, reason="a unit contradicts its message")
                         return max(offset, min(one, end))
             sums.learn(page, stop - page * sums.page_units)
             number = stop
@@ -178,7 +178,7 @@ class QueueRepair:
             return True
         return self._proved_end(queue, number) is not None
 
-    def start(self, queue: ConsumeQueue, offset: int, *, reason: str) -> None:
+    def request_repair(self, queue: ConsumeQueue, offset: int, *, reason: str) -> None:
         """Request that the unit at ``offset`` and its suspect neighbours are rebuilt."""
         if queue in self._waiting:
             return
@@ -206,7 +206,7 @@ class QueueRepair:
                 shortened.append((queue, offset))
             elif self._is_current(queue):
                 queue.seek(queue.readable_end)  # blocks may be missing where the cursor is
-                self.start(queue, max(offset, queue.min_offset), reason="a file of the queue was shortened")
+                self.request_repair(queue, max(offset, queue.min_offset), reason="a file of the queue was shortened")
 
     def forget_lost(self, start: int, end: int) -> None:
         """Forget lost units in ``[start, end)`` of the log, which is healed: messages there are served again."""

@@ -57,7 +57,7 @@ TagsCodeFilter = Callable[[int], bool] | frozenset[int] | None
 IsLost = Callable[[ConsumeQueue, int, int], bool]
 """Called with queue, queue offset and physical offset for a unit that its record contradicts.
 
-Returns whether the message is known to be lost, and is skipped; see ``QueueRepair.is_lost``.
+Returns whether the message is known to be lost, and is skipped; see ``QueueRepair.check_lost_or_repair``.
 """
 
 KnownEnd = Callable[[ConsumeQueue, int, int, int], int]
@@ -125,7 +125,7 @@ def read_messages(
     count_max: int,
     bytes_max: int,
     accept: TagsCodeFilter,
-    is_lost: IsLost,
+    check_lost_or_repair: IsLost,
     guard: LogGuard,
     known_end: KnownEnd,
     want: PropertiesFilter = None,
@@ -133,9 +133,9 @@ def read_messages(
 ) -> ReadResult:
     """Return up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on.
 
-    ``is_lost`` is called for units that their records contradict, ``known_end`` before a filter skips units, and
-    ``guard`` verifies what is served. At most ``units_max`` messages are examined, by default as many as with a filter
-    of tags.
+    ``check_lost_or_repair`` is called for units that their records contradict, ``known_end`` before a filter skips
+    units, and ``guard`` verifies what is served. At most ``units_max`` messages are examined, by default as many as
+    with a filter of tags.
     """
     refusal = offset_fault(queue, offset)
     if refusal is not None or queue is None:
@@ -185,7 +185,7 @@ def read_messages(
         ):
             if count:
                 break
-            if not is_lost(queue, next_offset, physical):
+            if not check_lost_or_repair(queue, next_offset, physical):
                 if next_offset == offset:
                     raise QueueRebuilding(queue.topic, queue.queue_id, offset)
                 break
@@ -243,7 +243,7 @@ def read_messages(
         if not _is_of_topic(body, start, queue):
             # A queue file of another topic in this place has matching numbers everywhere, so the topic is compared.
             _, _, number, physical = _IDENTITY.unpack_from(body, start)
-            is_lost(queue, number, physical)
+            check_lost_or_repair(queue, number, physical)
             raise QueueRebuilding(queue.topic, queue.queue_id, number)
     return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, body, count)
 

@@ -35,7 +35,7 @@ HOUR_MS: Final = 3_600_000
 NOTHING_UNCONSUMED: Final = 1 << 62
 RESERVE_BYTES_MAX: Final = 64 << 20
 RESERVE_SHARE: Final = 64
-"""One part in so many of a file system stays free of log files, at most ``RESERVE_BYTES_MAX``."""
+"""1/64 of the file system is kept free of log files, at most ``RESERVE_BYTES_MAX``."""
 
 
 class Reason(Enum):

@@ -214,7 +214,7 @@ class Promotion:
         )
         question = f"{reason}. Members that answer: {ends}. Acknowledged messages beyond the new master's end are lost."
         if not self._confirm(question):
-            raise CannotPromote("not confirmed; nothing was changed", "the group stays without a master")
+            raise CannotPromote("not confirmed; no member was promoted", "run `gantry ha status`")
         self._request = msgspec.structs.replace(self._request, is_forced=True)
 
     async def _resume(self) -> None:

@@ -18,7 +18,7 @@ from gantry_cli.ha.group import (
 )
 from gantry_cli.ha.promote import Promoted, Step
 from gantry_cli.output import table
-from gantry_cli.text import bytes_text, time_text
+from gantry_cli.text import bytes_text, plural, time_text
 from gantry_spec.actions import RecordMaster, Refuse
 from gantry_spec.ballot import voters_of, votes_needed
 from gantry_spec.decide.view import ShardView
@@ -90,9 +90,9 @@ def outlook(observation: Observation) -> str:
     voters = [one.number for one in voters_of(term, view.possible_ballots())]
     needed = votes_needed(term)
     what = f"epoch {term.epoch}, slaves {list(term.numbers)} may be promoted"
-    can = "can vote" if len(voters) >= needed else "can vote: too few"
-    needs = f"code 0 needs {term.acks_needed} ack(s), a promotion without the master {needed} promise(s)"
-    return f"{what}; {needs}, and {voters} {can}"
+    acks, votes = plural(term.acks_needed, "ack"), plural(needed, "vote")
+    shortage = "" if len(voters) >= needed else " (too few)"
+    return f"{what}; sends need {acks}; a failover needs {votes}; members that can vote: {voters}{shortage}"
 
 
 def step_text(step: Step) -> str:
@@ -107,7 +107,7 @@ def promoted_text(promoted: Promoted) -> Iterator[str]:
     if promoted.loss:
         yield f"possibly lost: {promoted.loss}"
     if not promoted.is_complete:
-        yield "some members do not follow it yet; see above, and order it with: gantry ha follow"
+        yield f"run `gantry ha promote --to {promoted.number}` again to attach the members that do not follow"
 
 
 def status_text(status: HaStatus) -> Iterator[RenderableType]:

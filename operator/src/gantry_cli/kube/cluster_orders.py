@@ -186,9 +186,10 @@ class OrderWaiter:
         """Wait for a promotion, to ``wanted_pod`` unless it is empty. Raises CliError when it is not done in time."""
         if not self._options.timeout_s:
             return self._show("order given; see `gantry status`", is_done=False)
-        with self._hint_if_interrupted(f"withdraw it with: {self._annotate(PROMOTE)}"):
-            document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""))
-            document = self._wait(self._is_written(self._named_epoch()), document)
+        hint = f"withdraw it with: {self._annotate(PROMOTE)}"
+        with self._hint_if_interrupted(hint):
+            document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""), hint)
+            document = self._wait(self._is_written(self._named_epoch()), hint, document)
         now = shard_of(document, self._shard)
         before, after = Master(self._before.master, self._before.epoch), Master(now.master, now.epoch)
         return self._show(promotion_outcome(self._shard, before, after, wanted_pod), now)
@@ -198,9 +199,10 @@ class OrderWaiter:
         if not self._options.timeout_s:
             return self._show("order given; see `gantry status`", is_done=False)
         shard_text = str(self._shard)
-        with self._hint_if_interrupted(f"withdraw it with: {self._annotate(RESTORE)}"):
-            document = self._wait(lambda one: shard_text not in annotations_of(one).get(RESTORE, "").split(","))
-            document = self._wait(self._is_written(self._named_epoch()), document)
+        hint = f"withdraw it with: {self._annotate(RESTORE)}"
+        with self._hint_if_interrupted(hint):
+            document = self._wait(lambda one: shard_text not in annotations_of(one).get(RESTORE, "").split(","), hint)
+            document = self._wait(self._is_written(self._named_epoch()), hint, document)
         now = shard_of(document, self._shard)
         return self._show(f"shard {self._shard}: {now.master} is the master in epoch {now.epoch}", now)
 
@@ -211,7 +213,7 @@ class OrderWaiter:
         lift = f"gantry fence bg/{self._name} --namespace {self._cluster.namespace} {self._shard} --lift"
         hint = f"lift the fence with: {lift}" if is_wanted else "the operator lifts the fence"
         with self._hint_if_interrupted(hint):
-            document = self._wait(lambda one: is_fenced(one, self._shard) is is_wanted)
+            document = self._wait(lambda one: is_fenced(one, self._shard) is is_wanted, hint)
         done = "fenced: it takes no sends, and keeps its master" if is_wanted else "not fenced any more"
         return self._show(f"shard {self._shard} is {done}", shard_of(document, self._shard))
 
@@ -236,7 +238,8 @@ class OrderWaiter:
 
         return is_done_now
 
-    def _wait(self, is_done_now: Callable[[Object], bool], document: Object | None = None) -> Object:
+    def _wait(self, is_done_now: Callable[[Object], bool], hint: str, document: Object | None = None) -> Object:
+        """Poll the group until the test holds. Raises CliError after the time limit, with ``hint`` in its remedy."""
         deadline = self._started_s + self._options.timeout_s
         reason = ""
         while True:
@@ -252,7 +255,7 @@ class OrderWaiter:
             now_s = time.monotonic()
             if now_s > deadline:
                 text = f"timed out after {self._options.timeout_s:g} s: {printable(reason)}"
-                raise CliError(text, "the order stays pending")
+                raise CliError(text, f"the order stays pending; {hint}")
             if reason != self._last_shown and now_s > self._started_s + PROGRESS_AFTER_S:
                 self._last_shown = reason
                 click.echo(printable(reason), err=True)

@@ -74,7 +74,7 @@ class SidecarClient:
                 str(one.get("reason") or one.get("status")) for one in answers.values() if one.get("status") != 200
             ]
         except ApiError as error:
-            if error.is_forbidden:  # the right lacks for all pods, so it is reported once
+            if error.is_forbidden:  # the right is missing for all pods, so it is reported once
                 self.refusal_reason = error.short
             return Answer(asked_ms, now_ms(), {}, "" if error.is_forbidden else error.message)
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError):

@@ -92,7 +92,7 @@ class LocalActionExecutor:
             await self._executor.execute(action)
         except (OrderError, OSError, CliError) as error:
             refusal = str(error)
-        self._report_event(line_of(action) + (f" -- not done: {refusal}" if refusal else ""))
+        self._report_event(line_of(action) + (f": failed: {refusal}" if refusal else ""))
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 

@@ -53,9 +53,7 @@ def choose_placement(spec: Spec, needed: int, huge: Iterable[Mount], memory: Mou
         return BufferPlacement(None)
     mounts = sorted(huge, key=lambda one: -one.free_bytes)
     if medium is Medium.HUGE_PAGES and mounts and mounts[0].free_bytes >= needed:
-        return BufferPlacement(
-            mounts[0].path, f"write buffers: {bytes_text(needed)} more of huge pages in {mounts[0].path}"
-        )
+        return BufferPlacement(mounts[0].path, f"write buffers: {bytes_text(needed)} of huge pages in {mounts[0].path}")
     why = ""
     if medium is Medium.HUGE_PAGES:
         why = f"only {bytes_text(mounts[0].free_bytes)} of huge pages are free" if mounts else "no hugetlbfs is mounted"

@@ -76,7 +76,8 @@ def _wait_until_cleared(data: Path, shard: int, order: str, timeout_s: float) ->
                 return False
             waits = "; ".join(line for line in status.decision if f"shard {shard}: waiting" in line)
             reason = waits or "see gantry status"
-            raise CliError(f"timed out after {timeout_s:g} s: {reason}", "the order stays pending")
+            remedy = f"the order stays pending; another `gantry promote` for shard {shard} replaces it"
+            raise CliError(f"timed out after {timeout_s:g} s: {reason}", remedy)
         text = "; ".join(status.decision)
         if text != shown and time.monotonic() > began_s + PROGRESS_AFTER_S:
             click.echo(text, err=True)

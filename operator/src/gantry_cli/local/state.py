@@ -134,7 +134,11 @@ class MemberHold(msgspec.Struct, kw_only=True):
 
 @final
 class GroupState:
-    """The files of one group. Any process may read them; only the process that holds the folder's lock writes."""
+    """The files of one group. Any process may read them.
+
+    The supervisor writes under the folder lock. Annotations and holds are edited under edit.lock, and `gantry apply`
+    replaces the manifest.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path.absolute()

@@ -2,7 +2,7 @@
 
     Start        a pod that has terminated is deleted, and its StatefulSet creates another; else nothing is done
     Restart      the pod is deleted gracefully; its StatefulSet creates another one from the present template
-    Sleep        both StatefulSets of a shard shrink to none, and remember what they were
+    Hibernate    both StatefulSets of a shard are scaled to 0; an annotation keeps the replica count
     Remove       the StatefulSet shrinks by its last pod; that of the master shrinks to none
     ReplaceDisk  the claim is deleted, then the pod that uses it; its StatefulSet creates both again
 
@@ -45,12 +45,12 @@ class PodExecutor:
             case act.ReplaceDisk():
                 await self._replace_disk(action)
             case act.Hibernate():
-                await self._sleep(action.shard)
+                await self._hibernate(action.shard)
             case _:
                 raise AssertionError(f"no way to execute {action}")
 
-    async def _sleep(self, shard: int) -> None:
-        """Have a shard's StatefulSets make no pods, if its volumes outlive that."""
+    async def _hibernate(self, shard: int) -> None:
+        """Scale both StatefulSets of a shard to 0, if that keeps its volumes; an annotation keeps the replica count."""
         stateful_sets = self._objects.stateful_sets(shard)
         for document in (stateful_sets.slave, stateful_sets.master):
             replicas = replicas_of(document)

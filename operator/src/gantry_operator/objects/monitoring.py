@@ -39,7 +39,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "Shard {{ $labels.gantry_dev_shard }} of {{ $labels.gantry_dev_group }} has no master",
-        "No broker accepts messages for this shard. status.decision of the group shows what a promotion waits for.",
+        "No broker accepts messages for this shard. status.eachShard[].decision.blockedBy of the group shows what a"
+        " promotion waits for.",
     ),
     Alert(
         "GantryGroupUnseen",
@@ -72,7 +73,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "The broker of {{ $labels.pod }} makes no progress",
-        "Its event loop does not update the status page: the process is stopped or has ended, or the loop is blocked.",
+        "The broker's event loop does not update the status page: the process is stopped or has ended, or the loop is"
+        " blocked.",
     ),
     Alert(
         "GantrySidecarDown",
@@ -80,7 +82,7 @@ ALERTS: Final = (
         "5m",
         "warning",
         "The sidecar of {{ $labels.pod }} does not answer",
-        "Its broker continues to serve, but it is not monitored, and the Lease of its shard is not renewed.",
+        "The broker continues to serve, but is not monitored, and the Lease of its shard is not renewed.",
     ),
     Alert(
         "GantryTooMuchAtRisk",
@@ -96,7 +98,8 @@ ALERTS: Final = (
         "5m",
         "warning",
         "Slave {{ $labels.slave }} of {{ $labels.pod }} is {{ $value | humanize1024 }}B behind",
-        "It exceeds spec.replication.maxLag: it is not waited for, not read from, and cannot be promoted without loss.",
+        "The lag exceeds spec.replication.maxLag: sends do not wait for the slave, consumers do not read from it, and"
+        " it cannot be promoted without loss.",
     ),
     Alert(
         "GantrySlaveSilent",
@@ -112,7 +115,7 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} refuses messages",
-        "Its disk is nearly full, or it is drained or fenced. Consumers can still read.",
+        "The master's disk is nearly full, or the master is drained or fenced. Consumers can still read.",
     ),
     Alert(
         "GantryLogDataMissing",
@@ -120,8 +123,9 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} has lost {{ $value | humanize1024 }}B of its log",
-        "The bytes were on its disk. As a master it refuses sends, and delayed messages and transactions wait. Restore"
-        " the volume, let it follow a master that has the data, or accept the loss with gantry ha accept-loss.",
+        "The bytes were on the broker's disk. As a master the broker refuses sends, and delayed messages and"
+        " transactions wait. Restore the volume, let the broker follow a master that has the data, or accept the loss"
+        " with gantry ha accept-loss.",
     ),
     Alert(
         "GantryMessagesDamaged",
@@ -129,8 +133,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} has {{ $value }} damaged messages",
-        "They do not match their checksums, and are not served. They are repaired from a connected member of the group"
-        " that has intact copies. Repeated damage means a failing disk.",
+        "The messages do not match their checksums, and are not served. They are repaired from a connected member of"
+        " the group that has intact copies. Repeated damage means a failing disk.",
     ),
     Alert(
         "GantryDiskFillsUp",

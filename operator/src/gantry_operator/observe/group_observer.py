@@ -1,4 +1,4 @@
-"""Observes one group: it combines caches and reports of sidecars into ``Observed``.
+"""Observes one group: it combines caches and reports of sidecars into ``ObservedGroup``.
 
     caches      pods, claims, machines, Leases and the group itself, as watches have reported them last
     sidecars    are requested in each observation, all at the same time, each with its own deadline; a member that does
@@ -130,7 +130,7 @@ class GroupObserver:
             record = record_of(annotations_of(document))
         except InvalidLeaseRecord as error:
             log.error(
-                "Lease has no valid record; shard is observed without one",
+                "invalid Lease record; the master role is not moved until it is repaired",
                 extra={"shard": shard, "reason": str(error)},
             )
             return None

@@ -28,13 +28,15 @@ STARTUP_WAIT_MS: Final = 20_000
 """How long an election waits for the preferred master after the first member has started, as all start together."""
 
 
-def take_epoch(view: ShardView, goal: Goal, *, likely: int = 0, terms: tuple[Term, ...] | None = None) -> TakeEpoch:
+def take_epoch(
+    view: ShardView, goal: Goal, *, probable_master: int = 0, terms: tuple[Term, ...] | None = None
+) -> TakeEpoch:
     """Return the action that takes a new epoch for an election.
 
-    Without a Lease the epoch ends in the number of its probable master, ``likely``. ``terms`` replaces the terms of the
-    record that have to be outvoted.
+    Without a Lease the epoch ends in ``probable_master``, a member's number. ``terms`` replaces the terms of the record
+    that have to be outvoted.
     """
-    epoch = next_epoch(view.known_epochs, suffix=likely if view.manual_request is not None else 0)
+    epoch = next_epoch(view.known_epochs, suffix=0 if view.manual_request is None else probable_master)
     terms = view.record.terms if terms is None else terms
     record = msgspec.structs.replace(view.record, epoch=epoch, terms=terms, goal=goal, version="")
     return TakeEpoch(shard=view.shard.number, expected=view.record.version, record=record, why=goal.why)
@@ -47,10 +49,11 @@ def elect_master(view: ShardView) -> list[Action]:
     if any(
         report.promised_epoch > epoch or max(report.epoch, report.last_epoch) >= epoch for _, report in view.reports()
     ):
-        return [take_epoch(view, goal, likely=epoch)]
+        return [take_epoch(view, goal, probable_master=epoch % EPOCH_STRIDE)]
     request = view.shard.request
     if request is not None and request.id != goal.request and view.spec.failover.mode != "Disabled":
-        return [take_epoch(view, goal_for(request, "a promotion was requested"), likely=epoch)]
+        goal = goal_for(request, "a promotion was requested")
+        return [take_epoch(view, goal, probable_master=epoch % EPOCH_STRIDE)]
     ballots = view.promised_ballots(epoch)
     actions: list[Action] = [*_promises(view, ballots)]
     # Where the role may not move automatically, the last master wins among equal logs, even with damaged records.
@@ -63,7 +66,7 @@ def elect_master(view: ShardView) -> list[Action]:
     if blocked is not None:
         return [*actions, blocked]
     if view.manual_request is not None and epoch % EPOCH_STRIDE != outcome.winner.number % EPOCH_STRIDE:
-        return [take_epoch(view, goal, likely=outcome.winner.number)]
+        return [take_epoch(view, goal, probable_master=outcome.winner.number)]
     loss = view.loss(outcome.winner, ballots)
     if any(view.missing_votes(term, ballots) for term in record.terms):
         loss = Loss(loss.at_least, None)

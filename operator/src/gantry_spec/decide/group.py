@@ -96,7 +96,8 @@ def _limit_to_one_shard(actions: Sequence[Action], views: Sequence[ShardView]) -
     for action in actions:
         if _disrupts(action, views) and (action.shard != holder or not is_open):
             others = sorted((degraded or {holder}) - {action.shard})
-            result.append(Wait(shard=action.shard, why=f"waiting for shard {others[0]}; then: {action.why}"))
+            why = f"shard {others[0]} is degraded or being changed; afterwards: {action.why}"
+            result.append(Wait(shard=action.shard, why=why))
         else:
             result.append(action)
     return result

@@ -102,7 +102,9 @@ def begin_election(view: ShardView, request: PromotionRequest, why: str) -> list
         remedy = f"promote --to {winner.number} first, then move on"
         return [Refuse(shard=shard, why=reason, remedy=remedy, can_be_forced=True)]
     refused = check_enough_acks(view, winner.number)
-    return [take_epoch(view, goal_for(request, why), likely=winner.number) if refused is None else refused]
+    if refused is not None:
+        return [refused]
+    return [take_epoch(view, goal_for(request, why), probable_master=winner.number)]
 
 
 def check_target(view: ShardView, to: int | None) -> Refuse | None:
@@ -147,7 +149,7 @@ def take_over_epoch(view: ShardView, request: PromotionRequest, holders: list[in
     electable = tuple(one if one.number in have_all else Voter(one.number) for one in voters(reports, numbers))
     term = msgspec.structs.replace(view.term, electable=electable, acks_needed=len(electable))
     goal = msgspec.structs.replace(goal_for(request, "a promotion was requested"), to=holders[0])
-    return take_epoch(view, goal, likely=holders[0], terms=(term,))
+    return take_epoch(view, goal, probable_master=holders[0], terms=(term,))
 
 
 def changes_electable(view: ShardView) -> bool:

@@ -17,6 +17,7 @@ from gantry_spec.decide import manual_promotion
 from gantry_spec.decide.election import take_epoch
 from gantry_spec.decide.view import ShardView
 from gantry_spec.lease import Goal
+from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Member, Process, Report, Role
 
 DRAIN_GAP_BYTES: Final = 16 << 20
@@ -44,7 +45,9 @@ def plan_change(view: ShardView, master: Report) -> list[Action]:
         if switchover_candidates(view, move.to):
             return _move(view, master, move)
         who = "no slave is" if move.to is None else f"member {move.to} is not"
-        actions.append(Wait(shard=view.shard.number, why=f"{move.why}, but {who} near enough to take the role"))
+        rule = f"it must follow the master, be electable and lag at most {bytes_text(DRAIN_GAP_BYTES)}"
+        why = f"{move.why}, but {who} eligible for a switchover: {rule}"
+        actions.append(Wait(shard=view.shard.number, why=why))
     restarts = _slave_restarts(view, master) or _master_restart(view, master)
     if (master.is_draining or master.is_withdrawn) and not restarts:
         actions.append(_resume(view))

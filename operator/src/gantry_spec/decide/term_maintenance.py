@@ -231,8 +231,12 @@ def _clear_done_request(view: ShardView) -> list[Action]:
     is_over = goal is not None and goal.request == request.id
     is_so = request.to == view.term.master and not manual_promotion.changes_electable(view)
     is_unknown = request.to is not None and request.to not in view.expected_members
-    is_impossible = view.spec.failover.mode == "Disabled" or is_unknown
-    if is_over or is_so or is_impossible:
+    if is_over or is_so:
         why = f"member {view.term.master} is the master of epoch {view.term.epoch}"
-        return [ClearRequest(shard=view.shard.number, request=request.id, why=why)]
-    return []
+    elif view.spec.failover.mode == "Disabled":
+        why = "request dropped: failover.mode is Disabled"
+    elif is_unknown:
+        why = f"request dropped: member {request.to} does not exist"
+    else:
+        return []
+    return [ClearRequest(shard=view.shard.number, request=request.id, why=why)]

@@ -9,8 +9,9 @@
     gantry.dev/fence: "0,1"                   while this is set, shards 0 and 1 take no sends and keep their masters
     gantry.dev/hibernate: "true"              while this is set, no pod runs; the volumes are kept
 
-Several entries are separated by commas. A request that is finished is removed (``ClearRequest``); its whole text is its
-id. The last two annotations are states, which the operator never removes.
+Several entries are separated by commas. ``paused``, ``fence`` and ``hibernate`` are states, which the operator never
+removes. The others are requests, and a finished request is removed. A promotion's id is its entry; a restore's is
+``restore SHARD``.
 """
 
 from __future__ import annotations

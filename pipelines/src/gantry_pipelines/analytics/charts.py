@@ -82,7 +82,7 @@ def areas(chart: Chart) -> str:
 
 
 def lines(chart: Chart, *, width: int = WIDTH, is_logarithmic: bool = False) -> str:
-    """Values side by side; with `is_by_powers` on an axis of powers of ten if they differ very much."""
+    """Return a chart of lines; with `is_logarithmic`, on a logarithmic axis if the values differ very much."""
     values = [value for series in chart.series for value in series.values if value is not None]
     largest, smallest = max(values, default=0), min((value for value in values if value > 0), default=0)
     if is_logarithmic and smallest and largest / smallest >= LOG_SCALE_RATIO_MIN:

@@ -119,7 +119,10 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
 
 @final
 class _SentCounter:
-    """Counts sent messages from several threads, without a lock: a sum that is briefly too low does no harm."""
+    """Counts sent messages from several threads, without a lock.
+
+    Concurrent updates may be lost; the counter is only for progress.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter: Final = reporter

@@ -156,12 +156,12 @@ def compare_file(
     yield from _runs(common.queue, np.setdiff1d(theirs, mine), FindingKind.ARCHIVE_MISSING, file.place.path)
     yield from _runs(common.queue, np.setdiff1d(mine, theirs), FindingKind.ARCHIVE_EXTRA, file.place.path)
     both = np.intersect1d(mine, theirs)
-    find_differing_spans: dict[int, list[str]] = {}
+    differing_columns: dict[int, list[str]] = {}
     left, right = _only(archived, mine, both), _only(logged, theirs, both)
     for name in columns:
         for at in _unequal(left[name], right[name]):
-            find_differing_spans.setdefault(int(both[at]), []).append(name)
-    for offset, names in sorted(find_differing_spans.items()):
+            differing_columns.setdefault(int(both[at]), []).append(name)
+    for offset, names in sorted(differing_columns.items()):
         one = QueueRange(common.queue, offset, offset + 1)
         yield _finding(one, FindingKind.ARCHIVE_DIFFERS, f"{file.place.path}: other {', '.join(names)} than in the log")
     yield Coverage(common.queue.broker, Span(0, 0), len(logged), 0, 0, logged.nbytes)

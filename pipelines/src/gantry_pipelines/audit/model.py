@@ -58,7 +58,7 @@ class FindingKind(StrEnum):
     ARCHIVE_DIFFERS = "archive-differs"
     """An archived message that differs from the log's."""
     ARCHIVE_EXTRA = "archive-extra"
-    """A row of the archive that was never in the log."""
+    """Archived messages that the log should have, but does not have."""
 
 
 class Span(NamedTuple):

@@ -81,7 +81,7 @@ class HttpView:
             self._log = None
 
     def close(self) -> None:
-        """Stop reading ahead without pending; the connections belong to the sidecar."""
+        """Stop reading ahead without waiting for pending requests; the connections belong to the sidecar."""
         self._is_closed = True
         threads, self._threads = self._threads, None
         if threads is not None:

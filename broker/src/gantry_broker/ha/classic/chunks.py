@@ -7,7 +7,7 @@
 A chunk never crosses the end of a log file, and may end in the middle of a record. Every head holds the offset of the
 next byte, so that each side can check that they still agree.
 
-Received bytes are assembled to whole records again:
+Received bytes are assembled into whole records again:
 
     received ...............|..........|....|..................|
     records  |-------|------------|------------|---------|------ - -
@@ -87,16 +87,16 @@ class ChunkReader:
 
     def _check_head(self, offset: int, size: int) -> int:
         if offset != self.offset:
-            raise StreamBroken(f"it sends offset {offset}, but offset {self.offset} was expected")
+            raise StreamBroken(f"the master sent offset {offset}, but offset {self.offset} was expected")
         if not 0 <= size <= self._file_bytes - offset % self._file_bytes:
-            text = f"it sends {size} bytes at offset {offset}, beyond the end of a log file of {self._file_bytes} bytes"
+            text = f"the master sent {size} bytes at offset {offset}, beyond a log file of {self._file_bytes} bytes"
             raise StreamBroken(f"{text}: mappedFileSizeCommitLog must be the same")
         return size
 
 
 @final
 class RecordAssembler:
-    """Assembles the bytes of one stream to whole records."""
+    """Assembles the bytes of one stream into whole records."""
 
     def __init__(self, offset: int, file_bytes: int, start: bytes = b"") -> None:
         """``start`` is the known beginning of the log at ``offset``, which the stream does not contain."""

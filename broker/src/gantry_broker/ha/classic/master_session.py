@@ -89,7 +89,7 @@ class ClassicMasterSession:
             raise StreamBroken("this master is still comparing its log with Gantry slaves")
         begin, wrote = log.history.begin, log.wrote
         if offset and not begin <= offset <= wrote:
-            raise StreamBroken(f"it requests offset {offset}, but this log is {begin} to {wrote}")
+            raise StreamBroken(f"the slave requested offset {offset}, but this log is {begin} to {wrote}")
         self._start = offset or self._start_of_empty(begin)
         identity = f"classic {self._peer}"
         number = min([slave.broker_id for slave in self._slaves] + [UNKNOWN_ID]) - 1
@@ -106,10 +106,10 @@ class ClassicMasterSession:
     def _start_of_empty(self, begin: int) -> int:
         """Return where a slave with an empty disk begins: the last file, as with RocketMQ's master.
 
-        RocketMQ's master sends such a slave no more than that, so an administrator knows how long it takes and what it
-        has. But messages that a sender waits for must be in it, or the first ack from behind them would count for
-        messages that the slave never received. So a master that waits for slaves begins with the file that holds the
-        first unconfirmed message.
+        RocketMQ's master sends such a slave no more than that, so an administrator knows how long the copy takes and
+        what the slave has. But messages that a sender waits for must be in it, or the first ack from behind them would
+        count for messages that the slave never received. So a master that waits for slaves begins with the file that
+        holds the first unconfirmed message.
         """
         settled = min(self._log.confirmed, self._log.wrote)
         return max(begin, settled - settled % self._file_bytes)

@@ -119,7 +119,8 @@ class BrokerHandlers:
         """Set whether the log is read ahead until the broker stops, as in RocketMQ; other members keep their mode."""
         mode = command.ext.get(READ_MODE_FIELD, "")
         if mode not in READ_MODES:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"{READ_MODE_FIELD} is 0 (read ahead) or 1 (do not)")
+            expected = "expected 0 (read ahead) or 1 (no read-ahead)"
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"{READ_MODE_FIELD}: {mode[:64]!r}, {expected}")
         self._core.store.log.files.read_in_order(READ_MODES[mode])
         log.info("commit log read mode changed", extra={"is_read_ahead": READ_MODES[mode]})
         return command.reply(remark=f"set commitlog readahead mode success, mode: {mode}")

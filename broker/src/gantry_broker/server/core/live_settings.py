@@ -5,8 +5,8 @@
 RocketMQ accepts any key but a few and writes them into its broker.conf; that was a published vulnerability, since one
 of the keys was a path. Here the changeable keys are listed, and every other key is refused by name. A request changes
 all of its keys or none; values pass the same parsers and consistency checks as those in `broker.conf`; and a change is
-on the disk before it takes effect. A listed key affects only future requests and can be reverted: none of them is a
-promise of an earlier answer, an address, a path, or a permission.
+on the disk before it takes effect. A listed key affects only future requests and can be reverted: none affects the
+durability of messages that were already acknowledged, and none is an address, a path, or a permission.
 
 An empty value reverts a change: the key has the value of broker.conf again. A key in the file of liveSettingsPath
 (`SettingsFile`) can be changed only there.

@@ -5,7 +5,7 @@ Invariant: at no time do two clients rely on a grant for the same queue. A clien
 and that this broker does not know:
 
 - **A promotion, or a start after a crash.** Locks are not replicated: to be safe every grant would have to wait for a
-  slave, and a table that lags would grant a queue to its last holder but one. So a new master does not know the
+  slave, and a table that lags would grant a queue to a previous holder. So a new master does not know the
   holders, and grants nothing for one lease (`forget_holders`). It answers with an error, not with "none of them":
   holders then continue until their grants end, and no other client holds their queues. Ordered groups pause for up to
   a minute, counted from the promotion; other groups are not affected. The alternative, first come first served, is

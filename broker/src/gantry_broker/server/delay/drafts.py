@@ -76,8 +76,10 @@ def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue
         check = check_record(data, position)
         if check.fault is not None:
             if end is None:
-                log.error("damaged delayed message; skipping it", extra={"reason": check.fault.value})
-                end = _queue_offset(data, position) + 1
+                lost = _queue_offset(data, position)
+                facts = {"queue_offset": lost, "reason": check.fault.value}
+                log.error("damaged delayed message; skipping it", extra=facts)
+                end = lost + 1
             return DueMessages(drafts, end, None)
         due_ms = store_timestamp(data, position) + delay_ms
         if due_ms > now_ms and _queue_offset(data, position) >= waited:

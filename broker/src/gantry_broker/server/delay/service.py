@@ -173,7 +173,7 @@ class DelayService:
                 is_more |= self._deliver_slice(level)
             except BrokerError as error:
                 log.warning(
-                    "delayed messages waiting for store; will retry", extra={"level": level, "reason": str(error)}
+                    "failed to deliver delayed messages; will retry", extra={"level": level, "reason": str(error)}
                 )
                 self._retry_at[level] = loop.time() + FULL_RETRY_S
                 continue
@@ -229,7 +229,7 @@ class DelayService:
             self.healed.process(self._deliver_once)
         except BrokerError as error:  # the index is incomplete, or the store refuses: retried in a later round
             facts = {"offset": min(self.healed.offsets), "reason": str(error)}
-            log.info("healed delayed message waiting for store; will retry", extra=facts)
+            log.info("failed to deliver healed delayed message; will retry", extra=facts)
             self._retry_at[HEALED] = asyncio.get_running_loop().time() + FULL_RETRY_S
 
     def _deliver_once(self, record: bytes) -> None:

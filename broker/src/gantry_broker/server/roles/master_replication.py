@@ -90,7 +90,7 @@ class MasterReplication:
     def lead(self, epoch: int, electable: list[int]) -> None:
         """Begin to lead: slaves may follow. The store is a master's already."""
         self._begin(epoch, electable, None)
-        self._tables.lead()
+        self._tables.become_master()
         self.policy.reevaluate()
         self._on_advanced()
 

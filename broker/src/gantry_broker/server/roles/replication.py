@@ -39,7 +39,7 @@ PEAK_WINDOWS: Final = 60
 
 @final
 class PeakRate:
-    """The highest growth of a log in one second lately. It bounds what a master may have accepted unseen.
+    """The highest growth of a log in one second lately. It bounds what the old master accepted after its last report.
 
     Every second overlaps two neighbouring samples, so pairs of samples are counted.
     """

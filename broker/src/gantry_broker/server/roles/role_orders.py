@@ -62,7 +62,7 @@ class RoleOrders:
                 if not electable and roles.role is HaRole.UNASSIGNED:
                     await roles.await_acceptance()
                 raise OrderRefused(loss_text(roles.store.losses.record))
-            await roles.give_promise(epoch, "itself")
+            await roles.give_promise(epoch, "this broker")
             await roles.replication.slave.finish()
             if roles.store.losses.record.missing:
                 await roles.accept_loss("promote with force")
@@ -105,7 +105,7 @@ class RoleOrders:
             reason = explain_no_regain(roles.snapshot())
             if reason:
                 raise OrderRefused(reason)
-            await roles.give_promise(epoch, "itself")
+            await roles.give_promise(epoch, "this broker")
             await roles.become_master(epoch, record.electable, is_regained=True)
             return roles.report()
 
@@ -138,7 +138,7 @@ class RoleOrders:
                 return roles.report()
             if roles.role is HaRole.MASTER and epoch < roles.epoch:
                 raise OrderRefused(f"this broker is the master of epoch {roles.epoch}")
-            await roles.give_promise(epoch, "a fence")
+            await roles.give_promise(epoch, "a fence order")
             await roles.mark_role_over()
             await roles.lose_role(f"this broker was fenced at epoch {epoch}")
             return roles.report()

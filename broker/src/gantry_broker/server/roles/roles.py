@@ -4,7 +4,7 @@
         `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
     `--regain--> MASTER, of the epoch in which it was the master until its process ended (``role_status``)
 
-A store that lacks log data which sealed files vouch for (``store/loss``) cannot be a master's before its slaves were
+A store that lacks log data that sealed files record (``store/loss``) cannot be a master's before its slaves were
 asked for the data, and then only after an operator has accepted the loss. Until then it is COMPARING, and serves reads.
 
 A promise is on the disk before anything is done in its epoch. Between two roles the gate and the clients' connections
@@ -154,7 +154,7 @@ class Roles:
             extra={"reason": reason, "ranges": [str(lost) for lost in self.store.losses.record.missing]},
         )
         if self.store.dispatcher.dispatched < self.store.log.wrote:
-            await self._host.run_exclusively(self.replication.store.copy)
+            await self._host.run_exclusively(self.replication.store.prepare_copying)
         await self._dispatch_all()
         self.role, self.epoch, self.trouble = HaRole.COMPARING, self.store.identity.epoch, reason
         self.is_awaiting_acceptance = self.is_withdrawn = True
@@ -201,7 +201,7 @@ class Roles:
             "start may have lost messages; comparing the log with slaves first", extra={"slaves_needed": needed}
         )
         self._compared.clear()
-        await self._host.run_exclusively(self.replication.store.copy)
+        await self._host.run_exclusively(self.replication.store.prepare_copying)
         self.replication.master.compare(self.epoch, self.electable(), self._on_slave_refused)
 
     def _on_slave_refused(self, session: MasterSession) -> None:
@@ -294,7 +294,7 @@ class Roles:
                 log.warning("disk is full; the role file was not written", extra={"reason": str(error)})
             if store.dispatcher.dispatched < store.log.wrote:
                 # Messages that recovery has hidden, or that slaves lack, become visible when slaves have them.
-                slave.copy()
+                slave.prepare_copying()
             history = slave.history.epochs
             slave.promote([*history, Epoch(epoch, store.log.wrote)] if is_new else list(history))
 
@@ -326,7 +326,7 @@ class Roles:
 
         def change() -> None:
             self.records.write(record)
-            self.replication.store.copy()
+            self.replication.store.prepare_copying()
 
         await self._host.run_exclusively(change)
         self.role, self.epoch = HaRole.SLAVE, epoch
@@ -350,7 +350,7 @@ class Roles:
         self.epoch = max(self.epoch, welcome.epoch)
 
     async def record_caught_up(self) -> None:
-        """Record that no data is missing: doubtful data is here, or no member has it."""
+        """Record that no data is missing: any data in doubt was copied, or exists on no member."""
         store = self.store
         try:
             if store.losses.record.missing:
@@ -430,7 +430,7 @@ class Roles:
     async def accept_loss(self, by: str) -> None:
         """Continue the log and its queues after the missing data."""
         slave, ranges = self.replication.store, [str(lost) for lost in self.store.losses.record.missing]
-        await self._host.run_exclusively(slave.copy)
+        await self._host.run_exclusively(slave.prepare_copying)
         await slave.dispatch_all(self.store.log.wrote)
         if self.store.dispatcher.dispatched < self.store.log.wrote:
             raise OrderRefused("no room on the disk to make the existing messages visible; make room and try again")

@@ -54,12 +54,12 @@ class QueueEndsDocument(msgspec.Struct, rename="camel"):
     """The table of queue ends as it is sent."""
 
     end_table: dict[str, dict[int, int]] = {}
-    """Next message offset by topic and queue id."""
+    """Next offset of each queue that has no messages left, by topic and queue id."""
 
 
 @final
 class QueueEnds:
-    """Start offsets of empty queues, as the master reported them. Owned by the loop."""
+    """The next offset of each queue that has no messages left, as the master reported it. Owned by the loop."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store: Final = store
@@ -68,14 +68,14 @@ class QueueEnds:
         """End of the master's log when it reported them."""
 
     def document(self) -> QueueEndsDocument:
-        """Return a master's queues that have no messages left."""
+        """Return the next offset of each queue of this master that has no messages left."""
         ends: dict[str, dict[int, int]] = {}
         for queue in self._store.queues.idle(self._store.log.min_physical):
             ends.setdefault(queue.topic, {})[queue.queue_id] = queue.end
         return QueueEndsDocument(ends)
 
     def receive(self, document: QueueEndsDocument, stamp: int) -> None:
-        """Keep the ends that the master reports."""
+        """Keep the next offsets that the master reports."""
         self._reported = {
             (topic, number): end for topic, ends in document.end_table.items() for number, end in ends.items()
         }
@@ -86,7 +86,10 @@ class QueueEnds:
         self._reported = {place: end for place, end in self._reported.items() if place[0] != topic}
 
     def reach(self, dispatched: int) -> None:
-        """Apply the ends if everything up to the stamp is visible. Without room on the disk, a later call retries."""
+        """Apply the next offsets if everything up to the stamp is visible.
+
+        Without room on the disk, a later call retries.
+        """
         if self._reported and self._store.log.min_physical > self._stamp:
             self._reported = {}  # The log was restarted before it had reached the stamp.
         if self._reported and dispatched >= self._stamp:
@@ -216,8 +219,8 @@ class TableSync:
         self._delay.progress.begin_copying()
         self._transactions.begin_copying()
 
-    def lead(self) -> None:
-        """End copying, because this broker is the master now."""
+    def become_master(self) -> None:
+        """Apply no tables of a master any more, because this broker is the master now."""
         self._delay.progress.become_master()
         self._transactions.become_master(self._core.store.log.wrote)
 

@@ -19,7 +19,7 @@ become visible, and the client counts it as not acknowledged. A producer that do
 answered when its message is APPENDED.
 
 Two rules decide. `must_wait`, once for each append: whether answers are held at all. `_promised`: up to which position
-the store keeps its promise (`store.confirm`), and whether another member may be the master; then nothing is
+the store keeps its promise (`store.positions`), and whether another member may be the master; then nothing is
 acknowledged.
 
 No handler waits for a disk or a slave: the answers of an append are held here, in one deque for each deadline, and

@@ -46,7 +46,7 @@ class TransactionEndings:
 
     def end(self, request: EndTransaction) -> EndResult | None:
         """Commit or roll back a transaction once; None if the request has no answer. Raises errors of the store."""
-        assert self._journal.is_ready, "callers check has_read() first"
+        assert self._journal.is_ready, "callers check read_up_to() first"
         if request.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
         outcome = Outcome.COMMITTED if request.commit_or_rollback == TRANSACTION_COMMIT else Outcome.ROLLED_BACK

@@ -39,7 +39,7 @@ class TransactionHandlers:
     @handles(RequestCode.END_TRANSACTION)
     def end(self, command: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
         request = EndTransaction.read(command.ext)
-        if self._transactions.journal.has_read(request.tran_state_table_offset):
+        if self._transactions.journal.read_up_to(request.tran_state_table_offset):
             return self._end(request, command, connection)
         return self._end_later(request, command, connection)
 

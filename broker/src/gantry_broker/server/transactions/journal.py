@@ -74,7 +74,9 @@ def read_slice(store: MessageStore, topic: str, offset: int) -> Slice:
             position += messages[-1].size
         next_offset = max(result.next_offset, offset + 1)
     except RemoteProtocolError as error:
-        log.error("damaged transaction message; skipping it", extra={"topic": topic, "reason": str(error)})
+        lost = messages[-1].queue_offset + 1 if messages else offset
+        facts = {"topic": topic, "queue_offset": lost, "reason": str(error)}
+        log.error("damaged transaction message; skipping it", extra=facts)
         next_offset = messages[-1].queue_offset + 1 if messages else offset + 1
     return Slice(messages, next_offset, is_end=next_offset >= queue.readable_end)
 
@@ -123,8 +125,8 @@ class TransactionJournal:
         self._follow_epoch()
         return self._is_caught_up and self._core.store.dispatcher.dispatched >= self._begin
 
-    def has_read(self, half_offset: int) -> bool:
-        """Whether the journal is ready and includes this half message; reads new messages if they are few."""
+    def read_up_to(self, half_offset: int) -> bool:
+        """Read new messages if they are few; return whether the journal is ready and includes this half message."""
         if not self.is_master or not self.read_next() or not self.is_ready:
             return False
         queue = self._core.store.queues.get(names.HALF_TOPIC, 0)

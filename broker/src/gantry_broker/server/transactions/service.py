@@ -154,7 +154,7 @@ class Transactions:
         """Wait until the journal has read this half message; False on timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KNOWN_TIMEOUT_S
-        while not self.journal.has_read(half_offset):
+        while not self.journal.read_up_to(half_offset):
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(KNOWN_POLL_S)
@@ -166,7 +166,7 @@ class Transactions:
             try:
                 pause_s = self._step()
             except BrokerError as error:
-                log.warning("transactions waiting for store; will retry", extra={"reason": str(error)})
+                log.warning("failed to process transactions; will retry", extra={"reason": str(error)})
                 pause_s = FAILURE_PAUSE_S
             await asyncio.sleep(pause_s)
 

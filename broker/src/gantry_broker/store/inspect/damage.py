@@ -99,7 +99,7 @@ class DamageJudge:
                     kind=Kind.LOG_FILE,
                     harm=Harm.LOST,
                     text=f"{after - offset} bytes of the log are missing: their file does not exist",
-                    remedy="put the file back if there is a copy: a broker refuses to start without it",
+                    remedy="restore the file; otherwise the next start refuses sends until you accept the loss",
                     offset=offset,
                     length=after - offset,
                 )

@@ -19,7 +19,7 @@ from gantry_broker.store.inspect.config_tables import ConfigTable
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.log_end import LogEnd, decode_log_end
 from gantry_broker.store.loss import LossRecord, LostRange, find_missing, is_missing_data_restored, recorded_range
-from gantry_broker.store.opening import seals_of, written_by_others_from
+from gantry_broker.store.opening import find_rocketmq_start, seals_of
 from gantry_broker.store.ownership import ForeignIdentity, find_foreign_identity
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, is_point_proved, plan_start
 from gantry_broker.store.recovery_point import RecoveryPoint
@@ -142,7 +142,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         log = tuple(segment for segment in log if segment.base_offset not in bases)
     others_from = None
     if checkpoint is not None:
-        others_from = written_by_others_from(checkpoint, point, log[0].base_offset if log else 0)
+        others_from = find_rocketmq_start(checkpoint, point, log[0].base_offset if log else 0)
     # A start creates a filler where a file is missing between two others.
     lost_files = {one.start for one in loss.missing if segment_at(log, one.start) is None}
     lost_files.update(base for base, _ in _read_fillers(disk, log))

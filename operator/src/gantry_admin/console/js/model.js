@@ -72,7 +72,9 @@ export function healthOf(member, nowMs = Date.now()) {
   const ago = since === null ? "" : ` since ${moment(since)} (${duration((loop.since_ms ?? 0) / 1000)})`;
   if (loop.state === "gone") return { tone: "bad", word: "gone", reason: `killed or crashed${ago}` };
   if (loop.state === "standing still") return { tone: "bad", word: "standing still", reason: `publishes nothing${ago}` };
-  if (loop.state === "ended") return { tone: "idle", word: "ended", reason: `stopped cleanly${ago}` };
+  if (loop.state === "ended") {
+    return { tone: "idle", word: status.phase === "failed" ? "failed" : "stopped", reason: `${loop.reason}${ago}` };
+  }
   if (status.phase === "recovering") return { tone: "warn", word: "recovering", reason: recovery(status) };
   if (!ready.ready) return { tone: "warn", word: "not ready", reason: ready.reason };
   if (status.reported_role?.is_draining) return { tone: "warn", word: "draining", reason: "refuses sends" };
