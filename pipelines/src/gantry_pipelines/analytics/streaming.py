@@ -130,6 +130,6 @@ class _WindowWriter:
             with self._lock:
                 self.files += self._tables.write(f"{name}-{batch_id}", found, self._tables.progress())
                 self.rows += total(found, "messages")
-                self._reporter.progress(rows=self.rows, files=self.files, batch_function=batch_id)
+                self._reporter.progress(rows=self.rows, files=self.files, batch=batch_id)
 
         return write
