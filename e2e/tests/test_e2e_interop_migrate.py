@@ -71,7 +71,7 @@ def test_three_gibibytes_are_migrated_under_load(tmp_path: Path) -> None:
 
 @contextmanager
 def apache(nursery: Nursery, play: MigrationRun) -> Iterator[peers.Peer]:
-    """Apache's broker alone; our broker is stopped with it."""
+    """Apache's broker alone; the new broker is stopped with it."""
     peer = peers.start("apache", nursery, play.theirs)
     try:
         yield peer
@@ -174,7 +174,7 @@ async def test_stopped_migration_restores_the_old_broker(tmp_path: Path) -> None
             assert len(await taken(peer.address, 0, 100)) == 100
             before = await changed(peer.broker_address)
 
-            # Our broker is paused when it should copy the last bytes.
+            # The new broker is paused when it should copy the last bytes.
             words = play.command("--timeout", "2")
             command = await asyncio.to_thread(started, words, tmp_path / "first.log")
             os.kill(process_of(play.home), signal.SIGSTOP)
@@ -280,7 +280,7 @@ def run(words: list[str], log: Path) -> int:
 
 
 async def restart(play: MigrationRun, nursery: Nursery) -> None:
-    """Kill our broker and restart it; it is the master again by the settings of the migration."""
+    """Kill the new broker and restart it; it is the master again by the settings of the migration."""
     os.kill(process_of(play.home), signal.SIGKILL)
     wait_until("its end", lambda: not process_of(play.home), PATIENT_S)
     words = [sys.executable, "-m", "gantry_broker", "-c", str(play.home / "broker.conf")]

@@ -4,7 +4,7 @@
         -> the load continues at ours -> stop -> every acknowledged message is stored, and was consumed
 
 The Java clients are one process that is never restarted or informed. A second group reads half of the messages
-before the migration, and the rest from our broker: no message is lost or read twice.
+before the migration, and the rest from the new broker: no message is lost or read twice.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MigrationRun:
                 time.sleep(self._plan.load_seconds)
                 self._dry_run()
                 self._migrate()
-                self._wait_for_lines("messages at our broker", "answered", 100, driver)
+                self._wait_for_lines("messages at the new broker", "answered", 100, driver)
                 time.sleep(self._plan.load_seconds)
                 self._settle()
             finally:
@@ -189,7 +189,7 @@ class MigrationRun:
                 report.broken.append(f"{len(found)} {what}")
 
     def _compare(self, apache: peers.Peer) -> None:
-        """Check that the old log is in ours byte for byte, and that the routes now lead to our broker."""
+        """Check that the new log begins with the old one byte for byte, and that routes lead to the new broker."""
         end, size = self.report.copied_bytes, self._plan.file_bytes
         for base in range(0, end, size):
             names = [root / "commitlog" / f"{base:020d}" for root in (self.theirs.store, self.home / "store")]
@@ -235,12 +235,12 @@ class MigrationRun:
         (self._orders / order).touch()
 
     def stop_ours(self) -> None:
-        """Stop our broker, which is not a child process and may have been paused by a test."""
+        """Stop the new broker, which is not a child process and may have been paused by a test."""
         pid = process_of(self.home)
         if pid:
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGTERM)
-            wait_until("the end of our broker", lambda: process_of(self.home) != pid, 60.0)
+            wait_until("the end of the new broker", lambda: process_of(self.home) != pid, 60.0)
 
 
 def process_of(home: Path) -> int:
