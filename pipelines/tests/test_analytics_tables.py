@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from spark_kit.report_scene import BEGIN, day, end_ms
 
-from gantry_pipelines.analytics.axes import Unit, amount, log_ticks, round_ticks, time_text, time_ticks
+from gantry_pipelines.analytics.axes import Unit, format_amount, log_ticks, round_ticks, time_text, time_ticks
 from gantry_pipelines.analytics.figures import compute_figures
 from gantry_pipelines.analytics.job import closed_windows
 from gantry_pipelines.analytics.report import render_page, write_report
@@ -242,7 +242,7 @@ def test_axes_have_round_numbers_and_times() -> None:
     assert log_ticks(1, 1) == [1.0, 10.0]
     ticks = time_ticks(int(BEGIN.timestamp() * 1000), end_ms())
     assert [time_text(tick, ticks) for tick in ticks][:2] == ["04:00", "05:00"]
-    assert (amount(0, Unit.BYTES), amount(1_300_000, Unit.BYTES)) == ("0 B", "1.24 MiB")
-    assert (amount(12_345, Unit.MESSAGES_PER_SECOND), amount(0.373, Unit.SHARE)) == ("12.3k/s", "37.3 %")
-    assert (amount(0.42, Unit.MILLISECONDS), amount(1_530, Unit.MILLISECONDS)) == ("0.42 ms", "1.53 s")
-    assert amount(9_000, Unit.SECONDS) == "2.5 h"
+    assert (format_amount(0, Unit.BYTES), format_amount(1_300_000, Unit.BYTES)) == ("0 B", "1.24 MiB")
+    assert (format_amount(12_345, Unit.MESSAGES_PER_SECOND), format_amount(0.373, Unit.SHARE)) == ("12.3k/s", "37.3 %")
+    assert (format_amount(0.42, Unit.MILLISECONDS), format_amount(1_530, Unit.MILLISECONDS)) == ("0.42 ms", "1.53 s")
+    assert format_amount(9_000, Unit.SECONDS) == "2.5 h"

@@ -5,7 +5,7 @@ which messages a batch reads. Both follow from Spark's log, from what brokers re
 
 - what an offset contains is final (see `offsets`); nothing is decided twice;
 - a queue that appears during the run is read from its first message;
-- a queue whose broker is away keeps its position until the broker is back; see `_missing`;
+- a queue whose broker is unavailable keeps its position until the broker is back; see `_missing`;
 - with Trigger.AvailableNow the ends are fixed when the query starts, and the query reads up to them and no further.
 """
 
@@ -135,7 +135,9 @@ class StreamPlanner:
             new_queues = tuple(queue for queue in new_queues if queue in self._target)
         check_result = self._position_checker.check(known, start.marks, new_queues)
         self._last_ends |= {queue: one.end for queue, one in check_result.bounds.items()}
-        if self._target is not None:  # A broker that was away when the target was fixed gets its target now.
+        if (
+            self._target is not None
+        ):  # the queues of a broker that was unavailable when the target was fixed get one now
             self._restored = set(start.ends) if self._restored is None else self._restored
             self._target = {one: check_result.bounds[one].end for one in known if one in self._restored} | self._target
         positions = {queue: check_result.position_after_gaps(queue, position) for queue, position in known.items()}

@@ -134,7 +134,7 @@ def members(name: str, name_server: str, form: OutputFormat) -> None:
 @click.option("--stacks", "has_stacks", is_flag=True, help="Show the stack traces of each member's threads and tasks.")
 @output_option
 def running(name: str, client_id: str | None, name_server: str, has_stacks: bool, form: OutputFormat) -> None:
-    """Show the state of a group's members: their queues, rates and subscriptions.
+    """Show the state of a group's members: their queues and consume rates.
 
     A broker requests the state over the member's connection. For a member that does not answer within ten seconds, the
     error is shown.

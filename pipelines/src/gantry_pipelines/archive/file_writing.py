@@ -28,8 +28,8 @@ from gantry_pipelines.archive.storage import Storage
 from pyspark_rocketmq.model import QueueRange
 from pyspark_rocketmq.schema import arrow_schema
 
-READ_ALSO: Final = "topic"
-"""Column that is read to tell queues apart, and not written: it is part of the path."""
+TOPIC_COLUMN: Final = "topic"
+"""Column that is read to assign rows to queues, and not written: the topic is part of the path."""
 
 ROW_GROUP_ROWS: Final = 1 << 16
 ROW_GROUP_BYTES_MAX: Final = 64 << 20
