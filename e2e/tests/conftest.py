@@ -20,7 +20,7 @@ from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.paths import Folder, default_folder
 from gantry_interop import java
 
-from gantry_testing.requirements_plugin import demand
+from gantry_testing.requirements_plugin import require_needs
 
 LOCK = Path("/run/lock/gantry-cluster-tests")
 KEEP = "GANTRY_KEEP_CLUSTER"
@@ -44,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     The compile time must not count for the test, which has a time limit.
     """
-    demand(item, list_needs(item, item.config.stash[CHOSEN]))
+    require_needs(item, list_needs(item, item.config.stash[CHOSEN]))
     if item.get_closest_marker("needs_java") is not None:
         java.build()
 

@@ -45,7 +45,7 @@ class FakeMember:
     granted_ms_at_promotion: int | None = None
     """The rest of its last grant when it was promoted; None before that."""
     _promised_at: float | None = None
-    ordered: list[str] = field(default_factory=list)
+    received_orders: list[str] = field(default_factory=list)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -94,8 +94,8 @@ class FakeMember:
         return max(0, self.granted_ms - int((time.monotonic() - self._promised_at) * 1000))
 
     async def promise(self, epoch: int, to: str) -> Promised:
-        self.ordered.append(f"promise {epoch}")
-        self._demand(epoch)
+        self.received_orders.append(f"promise {epoch}")
+        self._require_not_promised(epoch)
         if epoch > self.epoch and self.role is not HaRole.UNASSIGNED:
             self.role = HaRole.UNASSIGNED if self.role is HaRole.MASTER else self.role
         self.promised = epoch
@@ -110,12 +110,12 @@ class FakeMember:
         )
 
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
-        self.ordered.append(f"promote {epoch}")
+        self.received_orders.append(f"promote {epoch}")
         self.granted_ms_at_promotion = self._granted_ms()
         if self.role is HaRole.MASTER and epoch == self.epoch:
             self.is_draining = False
             return await self.status()
-        self._demand(epoch)
+        self._require_not_promised(epoch)
         if epoch <= self.last_epoch:
             raise OrderRefused(f"the log has epoch {self.last_epoch} already")
         self.role, self.epoch, self.promised, self.master_id = HaRole.MASTER, epoch, epoch, self.number
@@ -124,16 +124,16 @@ class FakeMember:
         return await self.status()
 
     async def regain(self, epoch: int) -> HaStatus:
-        self.ordered.append(f"regain {epoch}")
-        self._demand(epoch)
+        self.received_orders.append(f"regain {epoch}")
+        self._require_not_promised(epoch)
         if (self.master_id, self.epoch) != (self.number, epoch):
             raise OrderRefused(f"it was not the master of epoch {epoch}")
         self.role, self.promised = HaRole.MASTER, epoch
         return await self.status()
 
     async def follow(self, epoch: int, master: str) -> HaStatus:
-        self.ordered.append(f"follow {epoch} {master}")
-        self._demand(epoch)
+        self.received_orders.append(f"follow {epoch} {master}")
+        self._require_not_promised(epoch)
         found = next((one for one in self.group.members.values() if one.ha_address == master), None)
         if found is None:
             raise OrderRefused(f"no member at {master}")
@@ -142,28 +142,28 @@ class FakeMember:
         return await self.status()
 
     async def fence(self, epoch: int) -> HaStatus:
-        self.ordered.append(f"fence {epoch}")
-        self._demand(epoch)
+        self.received_orders.append(f"fence {epoch}")
+        self._require_not_promised(epoch)
         self.role, self.promised, self.is_draining = HaRole.UNASSIGNED, epoch, False
         return await self.status()
 
     async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
-        self.ordered.append("withdraw" if withdraw else "drain")
+        self.received_orders.append("withdraw" if withdraw else "drain")
         if self.drain_reason:
             raise OrderRefused(self.drain_reason)
         self.is_draining = True
         return await self.status()
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
-        self.ordered.append(f"lease {renewed_ms} {duration_ms}")
+        self.received_orders.append(f"lease {renewed_ms} {duration_ms}")
         return await self.status()
 
     async def flush(self) -> HaStatus:
-        self.ordered.append("flush")
+        self.received_orders.append("flush")
         return await self.status()
 
     async def accept_loss(self, by: str) -> HaStatus:
-        self.ordered.append(f"accept-loss {by}")
+        self.received_orders.append(f"accept-loss {by}")
         return await self.status()
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class FakeMember:
     def _has(self, log: list[Record]) -> bool:
         return self.log[: len(log)] == log
 
-    def _demand(self, epoch: int) -> None:
+    def _require_not_promised(self, epoch: int) -> None:
         if epoch < self.promised:
             raise OrderRefused(f"epoch {self.promised} was promised")
 

@@ -181,7 +181,7 @@ async def test_ignored_settings_are_detected() -> None:
         old = ApacheBroker(broker.address)
         await old.update_config(STOP_WRITES_SETTINGS)
         assert {key: broker.settings[key] for key in STOP_WRITES_SETTINGS} == STOP_WRITES_SETTINGS
-        broker.is_deaf = True
+        broker.ignores_updates = True
         with pytest.raises(MigrationError, match="did not apply settings"):
             await old.update_config({"brokerRole": "ASYNC_MASTER"})
         await old.close()
