@@ -14,14 +14,14 @@ from gantry_pipelines.reporting import Output, Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 
 
-def archive(here: Group, target: Path) -> int:
+def archive(source: Group, target: Path) -> int:
     """Archive the topic from the slave's files; return the number of rows that the job reports."""
     document = {
         "topics": {"include": [TOPIC]},
         "transport": "file",
         "here": {
-            "nameServers": [here.name_server],
-            "directories": {here.broker: str(here.slave_store)},
+            "nameServers": [source.name_server],
+            "directories": {source.broker: str(source.slave_store)},
             "destination": str(target),
             "once": True,
         },
