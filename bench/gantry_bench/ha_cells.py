@@ -162,8 +162,8 @@ def broker_keys(setup: Setup, *, segment_bytes: int, buffers_count: int) -> dict
 
 
 def slave_keys(setup: Setup, *, segment_bytes: int) -> dict[str, str]:
-    """Return the `broker.conf` lines of the slave: its master's flush mode, and no buffer, because RocketMQ's slave never
-    has one.
+    """Return the `broker.conf` lines of the slave: its master's flush mode, and no buffer, because RocketMQ's slave
+    never has one.
     """
     return {
         "brokerRole": "SLAVE",
