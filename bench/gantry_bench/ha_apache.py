@@ -165,6 +165,6 @@ def _read_reports(producer: Child, plan: ProducerPlan) -> str:
     end = time.monotonic() + PRODUCER_SECONDS_MAX
     while True:
         text = producer.log.read_text(errors="replace")
-        if text.count("Send TPS") >= plan.reports or time.monotonic() > end or not producer.running():
+        if text.count("Send TPS") >= plan.reports or time.monotonic() > end or not producer.is_running():
             return text
         time.sleep(0.2)

@@ -54,7 +54,7 @@ class Choice:
         """Return whether a cluster of this kind can have the capability."""
         return capability in CAPABILITIES_MAX[self.kind]
 
-    def at(self, kubeconfig: Path, images: Images) -> Choice:
+    def for_made_cluster(self, kubeconfig: Path, images: Images) -> Choice:
         """Return the choice for a cluster that has been made."""
         return replace(self, kubeconfig=str(kubeconfig), images=images)
 

@@ -75,7 +75,7 @@ class PodLoad:
         return answer
 
 
-def outside_gantry(address: str, *words: str) -> str:
+def run_gantry_outside(address: str, *words: str) -> str:
     """Run `gantry` on this machine, outside of the cluster, against the name server at an address."""
     return run(ROOT / ".venv" / "bin" / "gantry", *words, "--namesrv", address)
 

@@ -42,7 +42,7 @@ def missing() -> str | None:
     if importlib.util.find_spec("cryptography") is None:
         return "the Python package cryptography is missing; run: scripts/setup dev"
     if not Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists():
-        return "control groups are not of version 1; use kind, or a cluster of your own (KUBECONFIG)"
+        return "control groups are not of version 1; use another cluster: scripts/e2e --kind, or --kubeconfig FILE"
     try:
         run("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true")
     except CommandFailed:

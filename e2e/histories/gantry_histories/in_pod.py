@@ -72,7 +72,7 @@ def longest_pause(history: History, mark: int, now: int) -> Pause:
     return Pause((end - mark) / NANO, (end - start) / NANO)
 
 
-def failures(history: History) -> dict[str, int]:
+def count_failures(history: History) -> dict[str, int]:
     """Count the failed sends by the code of their answer; ``none`` counts sends without an answer."""
     answers = [history.answered.get(key) for key in history.sent]
     bad: list[Answered | None] = [one for one in answers if one is None or one.outcome is not Outcome.OK]
@@ -124,7 +124,7 @@ class LoadSession:
         self._mark: tuple[str, int] = ("", time.monotonic_ns())
 
     def __repr__(self) -> str:
-        return f"<Script {self._load!r}>"
+        return f"<LoadSession {self._load!r}>"
 
     async def run(self, lines: asyncio.StreamReader) -> None:
         """Serve requests until ``finish`` or the end of the input."""
@@ -164,7 +164,7 @@ class LoadSession:
         lost = lost_places(history, end)
         self._send_document(
             sent=len(history.sent), acknowledged=self._load.acknowledged, shown=len(history.shown),
-            findings=findings[:FINDINGS_MAX], failed=failures(history), lost=len(lost),
+            findings=findings[:FINDINGS_MAX], failed=count_failures(history), lost=len(lost),
             lost_bytes=lost_bytes(lost, epochs),
         )  # fmt: skip
 

@@ -76,7 +76,7 @@ def _watch(seconds: float, *children: Child) -> bool:
     """Wait for the given time, or until one of the programs ends."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if not all(child.running() for child in children):
+        if not all(child.is_running() for child in children):
             return True
         time.sleep(0.2)
     return False
@@ -86,7 +86,7 @@ def _drain(consumer: Child) -> None:
     """Wait until the consumer reports a rate of zero, which means that no messages are left."""
     reports = len(_CONSUME.findall(consumer.log.read_text(errors="replace")))
     end = time.monotonic() + DRAIN_SECONDS_MAX
-    while time.monotonic() < end and consumer.running():
+    while time.monotonic() < end and consumer.is_running():
         found = _CONSUME.findall(consumer.log.read_text(errors="replace"))
         if len(found) > reports and found[-1][0] == "0":
             return

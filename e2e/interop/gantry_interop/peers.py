@@ -1,8 +1,8 @@
 """The two kinds of peer to which the drivers can connect.
 
-`apache` is Apache RocketMQ 5.3.3, name server and broker: the scenarios are valid if they pass there. `gantry` is ours.
-Both are given the same topic defaults and the same short delay levels, so that a retry takes seconds. This is the only
-file that contains the details of starting either.
+`apache` is Apache RocketMQ 5.3.3, name server and broker: the scenarios are valid if they pass with it. `gantry` is
+Gantry. Both are given the same topic defaults and the same short delay levels, so that a retry takes seconds. This is
+the only file that contains the details of starting either.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Peer:
         return _address(self.layout.advertised_host, self.layout.broker_port)
 
     def stop(self) -> None:
-        """Stop it cleanly: the broker flushes, removes its `abort` marker, and unregisters."""
+        """Stop both cleanly: the broker flushes, removes its `abort` marker, and unregisters."""
         self.broker.stop(ORDERLY_SECONDS_MAX)
         self.name_server.stop()
 

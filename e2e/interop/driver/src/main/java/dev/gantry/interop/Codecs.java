@@ -24,7 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Bodies compressed with each codec of the clients, in one topic. Some are delayed, some fail once, some are
  * halves of transactions: every copy that the broker makes must keep the codec in its flags. Each is read by a
- * pushed and a pulling consumer, and queried by its ids. Java and our own command line read each other's messages.
+ * pushed and a pulling consumer, and queried by its ids. Java and the command gantry read each other's messages.
  */
 final class Codecs {
     private static final List<String> CODECS = List.of("ZLIB", "LZ4", "ZSTD");
@@ -197,13 +197,13 @@ final class Codecs {
         }
         String printed = gantry("consume", theirs);
         stage.outcome.promise(texts.stream().allMatch(text -> printed.contains(text.strip())),
-            "our command line prints what Java packed");
+            "the command gantry prints what Java compressed");
         stage.await(() -> read.size() == CODECS.size(), read::size);
         boolean isRead = true;
         for (int codec = 0; codec < CODECS.size(); codec++) {
             isRead &= read.contains(KINDS[codec] + texts.get(codec));
         }
-        stage.outcome.promise(isRead, "Java reads what our command line packed");
+        stage.outcome.promise(isRead, "Java reads what the command gantry compressed");
     }
 
     private String gantry(String command, String... words) throws IOException, InterruptedException, TimeoutException {
