@@ -109,13 +109,13 @@ final class Codecs {
         stage.outcome.add(pushed, pushed.missing(number -> true));
         stage.outcome.add(pulled, pulled.missing(number -> true));
         stage.outcome.promise(mislabelled.get() == 0,
-            "a message says what it is packed with (" + mislabelled.get() + " do not)");
-        stage.outcome.promise(unpacked.get() == 0, "every record is stored packed (" + unpacked.get() + " are not)");
-        stage.outcome.promise(pending() == 0, "what failed once comes again, packed as it was (" + pending() + " did not)");
+            "the flags of a message name its codec (" + mislabelled.get() + " do not)");
+        stage.outcome.promise(unpacked.get() == 0, "every record is stored compressed (" + unpacked.get() + " are not)");
+        stage.outcome.promise(pending() == 0, "a message that failed once is redelivered, with the same codec (" + pending() + " did not)");
         int wrong = asked(producers.get(0));
         stage.outcome.promise(wrong == 0, "each is found by its ids, and can be read (" + wrong + " cannot)");
         if (!stage.options.gantry().isEmpty()) {
-            withOurCommandLine(producers);
+            exchangeWithCommand(producers);
         }
     }
 
@@ -175,7 +175,7 @@ final class Codecs {
     }
 
     /** `gantry consume` prints messages that Java compressed, and Java reads those of `gantry produce`. */
-    private void withOurCommandLine(List<DefaultMQProducer> producers) throws Exception {
+    private void exchangeWithCommand(List<DefaultMQProducer> producers) throws Exception {
         String theirs = stage.topic + "_for_cli";
         String ours = stage.topic + "_from_cli";
         stage.createTopic(producers.get(0), theirs, 1);
