@@ -97,12 +97,12 @@ def lost_notes(cells: Sequence[HaCell]) -> list[str]:
     if not compared:
         return []
     return [
-        f"Fewer messages a second than Apache RocketMQ in {len(slower)} of {compared} cells{_listed(slower)}",
-        f"A longer p99 than Apache RocketMQ in {len(later)} of {compared} cells{_listed(later)}",
+        f"Fewer messages a second than Apache RocketMQ in {len(slower)} of {compared} cells{_list_text(slower)}",
+        f"A longer p99 than Apache RocketMQ in {len(later)} of {compared} cells{_list_text(later)}",
     ]
 
 
-def _listed(names: list[str]) -> str:
+def _list_text(names: list[str]) -> str:
     return ": " + "; ".join(names) + "." if names else "."
 
 

@@ -190,7 +190,7 @@ def _row(phase: Phase, groups: int) -> list[str]:
         phase.name,
         f"{phase.seconds:.0f}",
         f"{phase.rounds:,}",
-        f"{_bounded(phase.p50_ms)} / {_bounded(phase.p95_ms)}",
+        f"{_format_bounded(phase.p50_ms)} / {_format_bounded(phase.p95_ms)}",
         f"{phase.calls_count:,}",
         f"{phase.call_ms:.0f}",
         f"{calls_per_group(phase, groups):.2f}",
@@ -199,7 +199,7 @@ def _row(phase: Phase, groups: int) -> list[str]:
     ]
 
 
-def _bounded(value_ms: float) -> str:
+def _format_bounded(value_ms: float) -> str:
     """Format a value; the last bucket of the histogram has no upper bound."""
     last_ms = BUCKETS[-1] * 1000
     return f"over {last_ms:,.0f}" if value_ms >= last_ms else f"{value_ms:.0f}"

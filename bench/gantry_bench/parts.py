@@ -68,7 +68,7 @@ class Parts:
             plans = [self._loop_plan(medium, media) for medium in self._order(media)]
             rounds = []
             for number in range(1, scale.tail_rounds + 1):
-                report_progress = self._prefixed(f"append tail, round {number} of {scale.tail_rounds}")
+                report_progress = self._add_prefix(f"append tail, round {number} of {scale.tail_rounds}")
                 rounds.append(run_round(plans, folder=self._folder, report_progress=report_progress))
         others = max(one.other_cores for one in rounds)
         conditions = [
@@ -133,7 +133,7 @@ class Parts:
                     body_bytes=BODY_BYTES,
                     unflushed_bytes_max=UNFLUSHED_BYTES_MAX,
                 )
-                cells += run_recovery(plan, report_progress=self._prefixed(f"recovery, {size:,} bytes"))
+                cells += run_recovery(plan, report_progress=self._add_prefix(f"recovery, {size:,} bytes"))
         conditions = [
             f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
             "each, after `kill -9`. A recovery point is written every 10 s. A recovery checks every byte it reads, "
@@ -163,7 +163,7 @@ class Parts:
     def _load(self) -> LoadGenerator:
         return LoadGenerator(build(), core=self._cores.load)
 
-    def _prefixed(self, prefix: str) -> Callable[[str], None]:
+    def _add_prefix(self, prefix: str) -> Callable[[str], None]:
         return lambda text: self._report_progress(f"{prefix}, {text}")
 
     @contextmanager

@@ -27,10 +27,10 @@ def archive(source: Group, target: Path) -> int:
         },
     }
     job, reporter = ArchiveJob(), Reporter("archive", output=Output(lines=io.StringIO(), result=io.StringIO()))
-    with reporter.stop.handling_signals():
+    with reporter.stop.handle_signals():
         return job.run(job.parse(config_of(document, ArchiveSpec)), reporter).rows
 
 
-def archived_rows(target: Path) -> int:
+def count_archived_rows(target: Path) -> int:
     """Count the rows by a plain listing of the folder, as every reader of Parquet does."""
     return int(datasets.dataset(sorted(str(path) for path in target.rglob("*.parquet"))).count_rows())

@@ -27,7 +27,7 @@ from gantry_bench import spark_figures as ways
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Cores, OtherWork, pin
 from gantry_bench.processes import ROOT
-from gantry_bench.spark_archive import archive, archived_rows
+from gantry_bench.spark_archive import archive, count_archived_rows
 from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
 from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, measure_latencies_ms, start_group
 from gantry_bench.spark_still import StillSource
@@ -123,7 +123,7 @@ def _measure_ways(
     counts = [
         read_topic(spark, source, "file").count(), read_topic(spark, source, "http", columns="offset").count(),
         read_tuples(spark, source).count(), read_still(spark, source, scale.rows).count(),
-        spark.read.parquet(str(parquet)).count(), archived_rows(archived),
+        spark.read.parquet(str(parquet)).count(), count_archived_rows(archived),
     ]  # fmt: skip
     missing = sum(abs(scale.rows - count) for count in counts)
     return [Way(name, scale.rows, seconds) for name, seconds in found.items()], missing

@@ -38,7 +38,7 @@ def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
     }
     document = {"topics": {"include": [topic]}, "layout": {"rowsPerFile": 1000}, "here": here} | more
     job, reporter = ArchiveJob(), Reporter("archive")
-    with reporter.stop.handling_signals():
+    with reporter.stop.handle_signals():
         return job.run(job.parse(config_of(document, ArchiveSpec)), reporter)
 
 

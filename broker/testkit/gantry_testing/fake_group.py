@@ -82,9 +82,9 @@ class FakeMember:
         """Return the slaves that follow, each with the part of this log that it has."""
         found = []
         for one in self.group.members.values():
-            if one is not self and one.master_id == self.number and one._follows(self):
+            if one is not self and one.master_id == self.number and one._is_following(self):
                 identity = f"{one.number:032x}"
-                found.append(SlaveState(identity=identity, number=one.number, received=one._shared(self)))
+                found.append(SlaveState(identity=identity, number=one.number, received=one._shared_length(self)))
         return found
 
     def _granted_ms(self) -> int:
@@ -184,9 +184,9 @@ class FakeMember:
     def copy(self, records: int) -> None:
         """Replicate up to so many records as a slave, after cutting records that the master lacks."""
         master = self.group.members.get(self.master_id)
-        if master is None or not self._follows(master):
+        if master is None or not self._is_following(master):
             return
-        same = self._shared(master)
+        same = self._shared_length(master)
         del self.log[same:]
         self.log += master.log[same : same + records]
 
@@ -200,24 +200,26 @@ class FakeMember:
             return
         slaves = [self.group.members[number] for number in self.electable]
         if self.group.acks_needed == 0:
-            if all(one._follows(self) for one in slaves):  # each of them grants the lease
+            if all(one._is_following(self) for one in slaves):  # each of them grants the lease
                 self.group.acknowledged.update(self.log)
             return
-        ends = sorted((len(one.log) for one in slaves if one._follows(self) and self._has(one.log)), reverse=True)
+        ends = sorted(
+            (len(one.log) for one in slaves if one._is_following(self) and self._has_prefix(one.log)), reverse=True
+        )
         end = ends[self.group.acks_needed - 1] if len(ends) >= self.group.acks_needed else 0
         if end and (self.log[end - 1][0] == self.epoch or self.group.are_old_epochs_counted):
             self.group.acknowledged.update(self.log[:end])
 
-    def _follows(self, master: FakeMember) -> bool:
+    def _is_following(self, master: FakeMember) -> bool:
         is_joined = self.is_linked and master.is_linked and master.role is HaRole.MASTER
         return self.role is HaRole.SLAVE and is_joined and self.epoch == master.epoch and self.promised <= master.epoch
 
-    def _shared(self, master: FakeMember) -> int:
+    def _shared_length(self, master: FakeMember) -> int:
         """Return the length of the common prefix of both logs."""
         pairs = zip(self.log, master.log, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    def _has(self, log: list[Record]) -> bool:
+    def _has_prefix(self, log: list[Record]) -> bool:
         return self.log[: len(log)] == log
 
     def _require_not_promised(self, epoch: int) -> None:

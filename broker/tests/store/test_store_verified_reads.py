@@ -64,7 +64,7 @@ def test_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWorl
         served = world.bodies(topic, queue_id)
 
         assert served == [one for one in world.sent_bodies(topic, queue_id) if one != body]
-    assert world.altered() is None
+    assert world.find_altered() is None
     if stop != "killed" or field != "the queue offset":  # damage that recovery finds is reported by it
         assert world.store.guard.damage.counters.found == 1
         assert [one.start for one in world.store.guard.damage.damaged] == [place(world, DAMAGED)[0]]

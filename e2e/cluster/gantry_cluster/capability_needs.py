@@ -50,7 +50,7 @@ class ChosenCluster:
 
     def missing_reason(self, capability: Capability) -> str | None:
         """Return why the capability is missing; None if the cluster has it."""
-        if not self.choice.can(capability):
+        if not self.choice.can_have(capability):
             return f"not supported by {WHAT[self.choice.kind]}"
         if self.is_made_here:
             return None

@@ -50,7 +50,7 @@ class Choice:
     images: Images | None = None
     """The images of Gantry; None if they are built here."""
 
-    def can(self, capability: Capability) -> bool:
+    def can_have(self, capability: Capability) -> bool:
         """Return whether a cluster of this kind can have the capability."""
         return capability in CAPABILITIES_MAX[self.kind]
 

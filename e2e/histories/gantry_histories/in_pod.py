@@ -86,7 +86,9 @@ def terms_of(history: History, end: End) -> list[Term]:
     """
     places = {message.physical_offset for messages in end.queues.values() for message in messages}
     kept = [
-        (answer.physical_offset, answer) for _, answer in history.acknowledged() if answer.physical_offset in places
+        (answer.physical_offset, answer)
+        for _, answer in history.acknowledged_sends()
+        if answer.physical_offset in places
     ]
     brokers = {answer.broker for answer in history.answered.values()} | {shown.broker for shown in history.shown}
     found = [Term(epoch=0, broker=broker, at=0) for broker in sorted(brokers)]
@@ -100,7 +102,7 @@ def terms_of(history: History, end: End) -> list[Term]:
 def lost_places(history: History, end: End) -> list[int]:
     """Return the log positions of the acknowledged messages that are lost."""
     keys = {message.key for messages in end.queues.values() for message in messages}
-    return sorted(answer.physical_offset for sent, answer in history.acknowledged() if sent.key not in keys)
+    return sorted(answer.physical_offset for sent, answer in history.acknowledged_sends() if sent.key not in keys)
 
 
 def lost_bytes(lost: Sequence[int], epochs: Sequence[EpochStart]) -> int:

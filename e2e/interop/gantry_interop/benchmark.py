@@ -64,15 +64,15 @@ def run(nursery: Nursery, name_server: str, seconds: float, home: Path) -> Bench
     producer = nursery.start(
         "benchmark-producer", PRODUCER.command(home / "producer", ["-n", name_server]), java.environment(home)
     )
-    ended_early = _watch(seconds, producer, consumer)
+    has_ended_early = _ends_early(seconds, producer, consumer)
     producer.stop()
-    if not ended_early:
+    if not has_ended_early:
         _drain(consumer)
     consumer.stop()
     return judge(seconds, producer.log.read_text(errors="replace"), consumer.log.read_text(errors="replace"))
 
 
-def _watch(seconds: float, *children: Child) -> bool:
+def _ends_early(seconds: float, *children: Child) -> bool:
     """Wait for the given time, or until one of the programs ends."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

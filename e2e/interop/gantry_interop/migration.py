@@ -224,12 +224,12 @@ class MigrationRun:
     def _wait_for_lines(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict]) -> None:
         have = len(getattr(self._ledger.read(), number_of)) + more
 
-        def holds() -> bool:
+        def is_reached() -> bool:
             if driver.done():
                 raise InteropError(f"the Java clients have ended before {what}: {driver.result().broken}")
             return len(getattr(self._ledger.read(), number_of)) >= have
 
-        wait_until(what, holds, READY_SECONDS_MAX)
+        wait_until(what, is_reached, READY_SECONDS_MAX)
 
     def _send_order(self, order: str) -> None:
         (self._orders / order).touch()

@@ -109,7 +109,7 @@ def start(kind: str, nursery: Nursery, layout: Layout) -> Peer:
     """Start a peer and wait until a client could create a topic through it."""
     layout.directory.mkdir(parents=True, exist_ok=True)
     name_server = _start_name_server(kind, nursery, layout)
-    wait_until("the name server's answer", lambda: _answers(layout.name_server), READY_SECONDS_MAX, name_server)
+    wait_until("the name server's answer", lambda: _is_answering(layout.name_server), READY_SECONDS_MAX, name_server)
     broker = start_broker(kind, nursery, layout)
     return Peer(kind, layout, name_server, broker)
 
@@ -184,7 +184,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _answers(address: str) -> bool:
+def _is_answering(address: str) -> bool:
     try:
         probe.send_request(address, probe.GET_ROUTE_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC})
     except OSError:

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     elif output.output_format is OutputFormat.JSON:
         output.lines = sys.stdout
     stop = StopRequest()
-    with stop.handling_signals():
+    with stop.handle_signals():
         sys.exit(run(options, Reporter(options.job, stop, output)))
 
 

@@ -158,7 +158,7 @@ class StreamPlanner:
         now_s = self._clock.now_s()
         interval_s = self._options.discovery_interval_ms / 1000
         is_old = self._found_at_s is None or now_s - self._found_at_s >= interval_s
-        if is_old or (self._options.is_loss_fatal and self._missing(start)):
+        if is_old or (self._options.is_loss_fatal and self._find_missing(start)):
             self._found = self._discover_until(start, now_s + self._options.settings.patience_ms / 1000)
             self._found_at_s = self._clock.now_s()
         return self._found
@@ -172,7 +172,7 @@ class StreamPlanner:
                 if not start.ends and not self._found:
                     raise
                 error = raised
-            missing = self._missing(start)
+            missing = self._find_missing(start)
             if error is None and not missing:
                 return self._found
             if self._clock.now_s() >= deadline_s or not self._options.is_loss_fatal:
@@ -185,7 +185,7 @@ class StreamPlanner:
         log.warning("queues not found; reading continues without them", extra={"queues": [str(one) for one in missing]})
         return self._found
 
-    def _missing(self, start: StreamOffset) -> list[QueueId]:
+    def _find_missing(self, start: StreamOffset) -> list[QueueId]:
         """Return queues that were read before, are missing now, and may have unread messages.
 
         A queue that was read up to its last known end may disappear: a topic that was deleted, a shard that was
