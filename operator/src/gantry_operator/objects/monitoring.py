@@ -90,7 +90,7 @@ ALERTS: Final = (
         "2m",
         "warning",
         "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are not replicated",
-        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolls and drains wait meanwhile.",
+        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts and drains wait.",
     ),
     Alert(
         "GantrySlaveFarBehind",
