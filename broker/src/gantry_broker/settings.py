@@ -28,10 +28,6 @@ from gantry_wire import WireLimits
 from gantry_wire.limits import HEADER_BYTES_MAX
 
 
-class SettingsError(ValueError):
-    """The settings cannot be used. The text names the keys and the remedy."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """All settings of one broker. The docstring of each field begins with its key in a `broker.conf`."""

@@ -13,9 +13,10 @@ from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.pull.pull_hold import PullHold
 from gantry_broker.setting_keys import effective_settings, parse_properties_file
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
 from gantry_remoting import Connection, Listener
 from gantry_remoting.close_log import CloseReason
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.admin import StatisticsKey
