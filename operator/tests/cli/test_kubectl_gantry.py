@@ -135,8 +135,8 @@ def test_explain_uses_the_functions_that_decide(scene: Scene) -> None:
     assert result.exit_code == 0, result.output
     assert (document.source, document.left_out) == ("sidecars", [])
     assert document.lines[:2] == [
-        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 bytes would be lost at most",
-        "  member 2: 1000 bytes behind",
+        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 B would be lost at most",
+        "  member 2: 1000 B behind",
     ]
     assert [(one.winner, one.loss_at_most) for one in document.outlook] == [(2, 0), (2, 0)]
     assert "member 2 would take over" in scene.gantry("explain", "bg/orders").stdout

@@ -21,7 +21,7 @@ from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.local.access import SidecarNotRunning, ask_sidecar
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.progress import count_progress
-from gantry_cli.text import bytes_text
+from gantry_status.text import bytes_text
 
 LOG_BYTES_MAX: Final = 1 << 20
 SIDECAR_TIMEOUT_S: Final = 15.0
