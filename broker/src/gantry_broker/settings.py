@@ -27,6 +27,7 @@ from gantry_remoting.file_access import FileAccess
 from gantry_status.broker_ports import BROKER_PORT, fast_port_of, replication_port_of
 from gantry_wire import WireLimits
 from gantry_wire.limits import HEADER_BYTES_MAX
+from gantry_wire.names import TRACE_TOPIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +171,8 @@ class BrokerSettings:
     is_trace_topic_made: bool = False
     """traceTopicEnable: whether this broker creates the topic for clients' traces; RocketMQ's default is false."""
 
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
-    """msgTraceTopicName: the name of that topic; clients must be configured with the same name."""
+    trace_topic: str = TRACE_TOPIC
+    """msgTraceTopicName: the name of that topic, which clients must also use; RMQ_SYS_TRACE_TOPIC by default."""
 
     offsets_interval_ms: int = 5_000
     """flushConsumerOffsetInterval: milliseconds between two writes of consumer and delay offsets to the disk."""

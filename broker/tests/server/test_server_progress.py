@@ -76,8 +76,10 @@ async def test_pull_offset_shows_messages_in_flight(clock: FakeClock, broker: Br
 
 async def test_expired_messages_are_no_lag(tmp_path: Path) -> None:
     """A group that has committed less than the queue's first offset lags only by the messages that still exist."""
-    conf = {"mappedFileSizeCommitLog": "131072", "maxMessageSize": "16384"}
-    async with running_broker(tmp_path, **conf) as broker, dialogue(broker) as client:
+    async with (
+        running_broker(tmp_path, mappedFileSizeCommitLog="131072", maxMessageSize="16384") as broker,
+        dialogue(broker) as client,
+    ):
         for _ in range(20):
             await client.send_ok(bytes(10_000))
         broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
