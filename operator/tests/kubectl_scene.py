@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
@@ -143,21 +143,23 @@ class Scene:
             now = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
             self.server.ask("DELETE", path, now)
 
-    def set_status(self, shard: int, master: str, epoch: int, *, fenced: str = "", **decision: Any) -> None:
+    def set_status(self, shard: int, master: str, epoch: int, *, fenced: Sequence[int] = (), **decision: Any) -> None:
         """What the operator has written: of one shard this, of the other that all is well."""
         words = {"action": "", "blockedBy": [], "ifMasterDies": [f"shard {shard}: as the operator wrote it"]} | decision
         well = {"atRisk": "64Ki", "bound": "disk", "isMet": True, "observedAt": "2026-01-01T00:00:00Z"}
         other = 1 - shard
         shards = [
             {"number": shard, "master": master, "epoch": epoch, "inSync": 1, "lag": "none", "durability": well,
-             "decision": words},
+             "fence": "Fenced" if shard in fenced else "", "decision": words},
             {"number": other, "master": f"orders-{other}-master-0", "epoch": EPOCH, "inSync": 1, "lag": "none",
-             "durability": well, "decision": words | {"ifMasterDies": []}},
+             "durability": well, "fence": "Fenced" if other in fenced else "",
+             "decision": words | {"ifMasterDies": []}},
         ]  # fmt: skip
         available = {"type": "Available", "status": "False" if fenced else "True",
                      "reason": "Fenced" if fenced else "EveryShardAcknowledges", "message": "",
                      "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
-        held = available | {"type": "Fenced", "status": "True" if fenced else "False", "message": fenced,
+        held = available | {"type": "Fenced", "status": "True" if fenced else "False",
+                            "message": f"shards {list(fenced)}" if fenced else "",
                             "reason": "ByAnnotation" if fenced else "NotFenced"}  # fmt: skip
         status = {"phase": "Ready", "ready": "2/2", "observedGeneration": 1, "eachShard": shards,
                   "conditions": [available, held]}  # fmt: skip

@@ -27,8 +27,7 @@ from gantry_store_files.disk import StoreDisk
 from gantry_store_files.log_spans import read_span
 from gantry_store_files.segments import segment_at, segments_of, whole_segments
 from gantry_wire.message import (
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGICS,
     RECORD_BYTES_MIN,
     RECORD_HEAD,
     record_store_timestamp,
@@ -117,7 +116,7 @@ def head_store_time(head: bytes | bytearray | memoryview, physical: int) -> int 
     if len(head) < STORE_TIME_BYTES:
         return None
     _, magic, _, _, _, _, claimed, _, _ = RECORD_HEAD.unpack_from(head)
-    is_record = magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) and claimed == physical
+    is_record = magic in MESSAGE_MAGICS and claimed == physical
     return record_store_timestamp(head) if is_record else None
 
 

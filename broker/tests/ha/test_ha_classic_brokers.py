@@ -17,8 +17,8 @@ from gantry_broker.ha.classic.master_client import BadReply, ClassicMasterClient
 from gantry_broker.ha.classic.table_fetcher import ClassicTableFetcher
 from gantry_broker.ha.frames import Table
 from gantry_broker.setting_keys import broker_settings
-from gantry_broker.settings import SettingsError
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_status.orders import HaRole
 from gantry_testing.local import GROUP, TOPIC, dialogue, expire, running_broker, wait_until
 from gantry_testing.ports import free_ports

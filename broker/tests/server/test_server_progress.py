@@ -9,14 +9,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.core import queue_table
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.groups import offset_handlers
+from gantry_client.documents import QueueProgress
 from gantry_testing.fake_clock import FakeClock
-from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, expire, properties_text, running_broker
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.fastjson import ObjectKey
@@ -68,10 +70,30 @@ async def test_pull_offset_shows_messages_in_flight(clock: FakeClock, broker: Br
     found = await stats(client)
 
     assert found[TOPIC, 0] == {
-        "brokerOffset": 5, "consumerOffset": 1, "lastTimestamp": stored_at, "pullOffset": 3
+        "brokerOffset": 5, "consumerOffset": 1, "lastTimestamp": stored_at, "minOffset": 0, "pullOffset": 3
     }  # fmt: skip
-    assert found[TOPIC, 1] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0}
+    assert found[TOPIC, 1] == dict.fromkeys(
+        ("brokerOffset", "consumerOffset", "lastTimestamp", "minOffset", "pullOffset"), 0
+    )
     assert len(found) == 4
+
+
+async def test_expired_messages_are_no_lag(tmp_path: Path) -> None:
+    """A group that has committed less than the queue's first offset lags only by the messages that still exist."""
+    async with (
+        running_broker(tmp_path, mappedFileSizeCommitLog="131072", maxMessageSize="16384") as broker,
+        dialogue(broker) as client,
+    ):
+        for _ in range(20):
+            await client.send_ok(bytes(10_000))
+        broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
+        await expire(broker)
+
+        found = (await stats(client))[TOPIC, 0]
+
+    assert 1 < found["minOffset"] < found["brokerOffset"] == 20
+    progress = msgspec.convert(found, QueueProgress)
+    assert progress.lag == 20 - found["minOffset"]
 
 
 async def test_unsubscribed_topic_is_listed_only_by_name(broker: Broker, client: Dialogue) -> None:

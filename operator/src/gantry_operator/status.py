@@ -18,7 +18,7 @@ import msgspec
 from gantry_operator.objects import names
 from gantry_spec.actions import Wait
 from gantry_spec.decide.decision import Condition as Decided
-from gantry_spec.decide.decision import Decision, line_of
+from gantry_spec.decide.decision import Decision, Fences, line_of
 from gantry_spec.explain import Outlook
 from gantry_spec.gate import check_durability
 from gantry_spec.ledger import Fault, Ledger, band_of, worst_band
@@ -127,7 +127,14 @@ def urgent_part(status: Mapping[str, Any]) -> Any:
     """Return the part of a status whose changes are written at once."""
     conditions = sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or [])
     shards = [
-        (one["number"], one["master"], one["epoch"], one["decision"]["action"], tuple(one["decision"]["blockedBy"]))
+        (
+            one["number"],
+            one["master"],
+            one["epoch"],
+            one["fence"],
+            one["decision"]["action"],
+            tuple(one["decision"]["blockedBy"]),
+        )
         for one in status.get("eachShard") or []
     ]
     return conditions, shards, status.get("phase"), status.get("observedGeneration"), status.get("ready")
@@ -186,6 +193,7 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
         epoch=0 if record is None else record.epoch,
         in_sync=len(ledger.in_sync) if is_led else 0,
         lag=_lag(spec, shard, ledger) if is_led else "unknown",
+        fence=_fence(facts.decision.fences, shard.number),
         durability=DurabilityStatus(
             at_risk=ledger.risk(Fault.MACHINE).band if is_led else "unknown",
             bound=ledger.bound,
@@ -198,6 +206,12 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
             if_master_dies=[] if outlook is None else [line[:MESSAGE_MAX] for line in outlook.lines[:LINES_MAX]],
         ),
     )
+
+
+def _fence(fences: Fences, shard: int) -> str:
+    if shard in fences.closed:
+        return "Fenced"
+    return "Fencing" if shard in fences.still_open else ""
 
 
 def _lag(spec: Spec, shard: ObservedShard, ledger: Ledger) -> str:

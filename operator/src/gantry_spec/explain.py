@@ -16,8 +16,8 @@ from gantry_spec.decide.view import ShardView
 from gantry_spec.gate import check_loss
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import FailoverMode
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Member, ObservedGroup
+from gantry_status.text import bytes_text
 
 
 @final

@@ -190,13 +190,13 @@ def test_bundle_has_diagnostic_data_and_no_secret(group: Group, tmp_path: Path) 
             files = {one.name.removeprefix("gantry-bundle/"): archive.extractfile(one) for one in archive.getmembers()}
             return {name: file.read() for name, file in files.items() if file is not None}
 
-    # Sidecars begin again after an edit of their peers, and one that does not run is named in missing.txt.
+    # Sidecars begin again after an edit of their peers, and one that does not run is named in left-out.txt.
     texts: dict[str, bytes] = {}
 
     def is_complete() -> bool:
         texts.clear()
         texts.update(packed())
-        return "missing.txt" not in texts
+        return "left-out.txt" not in texts
 
     group.until(is_complete)
     assert {"manifest.yaml", "group.json", "decision.json", "lease-0.json", "logs/master-0.log"} <= texts.keys()

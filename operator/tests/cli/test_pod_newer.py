@@ -21,10 +21,9 @@ from gantry_admin.__main__ import parse_arguments
 from gantry_admin.wanted_file import parse_wanted_file
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.setting_keys import broker_settings, effective_settings, unknown_keys
-from gantry_broker.settings import SettingsError
 from gantry_cli.main import cli
 from gantry_nameserver.settings import NameServerSettings, with_entries
-from gantry_nameserver.settings import SettingsError as NameServerSettingsError
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.local import running_broker
 from gantry_testing.ports import free_ports
 
@@ -60,7 +59,7 @@ def test_name_server_ignores_unknown_settings_only_when_enabled(caplog: pytest.L
     assert settings.listen_port == 19876
     assert [vars(record)["key"] for record in caplog.records] == ["settingOfTomorrow"]
     assert with_entries(settings, {**TOMORROW, "listenPort": "29876"}).listen_port == 29876, "changed at run time"
-    with pytest.raises(NameServerSettingsError, match="settingOfTomorrow"):
+    with pytest.raises(SettingsError, match="settingOfTomorrow"):
         with_entries(NameServerSettings(), entries)
 
 

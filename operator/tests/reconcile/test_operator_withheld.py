@@ -38,6 +38,7 @@ async def test_fenced_shard_refuses_sends_until_the_fence_is_lifted() -> None:
     play.cluster.annotate(fence="1")
     await play.until(lambda: play.condition("Fenced")[0] == "True", "it is fenced")
     assert play.condition("Fenced") == ("True", "ByAnnotation", "shards [1]")
+    assert [shard["fence"] for shard in play.cluster.group["status"]["eachShard"]] == ["", "Fenced"]
     assert play.condition("Available")[:2] == ("False", "Fenced")
     before = [len(safe(play, shard)) for shard in (0, 1)]
     await turns(play, 40)

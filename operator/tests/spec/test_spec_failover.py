@@ -173,7 +173,7 @@ def dead_async(*, gap: int, stopped_ms: int = 3_000) -> ObservedShard:
 
 def test_a_failover_with_too_much_loss_is_blocked() -> None:
     """What the slave lacks, plus what the master may have taken since its last report, exceeds the limit."""
-    assert "3.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 bytes" in waits(
+    assert "3.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 B" in waits(
         dead_async(gap=2_000), spec_with(**ASYNC)
     )
 

@@ -202,7 +202,7 @@ def test_no_risk_is_added_while_durability_is_violated() -> None:
     verdict = check_action(restart(2), one, spec)
 
     assert (verdict.is_allowed, verdict.bytes) == (False, 1_000)
-    assert verdict.reason == "1000 bytes are at risk, but spec.durability allows 500 bytes"
+    assert verdict.reason == "1000 B are at risk, but spec.durability allows 500 B"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from spec_world.run_histories import SHAPES
 from spec_world.world import World
 
 from gantry_spec import actions as act
-from gantry_spec.decide import decide, group
+from gantry_spec.decide import Fences, decide, group
 from gantry_spec.decide import hibernation as hibernation_module
 from gantry_spec.gate import ALLOWED
 from gantry_spec.lease import Goal
@@ -92,6 +92,16 @@ def test_conditions_show_a_fence_only_when_it_is_effective() -> None:
     assert (result.condition("Available").is_so, result.condition("Available").reason) == (False, "Fenced")
     partitioned = decide(spec_with(), observed(fenced(silent(healthy(), 1))), NOW_MS)
     assert not partitioned.condition("Fenced").is_so, "an unreachable master may still take sends"
+
+
+def test_shards_are_fenced_independently() -> None:
+    """A fence is effective although another shard, which is to be fenced too, may still take sends."""
+    closed, still_open = fenced(drained(healthy())), fenced(healthy(number=1))
+
+    result = decide(spec_with(shards=2), observed(closed, still_open), NOW_MS)
+
+    assert result.fences == Fences(closed=(0,), still_open=(1,))
+    assert (result.condition("Fenced").is_so, result.condition("Fenced").message) == (False, "shards [1]")
 
 
 # -- hibernation -------------------------------------------------------------------------------------------------------

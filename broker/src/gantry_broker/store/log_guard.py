@@ -14,7 +14,6 @@ Damaged records are reported to the ``DamageTable``, which has them healed from 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
@@ -28,9 +27,10 @@ from gantry_broker.store.fillers import FILLER_HEAD_BYTES
 from gantry_broker.store.recovery import MAGIC_END, Seals, record_starts, record_starts_backward
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (
+    BLANK_BYTES,
     CRC_MASK,
     INT,
-    PHYSICAL_OFFSET_POSITION,
+    PHYSICAL_OFFSET,
     RECORD_BYTES_MIN,
     RecordFault,
     check_record,
@@ -43,12 +43,8 @@ ANSWER_BYTES_MAX: Final = 8 << 20
 SEARCH_BYTES: Final = 8 << 20
 """How far to search for the next good record behind a damaged one of unknown length: two bodies of the largest size."""
 
-BLANK_BYTES: Final = 8
 BLANK_PART_BYTES_MIN: Final = 4_096
 """The smallest first part of a large blank record: it contains all bytes of the record that are not zero."""
-
-_PLACE: Final = struct.Struct(">28xq")
-assert _PLACE.size == PHYSICAL_OFFSET_POSITION + 8
 
 
 @final
@@ -97,7 +93,7 @@ class LogGuard:
         """
         unpack, seal_of, mark, mask, seals = INT.unpack_from, SEAL.unpack_from, SEAL_REVERSED, CRC_MASK, self._seals
         position, end, size_min = 0, len(view), RECORD_BYTES_MIN
-        unpack_place, file_size = _PLACE.unpack_from, self._log.file_size
+        unpack_place, file_size = PHYSICAL_OFFSET.unpack_from, self._log.file_size
         file_start = file_end = 0
         while end - position >= size_min:
             size = unpack(view, position)[0]

@@ -26,8 +26,8 @@ from typing import Final, Protocol
 from gantry_broker.store.identity import LOG_END_MAX, OwnershipRange
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_wire.message import (
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MAGIC_POSITION,
+    MESSAGE_MAGICS,
     PHYSICAL_OFFSET_POSITION,
     RecordCheck,
     RecordFault,
@@ -36,9 +36,8 @@ from gantry_wire.message import (
 from gantry_wire.plain_records import PlainRecord, plain_records
 
 INFINITE: Final = 1 << 62
-_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
-_MAGIC_POSITION: Final = 4
-MAGIC_END: Final = 8
+_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in MESSAGE_MAGICS)
+MAGIC_END: Final = MAGIC_POSITION + 4
 """The position behind the magic of a record."""
 
 SEARCH_BYTES: Final = 1 << 20
@@ -240,7 +239,7 @@ def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
     The record has a magic there, and its own physical offset matches.
     """
     for place in merge(*(_find_all(data, magic) for magic in _MAGICS)):  # lazily: most want the first one
-        begin = place - _MAGIC_POSITION
+        begin = place - MAGIC_POSITION
         if 0 <= begin < count and begin + SEARCH_OVERLAP <= len(data):
             own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + SEARCH_OVERLAP], "big")
             if own == offset + begin:
@@ -250,8 +249,8 @@ def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
 def record_starts_backward(data: bytes) -> Iterator[int]:
     """Yield the positions in ``data`` where a record may begin, by its magic alone, the last one first."""
     end = len(data)
-    while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= _MAGIC_POSITION:
-        yield place - _MAGIC_POSITION
+    while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= MAGIC_POSITION:
+        yield place - MAGIC_POSITION
         end = place
 
 

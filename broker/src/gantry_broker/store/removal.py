@@ -49,8 +49,8 @@ from gantry_broker.store.retention import FILES_PER_ROUND_MAX, FileFacts
 from gantry_wire.message import (
     INT,
     LONG,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MAGIC_POSITION,
+    MESSAGE_MAGICS,
     PHYSICAL_OFFSET_POSITION,
     RECORD_BYTES_MIN,
     RecordFault,
@@ -223,8 +223,6 @@ class HeadRemoval:
 
 SEARCH_BYTES: Final = (64 << 10, 1 << 20, 17 << 20)
 """How far from the end is searched, in this order: for a usual record, a large one, the largest that fits a frame."""
-_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
-_MAGIC_POSITION: Final = 4
 
 
 def newest_store_time(files: Sequence[MappedFile], index: int, *, log_newest_ms: int) -> int:
@@ -262,7 +260,7 @@ def _first_store_time(file: MappedFile) -> int | None:
     head = file.file.pread(RECORD_BYTES_MIN, 0)
     if len(head) < RECORD_BYTES_MIN:  # another process has shortened the file
         return None
-    if INT.unpack_from(head, _MAGIC_POSITION)[0] not in _MAGICS:
+    if INT.unpack_from(head, MAGIC_POSITION)[0] not in MESSAGE_MAGICS:
         return None
     if LONG.unpack_from(head, PHYSICAL_OFFSET_POSITION)[0] != file.base_offset:
         return None

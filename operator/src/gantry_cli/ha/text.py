@@ -18,12 +18,13 @@ from gantry_cli.ha.group import (
 )
 from gantry_cli.ha.promote import Promoted, Step
 from gantry_cli.output import table
-from gantry_cli.text import bytes_text, plural, time_text
+from gantry_cli.text import plural, time_text
 from gantry_spec.actions import RecordMaster, Refuse
 from gantry_spec.ballot import voters_of, votes_needed
 from gantry_spec.decide.view import ShardView
 from gantry_spec.observed import ObservedLease
 from gantry_status.orders import HaRole, HaStatus, Promised, SlaveState
+from gantry_status.text import bytes_text
 
 
 def group_text(observation: Observation) -> Iterator[RenderableType]:

@@ -33,6 +33,9 @@ class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How many slaves are in sync with the master."""
     lag: str
     """The band of bytes that the slave with the largest lag lacks."""
+    fence: str | None
+    """Whether the shard takes no sends by order: `Fenced`, or `Fencing` while a member may take some; else empty.
+    Null if the operator has not reported it."""
     at_risk: str
     """The band of bytes that the loss of the master's machine would take."""
     bound: str

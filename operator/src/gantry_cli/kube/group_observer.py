@@ -163,6 +163,7 @@ def shards_of(status: Mapping[str, Any]) -> list[ClusterShardStatus]:
                 epoch=int(one.get("epoch") or 0),
                 in_sync=int(one.get("inSync") or 0),
                 lag=str(one.get("lag") or "unknown"),
+                fence=None if one.get("fence") is None else str(one["fence"]),
                 at_risk=str(durability.get("atRisk") or "unknown"),
                 bound=str(durability.get("bound") or ""),
                 is_durability_met=durability.get("isMet") is True,

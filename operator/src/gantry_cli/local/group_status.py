@@ -15,11 +15,12 @@ from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.local.state import GroupRecord, GroupState, member_name, read_json_file
 from gantry_cli.output import OutputFormat, show, table
 from gantry_cli.stack import StackDirectory
-from gantry_cli.text import bytes_text, duration_text, time_text
+from gantry_cli.text import duration_text, time_text
 from gantry_spec.decide import Condition
 from gantry_spec.decide.conditions import is_remarkable
 from gantry_spec.explain import Outlook
 from gantry_spec.ledger import Fault, Ledger
+from gantry_status.text import bytes_text
 
 
 @final

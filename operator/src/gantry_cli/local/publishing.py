@@ -22,8 +22,8 @@ from gantry_remoting.addresses import join_address
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.explain import explain
 from gantry_spec.ledger import Fault, Ledger, behind
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import ObservedShard
+from gantry_status.text import bytes_text
 
 
 @final

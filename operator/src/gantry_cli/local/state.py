@@ -170,6 +170,17 @@ class GroupState:
     def lease(self, shard: int) -> Path:
         return self.path / f"lease-{shard}.json"
 
+    def records(self) -> list[Path]:
+        """Return the paths of all files that describe the group and its state, without a secret. Not all may exist."""
+        return [
+            self.manifest_file, self.group_file, self.annotations_file, self.holds_file, self.last_reports_file,
+            self.decision_file, *sorted(self.path.glob("lease-*.json")),
+        ]  # fmt: skip
+
+    def confs_and_logs(self) -> list[Path]:
+        """Return the settings files and logs of all processes."""
+        return [*sorted(self.path.glob("conf/*.conf")), *sorted(self.path.glob("logs/*.log"))]
+
     def make_folders(self) -> None:
         """Create the folders of stores, logs and settings. Raises OSError."""
         for name in ("stores", "logs", "conf"):

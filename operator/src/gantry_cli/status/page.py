@@ -11,8 +11,9 @@ from rich.console import RenderableType
 
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.output import OutputFormat, show, table
-from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, missing_text, time_text
+from gantry_cli.text import certificate_text, count_text, duration_text, missing_text, time_text
 from gantry_status import PageNotFound, PageReader, Phase, Reading, RefusalReason, SlaveStatus, Status, StatusPageError
+from gantry_status.text import bytes_text
 
 EXIT_SERVING: Final = 0
 EXIT_UNRESPONSIVE: Final = 4

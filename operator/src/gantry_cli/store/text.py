@@ -14,7 +14,8 @@ from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.output import table
-from gantry_cli.text import bytes_text, count_text, plural, time_text
+from gantry_cli.text import count_text, plural, time_text
+from gantry_status.text import bytes_text
 
 HEX_COLUMNS: Final = 16
 LOST_SHOWN_MAX: Final = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gantry_spec.decide.decision import Condition
+from gantry_spec.decide.decision import Condition, Fences
 from gantry_spec.decide.hibernation import masters_in_unknown_state
 from gantry_spec.decide.view import ShardView
 from gantry_spec.decide.withdrawal import can_take_sends
@@ -28,11 +28,11 @@ def is_remarkable(kind: str, is_so: bool | None, message: str) -> bool:
 
 
 def conditions(
-    spec: Spec, all_views: Sequence[ShardView], observed: ObservedGroup, *, is_acting: bool
+    spec: Spec, all_views: Sequence[ShardView], observed: ObservedGroup, fences: Fences, *, is_acting: bool
 ) -> tuple[Condition, ...]:
     """Return all conditions of a group. ``all_views`` are the views of its observed shards."""
     states = (
-        *_requested_states(spec, all_views, observed),
+        *_requested_states(spec, all_views, observed, fences),
         _condition("Paused", observed.is_paused, "ByAnnotation", "NotPaused", []),
     )
     if has_hibernated(all_views, observed):
@@ -82,14 +82,22 @@ def _hibernated_conditions() -> tuple[Condition, ...]:
     )
 
 
-def _requested_states(spec: Spec, views: Sequence[ShardView], observed: ObservedGroup) -> Iterator[Condition]:
-    """Yield the conditions of states that people have requested, and of a scale-in."""
+def fences_of(views: Sequence[ShardView]) -> Fences:
+    """Return which shards are fenced, and which are to be."""
     fenced = [view for view in views if view.shard.is_fenced]
-    still_open = [view.shard.number for view in fenced if can_take_sends(view)]
-    if fenced and still_open:
-        yield _condition("Fenced", False, "", "StillOpen", still_open)
+    still_open = tuple(view.shard.number for view in fenced if can_take_sends(view))
+    closed = tuple(view.shard.number for view in fenced if view.shard.number not in still_open)
+    return Fences(closed=closed, still_open=still_open)
+
+
+def _requested_states(
+    spec: Spec, views: Sequence[ShardView], observed: ObservedGroup, fences: Fences
+) -> Iterator[Condition]:
+    """Yield the conditions of states that people have requested, and of a scale-in."""
+    if fences.still_open:
+        yield _condition("Fenced", False, "", "StillOpen", fences.still_open)
     else:
-        yield _condition("Fenced", bool(fenced), "ByAnnotation", "NotFenced", [view.shard.number for view in fenced])
+        yield _condition("Fenced", bool(fences.closed), "ByAnnotation", "NotFenced", fences.closed)
     if observed.is_hibernated and not has_hibernated(views, observed):
         awake = [
             view.shard.number for view in views if any(one.process is Process.RUNNING for one in view.shard.members)

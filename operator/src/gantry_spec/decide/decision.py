@@ -23,12 +23,24 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @final
+class Fences(msgspec.Struct, frozen=True, kw_only=True):
+    """The shards that people have ordered to be fenced, by number."""
+
+    closed: tuple[int, ...] = ()
+    """No member can take sends."""
+
+    still_open: tuple[int, ...] = ()
+    """A member may still take sends."""
+
+
+@final
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """All actions to execute now. The same observation gives the same decision."""
 
     actions: tuple[Action, ...] = ()
     ledgers: tuple[Ledger, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    fences: Fences = Fences()
 
     @property
     def waits(self) -> tuple[Wait, ...]:

@@ -19,8 +19,8 @@ from gantry_spec.ballot import Ballot, Loss
 from gantry_spec.decide.view import ShardView
 from gantry_spec.gate import check_action, check_loss
 from gantry_spec.lease import EPOCH_STRIDE, Goal, Term, Voter, next_epoch
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Process, PromotionRequest, Report, Role
+from gantry_status.text import bytes_text
 
 PROMISE_WAIT_MS: Final = 2_000
 """How long an election waits for promises of reachable members although it has enough."""

@@ -17,8 +17,8 @@ from gantry_spec.decide import manual_promotion
 from gantry_spec.decide.election import take_epoch
 from gantry_spec.decide.view import ShardView
 from gantry_spec.lease import Goal
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Member, Process, Report, Role
+from gantry_status.text import bytes_text
 
 DRAIN_GAP_BYTES: Final = 16 << 20
 """The greatest gap with which a switchover starts. A larger one would block clients while the slave catches up."""

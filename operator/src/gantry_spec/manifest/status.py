@@ -84,6 +84,9 @@ class ShardStatus(StatusPart, frozen=True):
     lag: str = "unknown"
     """The band of bytes by which the slowest slave lags behind."""
 
+    fence: str = ""
+    """Whether the shard takes no sends by order: `Fenced`, or `Fencing` while a member may take some; else empty."""
+
     durability: DurabilityStatus = DurabilityStatus()
     """How much acknowledged data is at risk."""
 

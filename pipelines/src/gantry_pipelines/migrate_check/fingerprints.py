@@ -14,12 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from gantry_pipelines.migrate_check.facts import WHOLE_TOPIC
+from gantry_wire.properties import MESSAGE_TYPE, PUSH_REPLY_TIME
 from pyspark_rocketmq.schema import SYSTEM_PROPERTIES
 
 SLICE: Final = 10_000
 """Number of offsets in one fingerprint, which is the precision of reported differences."""
 READ_COLUMNS: Final = ("topic", "broker", "queue", "offset", "tags", "keys", "flag", "properties", "body")
-LEFT_OUT: Final = SYSTEM_PROPERTIES | {"MSG_TYPE", "PUSH_REPLY_TIME", "DUP_INFO", "INNER_NUM", "INNER_BASE"}
+LEFT_OUT: Final = SYSTEM_PROPERTIES | {MESSAGE_TYPE, PUSH_REPLY_TIME, "DUP_INFO", "INNER_NUM", "INNER_BASE"}
 """Properties that are not part of what the sender has sent."""
 KEY: Final = ("topic", "broker", "queue", "slice")
 _LOW: Final = 0xFFFFFFFF

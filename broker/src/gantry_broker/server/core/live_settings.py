@@ -22,10 +22,11 @@ import msgspec
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.setting_keys import broker_settings, effective_settings, parse_properties_file
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.existing_sizes import LOG_SIZE_KEY, QUEUE_SIZE_KEY
 from gantry_remoting import FileWatch, read_small_file
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
 

@@ -77,7 +77,7 @@ class TopicTable:
 
     def is_system(self, topic: str) -> bool:
         """Whether this is a system topic, which administrators must not change."""
-        return topic in self._system or topic in names.SYSTEM_TOPICS or topic.startswith("rmq_sys_")
+        return topic in self._system or topic in names.SYSTEM_TOPICS or topic.startswith(names.INTERNAL_PREFIX)
 
     @property
     def system_names(self) -> list[str]:

@@ -158,13 +158,14 @@ async def _add_progress(core: BrokerCore, table: QueueTable, group: str, topic: 
 
 def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
     store, offsets = core.store, core.offsets
-    _, end = core.readable_range(topic, queue_id)
+    begin, end = core.readable_range(topic, queue_id)
     consumed = max(0, offsets.find(group, topic, queue_id) or 0)
     last = store.times.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
     return {
         "brokerOffset": end,
         "consumerOffset": consumed,
         "lastTimestamp": max(0, last),
+        "minOffset": begin,  # not in RocketMQ, whose clients skip unknown fields; without it expired messages were lag
         "pullOffset": max(consumed, offsets.pulled.find(group, topic, queue_id)),
     }
 

@@ -24,8 +24,7 @@ from gantry_wire.message import (
     BLANK_BYTES,
     BLANK_MAGIC,
     BLANK_RECORD,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGICS,
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     RecordCheck,
@@ -36,7 +35,6 @@ from gantry_wire.message import (
 WINDOW_BYTES: Final = 8 << 20
 PAGE_BYTES: Final = 4096
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
-_MAGICS: Final = frozenset((MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 
 Found = Callable[[memoryview, int, int, int], None]
 """A callback that takes (view, position in it, physical offset, size) of a whole record. It must not keep the view."""
@@ -132,7 +130,7 @@ class LogReader:
                 if offset + size != file_end:
                     return Stop(offset, self._reason(offset, BLANK_BYTES, StopReason.LENGTH))
                 return Stop(file_end, StopReason.REACHED)
-            if magic in _MAGICS and offset + size > window_end and window_end < file_end:
+            if magic in MESSAGE_MAGICS and offset + size > window_end and window_end < file_end:
                 if offset + size > file_end or size > RECORD_BYTES_MAX:
                     return Stop(offset, self._reason(offset, BLANK_BYTES, StopReason.LENGTH))
                 base, view, position = offset, self._load(segment, offset, size), 0
@@ -168,9 +166,9 @@ class LogReader:
         if magic == BLANK_MAGIC:
             fault = RecordFault.BLANK if size == room else RecordFault.LENGTH
             return FoundRecord(RecordCheck(fault, size if size == room else 0), memoryview(head))
-        if magic in _MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
+        if magic in MESSAGE_MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
             return FoundRecord(RecordCheck(RecordFault.LENGTH), memoryview(head))
-        data = self._read(segment, offset, size) if magic in _MAGICS and size > len(head) else head
+        data = self._read(segment, offset, size) if magic in MESSAGE_MAGICS and size > len(head) else head
         is_ours = verify_seal and self._ours_from(offset).is_ours
         check = _check(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
         return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
