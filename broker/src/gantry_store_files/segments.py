@@ -97,7 +97,10 @@ def whole_segments(segments: Sequence[Segment], size: int) -> tuple[Segment, ...
 
 
 def segment_faults(segments: Sequence[Segment], size: int) -> Iterator[SegmentFault]:
-    """Yield the faults: missing, misplaced or wrongly sized files. An empty last file was just being created."""
+    """Yield the faults: missing, misplaced or wrongly sized files.
+
+    An empty last file is no fault: its creation is in progress, or was interrupted.
+    """
     previous: Segment | None = None
     for number, segment in enumerate(segments):
         if previous is not None and segment.base_offset > previous.base_offset + size:

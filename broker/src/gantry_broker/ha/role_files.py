@@ -44,7 +44,7 @@ class PromiseRefused(Exception):
 
 @final
 class PromiseFile:
-    """The promise on the disk. Owned by the holder of the store's lock; reading and writing wait for the disk."""
+    """The promise on the disk. Only the process that holds the store's lock uses it; its methods wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.promise = Promise(0)
@@ -134,7 +134,7 @@ class RoleRecord(msgspec.Struct, frozen=True):
 
 @final
 class RoleFile:
-    """The role on the disk. Owned by the holder of the store's lock; reading and writing wait for the disk."""
+    """The role on the disk. Only the process that holds the store's lock uses it; its methods wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.record = RoleRecord()

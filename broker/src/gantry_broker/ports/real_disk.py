@@ -27,9 +27,9 @@ FALLOC_FL_ZERO_RANGE = 0x10
 
 
 def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Return ``fallocate(2)``, which Python does not wrap; None where the C library has none.
+    """Return ``fallocate(2)``, which Python does not wrap; None where the C library lacks it.
 
-    Then zeros are written instead.
+    Without it ``RealFile.zero`` writes zeros.
     """
     try:
         function: Any = ctypes.CDLL(None, use_errno=True).fallocate
@@ -191,7 +191,7 @@ def space_of(path: str) -> DiskSpace:
 
 @final
 class RealLock:
-    """An exclusive ``flock`` on an open file."""
+    """The exclusive locks on an open file, a ``flock`` and a record lock, which closing the file releases."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -299,7 +299,7 @@ class RealDisk(NamedFiles):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # RocketMQ locks byte 0 with a record lock: take that one too, so that each sees the other.
+            # RocketMQ takes a record lock on byte 0. It is taken here, too, so that neither starts beside the other.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             with _naming(path):
                 os.pwrite(descriptor, b"lock", 0)

@@ -89,10 +89,10 @@ def _begin_crc(head: bytes, flushed: int, begin: int) -> int:
 
 @final
 class Checkpoint:
-    """The file ``<root>/checkpoint``, which the loop's thread reads at the start.
+    """The file ``<root>/checkpoint``, which is read by the thread that opens the store.
 
-    It is written by the thread that writes recovery points and, when the head of the log is deleted, by the thread
-    that deletes it. A lock serializes them.
+    It is written by ``gantry-point``, by the thread that deletes the oldest files of the log, and at a standstill. A
+    lock serializes the writers.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:

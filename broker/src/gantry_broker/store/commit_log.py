@@ -54,9 +54,9 @@ def blank_record(remaining: int) -> bytes:
 class CommitLog:
     """The commit log of one store.
 
-    Owned by the loop's thread, with three exceptions: ``committed`` is written by the thread that holds the commit
-    lock, ``flushed`` by the one that holds the sync lock, and ``is_read_only`` by any thread, once. The helper thread
-    only creates files, and passes them on through a future.
+    Owned by the loop's thread, with these exceptions: ``committed`` is written by the thread that holds the commit
+    lock, ``flushed`` and ``sync_count`` by the one that holds the sync lock, and ``is_read_only`` by any thread, once.
+    The thread ``gantry-allocate`` only creates files, and passes them on through a future.
     """
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
@@ -188,7 +188,10 @@ class CommitLog:
     # -- the next file -------------------------------------------------------------------------------------------------
 
     def preallocate(self) -> None:
-        """Let the helper thread create the file after the current one. Never raises: a later roll raises the error."""
+        """Have the file after the current one created by ``gantry-allocate``.
+
+        Never raises: if the creation fails, the roll to that file raises the error.
+        """
         self.preallocate_at = self.file_size + 1
         base = self.base_offset + self.file_size
         if not self.is_next_file_wanted or not self.next.request(base):

@@ -4,14 +4,14 @@
 
     [base ... min_offset ...... readable_end ...... end)
                                   |                  `- the next queue offset that append hands out
-                                  `- what consumers may see; equal to end unless dispatch is held back
+                                  `- what consumers may see; equal to end unless dispatch is held
 
 A queue is derived data: it is rebuilt from the log when it is missing, wrong or behind. A queue whose first known
 offset is not at the start of a file has the units before it filled with (0, 0x7FFFFFFF, 0), as RocketMQ does.
 
 ``position``, ``limit`` and ``view`` are the write cursor: the append loop packs units itself, and calls ``extend`` when
-``position`` reaches ``limit``, the end of what has blocks. Owned by the loop's thread; the flush thread reads ``end``
-counters and syncs files.
+``position`` reaches ``limit``, the end of what has blocks. Owned by the loop's thread; ``gantry-point`` reads
+``readable_end`` and syncs the files.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ConsumeQueue:
         tally: Tally | None = None,
         budget: SumsBudget | None = None,
     ) -> None:
-        """``tally`` is shared by the queues of a topic, ``budget`` by all queues."""
+        """Create a queue without files. ``tally`` is shared by the queues of a topic, ``budget`` by all queues."""
         encoded = topic.encode()
         is_v2 = len(encoded) > 127
         self.topic: Final = topic
@@ -314,7 +314,7 @@ class ConsumeQueue:
         return found_end
 
     def end_before(self, physical_offset: int) -> int:
-        """Return the end that the queue had when the log ended at ``physical_offset``. The flush thread may call it."""
+        """Return the end that the queue had when the log ended at ``physical_offset``. ``gantry-point`` may call it."""
         return self._partition(self.min_offset, self.readable_end, lambda physical, _: physical < physical_offset)
 
     def min_offset_at(self, min_physical: int) -> int:
@@ -399,7 +399,7 @@ class ConsumeQueue:
     def sync(self) -> bool:
         """Fsync all units before ``readable_end``; return True if files were created or removed.
 
-        Called by the flush thread.
+        Called by ``gantry-point``.
         """
         end = self.readable_end
         start = min(self.flushed_end, end) * CONSUME_UNIT_BYTES

@@ -143,7 +143,10 @@ class StoreContract(Protocol):
         A slave receives the deletion later: messages behind ``before`` belong to a topic that was created again.
         """
 
-    # -- a slave's side: the last four wait for the disk, and ``start_copying`` must follow them
+    # -- a slave's side, and changes of the whole log
+    #
+    # The last four methods wait for the disk. A ``LogCopier`` that was made before the log was truncated or discarded,
+    # or before a loss was accepted, must not be used afterwards: call ``start_copying`` again.
 
     def start_copying(self) -> LogCopier:
         """Switch to the slave role: from now on records are appended only through the returned copier."""

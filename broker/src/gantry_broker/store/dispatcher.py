@@ -89,7 +89,7 @@ class Dispatcher:
             return
         if self._index is not None:
             self._index.put_batch(drafts, physical_offsets, timestamp_ms)
-        # The tail moves before the ends of the queues, since the flush thread reads them in the opposite order.
+        # The tail moves before the ends of the queues, since ``gantry-point`` reads them in the opposite order.
         self.tail = (wrote, physical_offsets[-1], timestamp_ms)
         for queue in touched:
             queue.readable_end = queue.end

@@ -3,8 +3,8 @@
     [000 ....... )[size ....... )[2*size ....... )         one address space, no gaps
 
 The rules: sizes are equal and names adjacent; otherwise loading refuses a log, and shortens derived files. A file is
-found by division, not by search. The list is replaced, never changed in place, so that the flush thread may iterate the
-one it has read. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
+found by division, not by search. The list is replaced, never changed in place, so that another thread may iterate over
+the list that it has read. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ HOLE_FILES_MAX: Final = 4_096
 
 @final
 class FileQueue:
-    """The files of one log or queue. Changed by the loop's thread only; ``files`` may be read by any thread."""
+    """The files of one log or queue. Only the loop's thread changes ``files``, and any thread may read it."""
 
     def __init__(
         self, disk: Disk, directory: str, file_size: int, *, shortened: Callable[[int], None] = lambda offset: None

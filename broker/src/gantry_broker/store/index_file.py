@@ -55,7 +55,7 @@ class IndexFileDamaged(Exception):
 
 @final
 class IndexFile:
-    """An open index file. Written by the loop's thread, synced by the flush thread."""
+    """An open index file. Written by the loop's thread, synced by ``gantry-point``."""
 
     def __init__(self, file: DiskFile, name: str, settings: StoreSettings) -> None:
         self.file: Final = file

@@ -88,7 +88,10 @@ def _count_cut(identity: StoreIdentity, heads: LogHeads | None, end: int) -> Sto
 
 @final
 class StoreLifecycle:
-    """The parts of one store, and their order when it opens and closes. Only ``MessageStore`` uses the parts."""
+    """The parts of one store, and their order when it opens and closes.
+
+    ``MessageStore`` passes some of the parts on as its own attributes; ``log_changes`` uses the others.
+    """
 
     def __init__(
         self,

@@ -179,9 +179,10 @@ def describe_missing(missing: Sequence[LostRange]) -> str:
 
 @final
 class LossKeeper:
-    """The record of missing log data, in memory and in ``loss.json``. Owned by the holder of the store's lock.
+    """The record of missing log data, in memory and in ``loss.json``.
 
-    All methods wait for the disk. ``flush`` makes everything written durable.
+    Used by one thread at a time, and only by the process that holds the store's lock. All methods wait for the disk.
+    ``flush`` makes everything written durable.
     """
 
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog, flush: Callable[[], int]) -> None:

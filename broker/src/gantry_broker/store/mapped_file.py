@@ -30,7 +30,10 @@ from gantry_store_files.segments import segment_name
 
 @contextmanager
 def translate_disk_full(what: str) -> Iterator[None]:
-    """Raise ``StoreFull`` where the disk refuses space. Errors about existing or missing files pass unchanged."""
+    """Raise ``StoreFull`` for an ``OSError`` of an operation that needs space for ``what``.
+
+    Every error counts as a lack of space, except that a file exists or is missing: these two pass unchanged.
+    """
     try:
         yield
     except (FileExistsError, FileNotFoundError):
@@ -49,9 +52,10 @@ class Extent(NamedTuple):
 
 @final
 class MappedFile:
-    """An open file of a log or a queue, which the flush thread syncs.
+    """An open file of a log or a queue.
 
-    Consume queue files are written through ``view``; log files by ``pwrite`` or through a write buffer.
+    Consume queue files are written through ``view`` and synced by ``gantry-point``; log files are written by ``pwrite``
+    or through a write buffer, and synced by ``gantry-flush``.
     """
 
     __slots__ = ("_head", "_tail", "base_offset", "buffer", "end_offset", "file", "size", "view")

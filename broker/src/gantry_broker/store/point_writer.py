@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 class RecoveryPointWriter:
     """Writes recovery points and checkpoints in the thread ``gantry-point``.
 
-    The thread owns the ages, the checkpoint and the recovery point file. The loop's thread calls ``start``,
-    ``request_point`` and ``stop``.
+    The thread owns the checkpoint, the recovery point file, and the times at which they were last written. Any thread
+    may call ``request_point``; ``start`` and ``stop`` are those of ``Worker``.
     """
 
     def __init__(
@@ -139,9 +139,10 @@ class RecoveryPointWriter:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _write_point(self) -> None:
-        # The order of these reads makes the point consistent while the loop continues to append. Queue ends are read
-        # before the tail, so they are never beyond it; the index's header after it, so it never lags behind it.
-        # The beginning of the log is read before those of the queues: retention moves those first.
+        # The order of these reads makes the point consistent while the loop continues to append. The ends of the queues
+        # are read before the dispatched end, so they are never beyond it. The index's header is read after the
+        # dispatched end, so the index is never behind it. The beginning of the log is read before the beginnings of the
+        # queues, because retention moves the queues first.
         min_physical = self._log.min_physical
         starts: dict[str, dict[str, int]] = {}
         for queue in self._queues:
@@ -150,9 +151,9 @@ class RecoveryPointWriter:
         ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
         through, tail, timestamp_ms = self._dispatcher.tail
         if self._dispatcher.is_held:
-            # Parts of a batch may be visible then, while the tail is at the end of the batch before.
+            # Parts of a batch may be visible, while the dispatched end is still the end of the batch before.
             ends = [(queue, queue.end_before(through)) for queue, _ in ends]
-        # This is read after that search, which may find a shortened file. What is repaired by now is synced below.
+        # The flags are read after ``end_before``, which may find a shortened file. Repaired queues are synced below.
         damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
         queues: dict[str, dict[str, int]] = {}
         for queue, end in ends:

@@ -7,8 +7,9 @@
 Two kinds of damage look alike. A **torn tail** is where a crash stopped the writing: the log ends there, and what
 follows, valid or not, was never acknowledged and must never reappear. **Rot** is damage to bytes that had been flushed:
 cutting there would discard good, acknowledged messages behind it. The durable mark distinguishes them: it is how far
-the log was known to be on disk. Damage before it, with a whole record after it, is rot: it is reported and skipped.
-Damage behind it ends the log. After a clean stop everything had been flushed, so the mark is infinite.
+the log was known to be on disk. Damage before the mark, with a good record between the damage and the mark, is rot: it
+is reported and skipped. Any other damage ends the log. After a clean stop everything had been flushed, so the mark is
+infinite.
 
 A kill of the process tears no record: what it has written is complete in the page cache. So if only the process ended,
 everything that it had written is treated as flushed (``whole_mark``), except for what a write buffer still holds: there
@@ -97,7 +98,7 @@ class StartFacts:
     """From the recovery point; None when there is none."""
 
     is_point_proved: bool
-    """Whether a whole record ends at ``point_through``, or it is where the log begins."""
+    """The result of ``is_point_proved``: a good record ends at ``point_through``, or a log file begins there."""
 
     failed_flushed: int | None = None
     """Up to where the log was flushed when a flush failed, if one has."""

@@ -149,7 +149,7 @@ class HeadRemoval:
             except OSError:
                 if self._queues.get(queue.topic, queue.queue_id) is queue:
                     raise
-                continue  # The topic was deleted meanwhile, and the flush thread has closed its files.
+                continue  # The topic was deleted meanwhile, and ``gantry-point`` has closed its files.
             if queue.is_corrupt:
                 self._skipped_queues.append(queue)
             elif min_offset > queue.min_offset:

@@ -11,8 +11,8 @@ Pure functions of facts; ``removal`` carries out the plan. The rules, in order:
    that is the meaning of the reserved time.
 2. Above ``diskSpaceCleanForciblyRatio`` the oldest files are deleted although they are not expired, as many as needed
    to get down to it: but only those wholly below the oldest unconsumed message, unless ``deleteUnconsumed`` is set.
-3. Above ``diskSpaceWarningLevelRatio``, or when the next file is needed and there is no space for it, sends are refused
-   until there is space again. Reads continue.
+3. Above ``diskSpaceWarningLevelRatio``, when less than the reserve is free, or when the next file is needed and there
+   is no space for it, sends are refused until there is space again. Reads continue.
 4. The current file, files behind it and files that are not flushed are never deleted; at most ten files a round, oldest
    first.
 
@@ -132,7 +132,10 @@ def needs_unconsumed(space: DiskSpace, settings: RetentionSettings) -> bool:
 
 
 def is_refusing(room: RoomFacts, settings: RetentionSettings) -> bool:
-    """Return whether sends are refused. A refusal ends one percent below the level that began it, to avoid flapping."""
+    """Return whether sends are refused.
+
+    A refusal because of ``diskSpaceWarningLevelRatio`` ends one percent below that level, to avoid flapping.
+    """
     space = room.space
     percent = settings.full_percent - (1 if room.was_refusing else 0)
     if is_above(space, percent) or space.free < reserve_bytes(space):

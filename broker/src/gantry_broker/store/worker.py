@@ -13,7 +13,11 @@ from typing import Final, final
 
 @final
 class Worker:
-    """One helper thread. ``start`` and ``stop`` belong to the thread that opens the store; any thread may ``wake``."""
+    """One helper thread.
+
+    ``start`` and ``stop`` belong to the thread that opens or closes the store, or changes its log at a standstill. Any
+    thread may call ``wake``.
+    """
 
     def __init__(self, name: str, interval_ms: int, step: Callable[[], bool]) -> None:
         """Create the worker. ``step`` returns whether the thread shall continue."""

@@ -101,8 +101,7 @@ def read_committed(view: memoryview) -> int:
 class WriteBuffer:
     """One buffer of the pool.
 
-    The loop's thread writes ``view`` and borrows, or the helper thread that makes files ahead; the commit thread
-    reads ``view`` and gives back.
+    The loop's thread borrows it and writes ``view``; the commit thread reads ``view`` and gives the buffer back.
     """
 
     def __init__(self, piece: BufferPiece, *, file_size: int, page_bytes: int) -> None:
