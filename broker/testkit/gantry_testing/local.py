@@ -116,7 +116,7 @@ async def running_broker(
 async def expire(broker: Broker) -> None:
     """Expire everything before the log's last file, as soon as recovery does not need it."""
     store = broker.store
-    await wait_until(lambda: all(file.is_removable for file in store.removal.facts()[:-1]))
+    await wait_until(lambda: all(file.is_removable for file in store.removal.describe_oldest_files()[:-1]))
     end = store.log.wrote - store.log.wrote % store.settings.mapped_file_size_commit_log
     store.removal.retire(end, store.removal.measure(end))
     store.removal.unlink()

@@ -13,7 +13,7 @@ from gantry_broker.store.retention import (
     FILES_PER_ROUND_MAX,
     HOUR_MS,
     NOTHING_UNCONSUMED,
-    FileFacts,
+    LogFileFacts,
     Reason,
     RetentionFacts,
     RoomFacts,
@@ -30,17 +30,17 @@ NOW_MS = 1_700_000_000_000
 DELETE_HOUR, OTHER_HOUR = 4, 15
 
 
-def files(*ages_hours: float, removable: int | None = None) -> tuple[FileFacts, ...]:
+def files(*ages_hours: float, removable: int | None = None) -> tuple[LogFileFacts, ...]:
     """Return files of ``SIZE`` bytes from offset 1000 on, with newest messages of these ages in hours."""
     count = len(ages_hours) if removable is None else removable
     return tuple(
-        FileFacts(1000 + n * SIZE, 1000 + (n + 1) * SIZE, NOW_MS - int(age * HOUR_MS), n < count)
+        LogFileFacts(1000 + n * SIZE, 1000 + (n + 1) * SIZE, NOW_MS - int(age * HOUR_MS), n < count)
         for n, age in enumerate(ages_hours)
     )
 
 
 def facts(
-    some: tuple[FileFacts, ...],
+    some: tuple[LogFileFacts, ...],
     *,
     used: int = 50,
     hour: int = OTHER_HOUR,

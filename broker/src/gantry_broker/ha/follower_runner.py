@@ -221,8 +221,8 @@ class FollowerRunner(ABC, Generic[S]):
     async def prepare_store(self, welcome: Welcome) -> None:
         """Cut bytes that the master never had, adopt its history, and get ready to copy."""
         if welcome.cut_to is not None or (welcome.is_restart and self._store.history.end > 0):
-            facts = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
-            log.warning("cutting the log to follow the master", extra=facts)
+            extra = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
+            log.warning("cutting the log to follow the master", extra=extra)
         if not self._store.is_prepared(welcome):
             await self._run_exclusively(lambda: self._store.prepare(welcome))
 

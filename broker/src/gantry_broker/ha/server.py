@@ -258,8 +258,8 @@ class MasterStream(asyncio.Protocol):
         if answer:
             transport.write(answer)
         if session.refusal is not None:
-            facts = {"peer": self.peer, "reason": session.refusal.text}
-            self._server.log.write(logging.WARNING, "slave refused", facts)
+            extra = {"peer": self.peer, "reason": session.refusal.text}
+            self._server.log.write(logging.WARNING, "slave refused", extra)
             if isinstance(session, MasterSession):
                 self._server.on_refused(session)
             transport.close()
@@ -281,8 +281,8 @@ class MasterStream(asyncio.Protocol):
 
     def _log_joined(self, session: MasterSession | ClassicMasterSession) -> None:
         assert session.slave is not None, "a streaming slave has joined"
-        facts = {"peer": self.peer, "broker_id": session.slave.broker_id, "offset": session.sent}
-        log.info("slave connected", extra=facts)
+        extra = {"peer": self.peer, "broker_id": session.slave.broker_id, "offset": session.sent}
+        log.info("slave connected", extra=extra)
 
     def pump(self) -> None:
         """Send data of the log, as long as the connection has room for it."""
@@ -350,9 +350,9 @@ class MasterStream(asyncio.Protocol):
     def end(self, reason: str) -> None:
         """Close the connection at once."""
         if self.session is not None and self._transport is not None:
-            facts = {"peer": self.peer, "reason": reason}
+            extra = {"peer": self.peer, "reason": reason}
             kind = "unidentified" if self.is_unidentified else "slave"
-            self._server.log.write(logging.WARNING, "replication stream closed", facts, kind=kind)
+            self._server.log.write(logging.WARNING, "replication stream closed", extra, kind=kind)
             self._transport.abort()
             self._leave()
 

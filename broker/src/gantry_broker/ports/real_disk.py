@@ -184,9 +184,9 @@ def space_of(path: str) -> DiskSpace:
 
     As in df, blocks that are reserved for root, or for another tenant of the volume, are neither free nor used.
     """
-    facts = os.statvfs(path)
-    total = facts.f_blocks - facts.f_bfree + facts.f_bavail
-    return DiskSpace(total=total * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
+    status = os.statvfs(path)
+    total = status.f_blocks - status.f_bfree + status.f_bavail
+    return DiskSpace(total=total * status.f_frsize, free=status.f_bavail * status.f_frsize)
 
 
 @final

@@ -25,7 +25,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES
 from gantry_broker.store.mapped_file import MappedFile, is_zero
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, RecordFault, check_record
@@ -158,8 +158,8 @@ class LogCopier:
             if not check.is_good or place + check.size > file_end:
                 fault = check.fault.value if check.fault is not None else "it crosses the end of its file"
                 raise CopyRefused(f"no valid record at {place}: {fault}")
-            facts = record_facts(view, position, check.size, self._delay_levels_ms)
-            newest_ms = max(newest_ms, facts.store_timestamp_ms)
+            fields = parse_record_fields(view, position, check.size, self._delay_levels_ms)
+            newest_ms = max(newest_ms, fields.store_timestamp_ms)
             tail, position = place, position + check.size
         return Piece(offset + end, tail, newest_ms, records if is_plain else None)
 
@@ -306,8 +306,8 @@ class LogCopier:
                     check = check_record(view, position - place, physical_offset=position, verify_crc=False)
                     _step(check, position)
                     if check.is_good:
-                        facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
-                        tail, newest_ms = position, max(newest_ms, facts.store_timestamp_ms)
+                        fields = parse_record_fields(view, position - place, check.size, self._delay_levels_ms)
+                        tail, newest_ms = position, max(newest_ms, fields.store_timestamp_ms)
                     position += check.size
                 self.pieces.append(Piece(position, tail, newest_ms))
         if self.pieces and self.pieces[-1].end < wrote:
@@ -331,16 +331,16 @@ class LogCopier:
             while position < stop and not self._is_blank(position):
                 check = check_record(view, position - place, physical_offset=position, verify_crc=False)
                 if check.is_good:
-                    facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
+                    fields = parse_record_fields(view, position - place, check.size, self._delay_levels_ms)
                     # RocketMQ may have stored a topic name that cannot name a directory: it has no queue.
                     with suppress(ValueError):
-                        queue = self._queues.get_or_create(facts.topic, facts.queue_id)
-                        if facts.is_queued:
-                            if queue.end == queue.readable_end != facts.queue_offset and not queue.files.files:
-                                queue.start_at(facts.queue_offset)
-                            units.append((queue, facts.queue_offset, position, check.size, facts.tags_code))
-                            queue.reserve_offset(facts.queue_offset)
-                        drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
+                        queue = self._queues.get_or_create(fields.topic, fields.queue_id)
+                        if fields.is_queued:
+                            if queue.end == queue.readable_end != fields.queue_offset and not queue.files.files:
+                                queue.start_at(fields.queue_offset)
+                            units.append((queue, fields.queue_offset, position, check.size, fields.tags_code))
+                            queue.reserve_offset(fields.queue_offset)
+                        drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, fields.keys))
                         places.append(position)
                 position += _step(check, position)
         if places:

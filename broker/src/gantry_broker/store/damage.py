@@ -163,7 +163,7 @@ class DamageTable:
         """
         self._ask_replica = ask_replica
 
-    def report(self, offset: int, size: int = 0, **facts: object) -> Damage | None:
+    def report(self, offset: int, size: int = 0, **extra: object) -> Damage | None:
         """Add the damaged record at ``offset``: log it, count it, and request it from a replica, once.
 
         ``size`` is its length according to a queue; 0 if unknown. Return None if the table is full.
@@ -179,7 +179,7 @@ class DamageTable:
         if len(self._damage) >= DAMAGE_MAX:
             return None
         self._damage[offset] = damage
-        log.error("stored message is damaged", extra={"offset": offset, "bytes": size, **facts})
+        log.error("stored message is damaged", extra={"offset": offset, "bytes": size, **extra})
         self.request_from_replica(damage)
         return damage
 
@@ -188,9 +188,9 @@ class DamageTable:
         if damage.state is not DamageState.HEALING and self._ask_replica(damage):
             damage.set_state(DamageState.HEALING)
 
-    def must_wait(self, offset: int, size: int = 0, **facts: object) -> bool:
+    def must_wait(self, offset: int, size: int = 0, **extra: object) -> bool:
         """Report the damaged record at ``offset``. Return True while a reader must wait instead of skipping it."""
-        damage = self.report(offset, size, **facts)
+        damage = self.report(offset, size, **extra)
         return damage is not None and damage.must_wait(self._clock.monotonic_ms(), self._heal_wait_ms)
 
     def must_wait_before_gap(self) -> bool:
@@ -220,8 +220,8 @@ class DamageTable:
         for damage in overdue:
             damage.end_wait()
             reason = "no replica sent it in time"
-            facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
-            log.warning("damaged message skipped", extra=facts)
+            extra = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
+            log.warning("damaged message skipped", extra=extra)
         if overdue:
             self._resolved()
 
@@ -241,15 +241,15 @@ class DamageTable:
         """Let readers skip a range that no replica has (``is_lost``) or that could not be written."""
         if damage.start not in self._damage:
             return
-        facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
+        extra = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
         damage.end_wait()
         if is_lost:
             if damage.mark_lost():
                 self.counters = self.counters._replace(lost=self.counters.lost + 1)
-                log.error("damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
+                log.error("damaged message is lost: no replica has it; `gantry store verify` shows it", extra=extra)
         else:
             damage.set_state(DamageState.FOUND)
-            log.warning("damaged message not healed yet", extra=facts)
+            log.warning("damaged message not healed yet", extra=extra)
         self._resolved()
 
     def count_rewritten(self, offset: int, size: int) -> None:
@@ -259,8 +259,8 @@ class DamageTable:
             found=counters.found + 1, found_bytes=counters.found_bytes + size,
             healed=counters.healed + 1, healed_bytes=counters.healed_bytes + size,
         )  # fmt: skip
-        facts = {"offset": offset, "bytes": size}
-        log.warning("message damaged on the disk was rewritten from memory", extra=facts)
+        extra = {"offset": offset, "bytes": size}
+        log.warning("message damaged on the disk was rewritten from memory", extra=extra)
 
     def mark_good(self, start: int, end: int) -> None:
         """Remove the damage in ``[start, end)``, which was read and verified, and call the callbacks."""

@@ -28,7 +28,7 @@ from gantry_broker.store.index_file import IndexFile
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import is_plausible_unit, record_facts
+from gantry_broker.store.record_dispatch import is_plausible_unit, parse_record_fields
 from gantry_broker.store.recovery_point import IndexPoint, RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_wire.message import RecordFault, check_record
@@ -164,8 +164,8 @@ class DerivedFiles:
                 return False
             position = unit[0] - file.base_offset
             check = check_record(file.view, position, physical_offset=unit[0], verify_crc=False)
-            facts = partial(record_facts, file.view, position, unit[1], self._delay_levels_ms)
-            if not is_plausible_unit(unit, (queue.topic, queue.queue_id, offset), file.end_offset, check, facts):
+            fields = partial(parse_record_fields, file.view, position, unit[1], self._delay_levels_ms)
+            if not is_plausible_unit(unit, (queue.topic, queue.queue_id, offset), file.end_offset, check, fields):
                 return False
         return True
 
@@ -244,8 +244,8 @@ class DerivedFiles:
             if check.fault in (RecordFault.END, RecordFault.BLANK):
                 continue  # The record is lost.
             if check.is_good:
-                facts = record_facts(log_file.view, position, check.size, self._delay_levels_ms)
-                if any(key_hash(facts.topic, key) == value for key in facts.keys):
+                fields = parse_record_fields(log_file.view, position, check.size, self._delay_levels_ms)
+                if any(key_hash(fields.topic, key) == value for key in fields.keys):
                     return True
             is_good = False
         return is_good

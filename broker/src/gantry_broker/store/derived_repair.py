@@ -22,7 +22,7 @@ from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_broker.store.sliced_scan import LogScan
@@ -203,16 +203,16 @@ class DerivedRepair:
         touched: set[ConsumeQueue] = set()
         position = 0
         for stop in self._guard.record_ends(view, start):
-            facts = record_facts(view, position, stop - position, self._delay_levels_ms)
+            fields = parse_record_fields(view, position, stop - position, self._delay_levels_ms)
             for listener in self.on_healed_record:
-                listener(facts.topic, start + position)
-            queue = self._table.get(facts.topic, facts.queue_id)
-            number = facts.queue_offset
-            is_wanted = facts.is_queued and not self._table.is_deleted(facts.topic, start + position)
+                listener(fields.topic, start + position)
+            queue = self._table.get(fields.topic, fields.queue_id)
+            number = fields.queue_offset
+            is_wanted = fields.is_queued and not self._table.is_deleted(fields.topic, start + position)
             if queue is not None and is_wanted and queue.min_offset <= number < queue.readable_end:
                 unit = queue.unit(number)
                 if unit is not None and unit[1] == FILLER_SIZE:
-                    queue.replace_unit(number, UNIT.pack(start + position, stop - position, facts.tags_code))
+                    queue.replace_unit(number, UNIT.pack(start + position, stop - position, fields.tags_code))
                     touched.add(queue)
             position = stop
         if touched:

@@ -133,8 +133,8 @@ class FileQueue:
         """Unlink derived files from the first unusable one on: they are rebuilt from the log."""
         if isinstance(fault, int):
             fault = f"it has {fault} bytes instead of {self.file_size}" if fault >= 0 else "it is a directory"
-        facts = {"path": f"{self.directory}/{names[0]}", "reason": fault, "files": len(names)}
-        log.warning("derived files are unusable; rebuilding them from the commit log", extra=facts)
+        extra = {"path": f"{self.directory}/{names[0]}", "reason": fault, "files": len(names)}
+        log.warning("derived files are unusable; rebuilding them from the commit log", extra=extra)
         for name in names:
             path = f"{self.directory}/{name}"
             if self.disk.is_directory(path):
@@ -176,8 +176,8 @@ class FileQueue:
         end = file.file.regrow()
         if end is None:
             return
-        facts = {"path": file.path, "bytes": end, "expected_bytes": file.size}
-        log.error("derived file was shortened by another process; rebuilding it from the commit log", extra=facts)
+        extra = {"path": file.path, "bytes": end, "expected_bytes": file.size}
+        log.error("derived file was shortened by another process; rebuilding it from the commit log", extra=extra)
         self._shortened(file.base_offset + end)
 
     def create(self, base_offset: int, *, reserve: int) -> MappedFile:

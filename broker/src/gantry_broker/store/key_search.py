@@ -14,7 +14,7 @@ from gantry_broker.store.derived_repair import DerivedRepair
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyIndex, KeyMatches
 from gantry_broker.store.log_guard import LogGuard
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_wire.message import RecordFault, check_record
 
@@ -69,8 +69,8 @@ class KeySearch:
         check = check_record(written, 0, physical_offset=physical, is_sealed=self._seals(physical).is_ours)
         if not check.is_good:
             return check.fault in (RecordFault.CRC, RecordFault.SEAL)
-        facts = record_facts(written, 0, check.size, self._delay_levels_ms)
-        return any(key_hash(facts.topic, key) == value for key in facts.keys)
+        fields = parse_record_fields(written, 0, check.size, self._delay_levels_ms)
+        return any(key_hash(fields.topic, key) == value for key in fields.keys)
 
     def records(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
         """Return the records that may carry ``key`` or one with an equal hash, and the end of the index: time, offset.

@@ -22,7 +22,7 @@ from gantry_broker.errors import StoreFailed, StoreLocked, StoreUnusable, descri
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, DiskLock
-from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
+from gantry_broker.store.checkpoint import Checkpoint, CheckpointContent
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.committer import Committer
 from gantry_broker.store.dispatcher import Dispatcher, QueuesListener
@@ -271,7 +271,7 @@ class StoreLifecycle:
         self._failure_record.remove()
         return report
 
-    def _compare(self, heads: LogHeads | None, checkpoint: CheckpointFacts) -> ComparedHeads:
+    def _compare(self, heads: LogHeads | None, checkpoint: CheckpointContent) -> ComparedHeads:
         """Compare the log's files with their recorded heads, unless RocketMQ used the store since: it may cut files."""
         return self._compare_named(self._disk.list(self.log.files.directory), heads if checkpoint.is_ours else None)
 

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, final
 import msgspec
 
 from gantry_broker.ports.disk import Disk, remove_durably
-from gantry_broker.store.checkpoint import CheckpointFacts
+from gantry_broker.store.checkpoint import CheckpointContent
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.recovery_point import RecoveryPoint
@@ -106,7 +106,7 @@ class RecordedRange(NamedTuple):
 
 def recorded_range(
     point: RecoveryPoint | None,
-    checkpoint: CheckpointFacts,
+    checkpoint: CheckpointContent,
     identity: StoreIdentity | None,
     record: LossRecord,
     *,

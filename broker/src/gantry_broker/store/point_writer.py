@@ -15,7 +15,7 @@ from typing import Final, final
 from gantry_broker.errors import StoreFailed, is_out_of_descriptors
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store import crash_points
-from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
+from gantry_broker.store.checkpoint import Checkpoint, CheckpointContent
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.dispatcher import Dispatcher
 from gantry_broker.store.failure import StoreFailure
@@ -189,7 +189,7 @@ class RecoveryPointWriter:
     def _write_checkpoint(self) -> None:
         timestamp_ms = self._flusher.flushed_timestamp_ms
         flushed = self._log.flushed
-        facts = CheckpointFacts(
+        content = CheckpointContent(
             log_timestamp_ms=timestamp_ms,
             queues_timestamp_ms=self._point.timestamp_ms if self._point is not None else 0,
             index_timestamp_ms=self._index_timestamp_ms,
@@ -197,4 +197,4 @@ class RecoveryPointWriter:
             flushed=flushed,
             begin=self._log.min_physical,
         )
-        self._derived_checkpoint.write(lambda: self._checkpoint.write(facts))
+        self._derived_checkpoint.write(lambda: self._checkpoint.write(content))

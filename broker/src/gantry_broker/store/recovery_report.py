@@ -87,7 +87,7 @@ class RecoveryReport:
         if self.cut_bytes or self.lost_flushed_bytes:
             lost = {"end": self.end, "cut_bytes": self.cut_bytes, "lost_flushed_bytes": self.lost_flushed_bytes}
             log.warning("commit log had a torn tail, which was cut off", extra=lost)
-        facts = {"start": self.start, "end": self.end, "records": self.records}
+        extra = {"start": self.start, "end": self.end, "records": self.records}
         if self.replayed_bytes:
-            facts |= {"replayed_bytes": self.replayed_bytes, "replayed_records": self.replayed_records}
-        log.info("store recovered", extra=facts)
+            extra |= {"replayed_bytes": self.replayed_bytes, "replayed_records": self.replayed_records}
+        log.info("store recovered", extra=extra)

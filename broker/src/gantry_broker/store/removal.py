@@ -1,6 +1,6 @@
 """Deletion of the head of the log and of the queue and index files that belong to it, as retention has planned.
 
-    helper thread   facts      the age of the oldest files
+    helper thread   describe   the age of the oldest files
     loop            (the plan)
     helper thread   measure    the new begin of every queue; the end of a queue that becomes empty is made durable
     loop            retire     min_offset of the queues and min_physical move; the files leave their lists
@@ -45,7 +45,7 @@ from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery import record_starts_backward
-from gantry_broker.store.retention import FILES_PER_ROUND_MAX, FileFacts
+from gantry_broker.store.retention import FILES_PER_ROUND_MAX, LogFileFacts
 from gantry_wire.message import (
     INT,
     LONG,
@@ -112,8 +112,8 @@ class HeadRemoval:
         commit_log = self._log
         return min(commit_log.base_offset, commit_log.flushed, self._dispatcher.dispatched)
 
-    def facts(self) -> tuple[FileFacts, ...]:
-        """Return the facts of the oldest files, as many as a round may delete.
+    def describe_oldest_files(self) -> tuple[LogFileFacts, ...]:
+        """Describe the oldest files, as many as a round may delete.
 
         Called in a helper thread: it reads the disk for files whose age it does not know.
         """
@@ -129,7 +129,7 @@ class HeadRemoval:
                 found = known.get(file.base_offset)
                 newest_ms = newest_store_time(files, number, log_newest_ms=newest_ms) if found is None else found
                 self._newest_ms[file.base_offset] = newest_ms
-            facts.append(FileFacts(file.base_offset, file.end_offset, newest_ms, is_removable))
+            facts.append(LogFileFacts(file.base_offset, file.end_offset, newest_ms, is_removable))
         return tuple(facts)
 
     def measure(self, offset: int) -> Trims:

@@ -27,7 +27,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import LOG_END_MAX, StoreIdentity
-from gantry_broker.store.write_buffer import BufferFacts
+from gantry_broker.store.write_buffer import BufferHeader
 from gantry_wire.message import RecordFault, check_record
 
 CHUNK_BYTES: Final = 1 << 20
@@ -52,9 +52,9 @@ class FoundBuffer(NamedTuple):
     """The content of the buffer; position 0 is ``base_offset``."""
 
     @classmethod
-    def of(cls, name: str, facts: BufferFacts, data: memoryview) -> Self:
-        """Return the buffer with the header ``facts`` and the content ``data``."""
-        return cls(name, *facts[:-1], data)
+    def of(cls, name: str, header: BufferHeader, data: memoryview) -> Self:
+        """Return the buffer with this header and the content ``data``."""
+        return cls(name, *header[:-1], data)
 
     @property
     def end_offset(self) -> int:

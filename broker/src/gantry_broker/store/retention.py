@@ -4,7 +4,8 @@
      `- expired -'     |     `- bytes not flushed, or still in a write buffer: never deleted
                        `- oldest message that a group has not consumed: forced deletion stops here
 
-Pure functions of facts; ``removal`` carries out the plan. The rules, in order:
+Pure functions: what they need to know is passed in as ``RetentionFacts``, and ``removal`` carries out the plan. The
+rules, in order:
 
 1. A file is expired when its newest message is older than ``fileReservedTime``. Expired files are deleted at the delete
    hour, at any hour above ``diskMaxUsedSpaceRatio``, and at the request of an administrator; consumed or not, since
@@ -51,8 +52,8 @@ class Reason(Enum):
     HELD_CURRENT = "every file is in use: the current one, or not flushed yet"
 
 
-class FileFacts(NamedTuple):
-    """One file of the log, oldest first."""
+class LogFileFacts(NamedTuple):
+    """The age of one file of the log, and whether it may be deleted."""
 
     base_offset: int
     end_offset: int
@@ -81,7 +82,7 @@ class RoomFacts:
 class RetentionFacts:
     """All facts that a retention plan depends on."""
 
-    files: Sequence[FileFacts]
+    files: Sequence[LogFileFacts]
     """The oldest files of the log, as many as a round may delete."""
 
     room: RoomFacts
@@ -166,7 +167,7 @@ def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> Retent
 
 
 def _count_expired(
-    removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings
+    removable: Sequence[LogFileFacts], facts: RetentionFacts, settings: RetentionSettings
 ) -> tuple[int, Reason]:
     """Return how many expired files are deleted now, and the reason."""
     if facts.hour in settings.delete_hours:
@@ -189,7 +190,7 @@ def _count_excess_files(facts: RetentionFacts, settings: RetentionSettings) -> i
 
 
 def _count_forced(
-    removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings
+    removable: Sequence[LogFileFacts], facts: RetentionFacts, settings: RetentionSettings
 ) -> tuple[int, Reason]:
     """Return how many files may be deleted although they are not expired, and the reason."""
     if settings.is_unconsumed_deleted:

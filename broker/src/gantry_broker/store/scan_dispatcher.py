@@ -16,7 +16,7 @@ from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
+from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record_fields, parse_record_fields
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import RECORD_BYTES_MIN
 from gantry_wire.names import SCHEDULE_TOPIC
@@ -89,11 +89,11 @@ class ScanDispatcher:
     def dispatch_record(self, view: memoryview, position: int, physical: int, size: int) -> None:
         """Dispatch one whole record of any kind."""
         self._count(1, physical)
-        facts = record_facts(view, position, size, self._delay_levels_ms)
+        fields = parse_record_fields(view, position, size, self._delay_levels_ms)
         if self._only is None:
             self.tail = physical
-            self._log.note_store_time(facts.store_timestamp_ms)
-        self._take(facts, physical, size)
+            self._log.note_store_time(fields.store_timestamp_ms)
+        self._take(fields, physical, size)
         self.flush()
 
     def _count(self, records: int, physical: int) -> None:
@@ -104,19 +104,19 @@ class ScanDispatcher:
                 begin = self._log.min_physical
                 self._progress(physical - begin, self._log.files.end_offset - begin)
 
-    def _take(self, facts: RecordFacts, physical: int, size: int) -> None:
+    def _take(self, fields: RecordFields, physical: int, size: int) -> None:
         try:
-            queue = self._queues.get_or_create(facts.topic, facts.queue_id)
+            queue = self._queues.get_or_create(fields.topic, fields.queue_id)
         except ValueError:
             self.unknown_topics += 1
             return
-        is_deleted = physical < self._queues.deleted.get(facts.topic, -1)
-        if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
-            self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
+        is_deleted = physical < self._queues.deleted.get(fields.topic, -1)
+        if fields.is_queued and not is_deleted and (self._only is None or queue in self._only):
+            self._put_unit(queue, fields.queue_offset, physical, size, fields.tags_code)
             if self._touched is not None:
                 self._touched.add(queue)
-        if self._put_batch is not None and facts.keys and physical > self._index_end and not is_deleted:
-            self._put_keys(queue, facts.keys, physical, facts.store_timestamp_ms)
+        if self._put_batch is not None and fields.keys and physical > self._index_end and not is_deleted:
+            self._put_keys(queue, fields.keys, physical, fields.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
@@ -165,7 +165,7 @@ class ScanDispatcher:
             except KeyError:
                 queue = self._queue_of(topic, queue_id)
             if queue is None:
-                self._take(plain_facts(record, self._delay_levels_ms), physical, size)
+                self._take(parse_plain_record_fields(record, self._delay_levels_ms), physical, size)
                 continue
             tag = tag_of(properties)
             code = tags.get(tag)

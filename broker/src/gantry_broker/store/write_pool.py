@@ -20,7 +20,7 @@ from gantry_broker.errors import StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, BufferVolume
 from gantry_broker.store import crash_points
 from gantry_broker.store.identity import StoreIdentity
-from gantry_broker.store.write_buffer import BufferState, WriteBuffer, piece_bytes, read_facts
+from gantry_broker.store.write_buffer import BufferState, WriteBuffer, piece_bytes, read_header
 
 log = logging.getLogger(__name__)
 
@@ -90,15 +90,15 @@ class WritePool:
                     ) from exc
                 self._volume.remove(name)  # its process died while it allocated the piece
                 continue
-            facts = read_facts(piece.view) if piece.size >= self._volume.page_bytes else None
-            size = facts.file_size if facts is not None else self._file_size
+            header = read_header(piece.view) if piece.size >= self._volume.page_bytes else None
+            size = header.file_size if header is not None else self._file_size
             if piece.size < piece_bytes(size, self._volume.page_bytes):
                 piece.close()
                 self._volume.remove(name)
                 continue
             buffer = WriteBuffer(piece, file_size=size, page_bytes=self._volume.page_bytes)
-            if facts is not None:
-                buffer.base_offset, buffer.start = facts.base_offset, facts.start
+            if header is not None:
+                buffer.base_offset, buffer.start = header.base_offset, header.start
             self._buffers.append(buffer)
 
     def __len__(self) -> int:

@@ -108,8 +108,8 @@ class ClassicTableFetcher:
             troubles.append(str(exc))
         trouble = "; ".join(troubles) or None
         if trouble is not None and trouble != self.trouble:
-            facts = {"master": self._address, "reason": trouble}
-            log.warning("failed to fetch the master's tables; retrying", extra=facts)
+            extra = {"master": self._address, "reason": trouble}
+            log.warning("failed to fetch the master's tables; retrying", extra=extra)
         self.trouble = trouble
 
     def _ask(self, client: ClassicMasterClient, name: str) -> Awaitable[Document]:

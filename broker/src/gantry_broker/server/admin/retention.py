@@ -163,7 +163,7 @@ class Retention:
 
     async def _plan_and_delete(self) -> None:
         store = self._core.store
-        files = await run_in_thread(store.removal.facts)
+        files = await run_in_thread(store.removal.describe_oldest_files)
         oldest: Unconsumed | None = None  # the limit of forced deletion
         if needs_unconsumed(self._space, self._settings):
             oldest = await oldest_unconsumed(self._core, self._delay.progress.settled())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
-from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
+from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointContent, decode_checkpoint
 from gantry_broker.store.failure import decode_flush_failure
 from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES, is_accepted_filler, is_filler
@@ -51,7 +51,7 @@ class StoreFacts:
     identity_fault: str
     """Why the identity, or its better copy, cannot be used; empty if it can be used or there is none."""
 
-    checkpoint: CheckpointFacts | None
+    checkpoint: CheckpointContent | None
     point: RecoveryPoint | None
     point_fault: str
     failed_flushed: int | None
@@ -109,7 +109,7 @@ class StoreFacts:
 def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     """Read the facts of the store in ``root``. Raises ``OSError`` if a file cannot be read at all."""
     holder = disk.lock_holder(f"{root}/lock")
-    is_clean = disk.facts(f"{root}/abort") is None
+    is_clean = disk.metadata(f"{root}/abort") is None
     copies = read_copies(disk, root)
     identity, identity_fault = copies.chosen, copies.fault
     point, point_fault = read_sealed_or_fault(disk, f"{root}/{RECOVERY_POINT_FILE}", RecoveryPoint)
@@ -177,7 +177,7 @@ def find_refusal(facts: StoreFacts, tables: Sequence[ConfigTable]) -> str:
 
 def find_missing_ranges(disk: ReadingDisk, facts: StoreFacts, end: int, *, written: int = 0) -> list[LostRange]:
     """Return the missing ranges of a log that ends at ``end``, by the function that the start uses."""
-    checkpoint = facts.checkpoint or CheckpointFacts()
+    checkpoint = facts.checkpoint or CheckpointContent()
     recorded = recorded_range(facts.point, checkpoint, facts.identity, facts.loss, written=written)
     if facts.is_in_use:
         recorded = recorded._replace(begin=None)  # Retention may have deleted files meanwhile.

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
-from gantry_broker.store.record_dispatch import RecordFacts, record_facts
+from gantry_broker.store.record_dispatch import RecordFields, parse_record_fields
 from gantry_broker.store.recovery import SEARCH_BYTES, SEARCH_OVERLAP, Seals, record_starts
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import Segment, segment_at
@@ -178,7 +178,11 @@ class LogReader:
     def name_at(self, offset: int) -> tuple[str, int, int] | None:
         """Return topic, queue id and queue offset in the record at ``offset``, even if its checksum is wrong."""
         found = self.record_at(offset, verify_crc=False)
-        return None if found is None or not found.check.is_good else decode_facts(found.data, 0, found.check.size)[:3]
+        return (
+            None
+            if found is None or not found.check.is_good
+            else decode_record_fields(found.data, 0, found.check.size)[:3]
+        )
 
     def bytes_at(self, offset: int, length: int) -> bytes:
         """Return raw bytes of one file, fewer at its end; empty if no file holds ``offset``."""
@@ -300,9 +304,9 @@ class LogReader:
         self.unreadable.append((start, end))
 
 
-def decode_facts(view: memoryview, position: int, size: int) -> RecordFacts:
-    """Return the facts of a good record, with RocketMQ's delay levels, since the tools have no settings."""
-    return record_facts(view, position, size, _DELAY_LEVELS_MS)
+def decode_record_fields(view: memoryview, position: int, size: int) -> RecordFields:
+    """Parse a good record, with RocketMQ's delay levels, since the tools have no settings."""
+    return parse_record_fields(view, position, size, _DELAY_LEVELS_MS)
 
 
 def _check(data: memoryview, position: int, offset: int, *, is_ours: bool, verify_crc: bool) -> RecordCheck:

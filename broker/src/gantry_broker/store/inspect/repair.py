@@ -23,7 +23,7 @@ from gantry_broker.store.inspect.buffers import (
 )
 from gantry_broker.store.inspect.config_tables import read_config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, find_missing_ranges, find_refusal, plan_next_start, read_facts
-from gantry_broker.store.inspect.log_reader import LogReader, decode_facts
+from gantry_broker.store.inspect.log_reader import LogReader, decode_record_fields
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.loss import LostRange, missing_bytes
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
@@ -253,7 +253,7 @@ class RepairPlanner:
         if self._records % PROGRESS_RECORDS == 0:
             start = self._read_from
             self._progress(physical - start, self._facts.files_end - start)
-        record = decode_facts(view, position, size)
+        record = decode_record_fields(view, position, size)
         if record.is_queued and physical >= self._deleted.get(record.topic, -1):
             queue = (record.topic, record.queue_id)
             self._units[queue] = self._units.get(queue, 0) + 1

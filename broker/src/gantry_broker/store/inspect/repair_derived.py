@@ -13,7 +13,7 @@ from typing import Final, final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.index_reader import IndexReader
-from gantry_broker.store.inspect.log_reader import LogReader, decode_facts
+from gantry_broker.store.inspect.log_reader import LogReader, decode_record_fields
 from gantry_broker.store.record_dispatch import is_plausible_unit
 from gantry_broker.store.recovery import StartPlan
 from gantry_store_files.queue_units import QueueReader, is_filler, list_queue_locations
@@ -86,8 +86,8 @@ class DerivedPlanner:
             if found is None:
                 continue  # Its file has just been deleted.
             name = (queue.location.topic, queue.location.queue_id, offset)
-            facts = partial(decode_facts, found.data, 0, found.check.size)
-            if not is_plausible_unit(unit, name, segment.end_offset, found.check, facts):
+            fields = partial(decode_record_fields, found.data, 0, found.check.size)
+            if not is_plausible_unit(unit, name, segment.end_offset, found.check, fields):
                 return False
         return True
 
@@ -108,7 +108,7 @@ class DerivedPlanner:
         facts, point = self._facts, self._point
         names = index_names(self._disk, f"{facts.root}/index")
         if point is None:
-            has_index = self._disk.facts(f"{facts.root}/index") is not None
+            has_index = self._disk.metadata(f"{facts.root}/index") is not None
             return has_index and not (facts.is_clean_stop_trusted and self._are_good(names))
         if point.index is None or not point.is_indexed:
             return not point.is_indexed

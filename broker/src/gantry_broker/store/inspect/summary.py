@@ -135,7 +135,7 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
     summary = StoreSummary(
         root=root,
         is_store=bool(facts.log)
-        or any(disk.facts(f"{root}/{name}") for name in ("store.json", "config", "consumequeue")),
+        or any(disk.metadata(f"{root}/{name}") for name in ("store.json", "config", "consumequeue")),
         writer=_writer(facts),
         holder_pid=facts.holder.pid if facts.holder is not None else None,
         is_clean=facts.is_clean,
@@ -181,7 +181,7 @@ def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) ->
     """Summarize the log; read the heads of the newest records to find its end."""
     limit = min(facts.files_end, start + END_BYTES_MAX)
     stop = reader.walk(start, limit, lambda view, position, offset, size: None, verify_crc=False)
-    allocated = sum(found.allocated for segment in facts.log if (found := disk.facts(segment.path)) is not None)
+    allocated = sum(found.allocated for segment in facts.log if (found := disk.metadata(segment.path)) is not None)
     return LogSummary(
         start=facts.log_start,
         end=stop.offset,

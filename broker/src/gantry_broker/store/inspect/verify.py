@@ -23,11 +23,11 @@ from gantry_broker.store.inspect.damage import DamageJudge, check_file_heads
 from gantry_broker.store.inspect.facts import StoreFacts, plan_next_start, read_facts
 from gantry_broker.store.inspect.findings import Findings
 from gantry_broker.store.inspect.index_check import IndexCheck
-from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, decode_facts
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, decode_record_fields
 from gantry_broker.store.inspect.queue_check import CheckContext, QueueCheck
 from gantry_broker.store.inspect.small_checks import check_files, check_missing, check_small, queue_file_finding
 from gantry_broker.store.key_hash import key_hash
-from gantry_broker.store.record_dispatch import RecordFacts
+from gantry_broker.store.record_dispatch import RecordFields
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.scan_dispatcher import Progress
 from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, list_queue_locations
@@ -178,7 +178,7 @@ class Verifier:
         if physical - self._reported_offset >= PROGRESS_BYTES:
             self._reported_offset = physical
             self._progress(physical - self._start, self._end - self._start)
-        record = decode_facts(view, position, size)
+        record = decode_record_fields(view, position, size)
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
             self._records_older += 1
@@ -192,10 +192,10 @@ class Verifier:
         if self._index.has_files:
             self._index.put(physical, self._hashes(record))
 
-    def _hashes(self, record: RecordFacts) -> list[int]:
+    def _hashes(self, record: RecordFields) -> list[int]:
         return [key_hash(record.topic, key) for key in record.keys] if self._index.has_files else []
 
-    def _absent_queue(self, record: RecordFacts) -> QueueCheck:
+    def _absent_queue(self, record: RecordFields) -> QueueCheck:
         queue = QueueCheck(record.topic, record.queue_id, None, self._context)
         self._queues[record.topic, record.queue_id] = queue
         return queue
@@ -246,4 +246,4 @@ class Verifier:
         found = self._reader.record_at(physical)
         if found is None or not found.check.is_good:
             return False
-        return decode_facts(found.data, 0, found.check.size)[:3] == (topic, queue_id, queue_offset)
+        return decode_record_fields(found.data, 0, found.check.size)[:3] == (topic, queue_id, queue_offset)
