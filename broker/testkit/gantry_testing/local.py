@@ -122,13 +122,13 @@ async def expire(broker: Broker) -> None:
     store.removal.unlink()
 
 
-async def cut_log(broker: Broker, end: int) -> None:
+async def truncate_log(broker: Broker, end: int) -> None:
     """Cut the log at ``end``, where another epoch begins, like a member whose new master lacks the rest."""
     store = broker.store
-    epochs = [*store.identity.truncated(end).epochs, Epoch(store.identity.epoch + 1, end)]
+    epochs = [*store.identity.with_truncated_log(end).epochs, Epoch(store.identity.epoch + 1, end)]
 
     def change() -> None:
-        store.cut(end, epochs)
+        store.truncate(end, epochs)
 
     await broker.run_exclusively(change)
 

@@ -421,7 +421,7 @@ def test_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkey
 
     monkeypatch.setattr(crash_points, "hit", reached)
     try:
-        world.store.cut(cut)
+        world.store.truncate(cut)
     except Died:
         assert point is not None
     monkeypatch.undo()
@@ -442,7 +442,7 @@ def restart_and_die(world: StoreWorld, last: int) -> bool:
 
     world.faulty_disk.on_operation = dies
     try:
-        world.store.restart(8 * SIZE, [Epoch(7, 0)])
+        world.store.discard_log(8 * SIZE, [Epoch(7, 0)])
     except Died:
         return False
     finally:
@@ -564,11 +564,11 @@ def test_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_max:
     master.send("bills", 3)
     slave = make_world("faulty", tmp_path)
     slave.open()
-    slave.store.restart(0, master.store.identity.epochs)
+    slave.store.discard_log(0, master.store.identity.epochs)
     copier = slave.store.start_copying()
     shown = part = 0
     while (offset := slave.store.log.wrote) < master.store.log.wrote:
-        copier.append(StoreReader(master.store).whole_records(offset, bytes_max), offset)
+        copier.append(StoreReader(master.store).read_verified(offset, bytes_max), offset)
         part += 1
         if part % 7 == 0:
             shown = slave.store.log.wrote
@@ -599,7 +599,7 @@ def test_invalid_parts_of_a_blank_record_are_refused(tmp_path: Path) -> None:
     """Bytes behind the head of a large blank record must be zeros, and no more of them than its file has."""
     slave = make_world("faulty", tmp_path)
     slave.open()
-    slave.store.restart(0, [Epoch(7, 0)])
+    slave.store.discard_log(0, [Epoch(7, 0)])
     copier = slave.store.start_copying()
     head = filler_head(SIZE, is_accepted=True)
     copier.append(head + bytes(100), 0)

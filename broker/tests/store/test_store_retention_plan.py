@@ -115,7 +115,7 @@ def test_unconsumed_messages_are_deleted_only_with_delete_unconsumed() -> None:
     plan = plan_retention(pressed, SETTINGS)
     asked = plan_retention(pressed, replace(SETTINGS, is_unconsumed_deleted=True))
 
-    assert (plan.delete_before, plan.blocked_reason) == (1000, Reason.HELD_UNCONSUMED)
+    assert (plan.delete_before, plan.blocked_reason) == (1000, Reason.BLOCKED_UNCONSUMED)
     assert (asked.delete_before, asked.reason) == (1500, Reason.FORCED_UNCONSUMED)
     assert needs_unconsumed(pressed.room.space, SETTINGS)
     assert not needs_unconsumed(pressed.room.space, replace(SETTINGS, is_unconsumed_deleted=True))
@@ -129,8 +129,8 @@ def test_reason_of_blocked_deletion() -> None:
     enough = plan_retention(facts(files(*[10.0] * 20), used=95), SETTINGS)
     a_round = plan_retention(facts(files(*[10.0] * 10), used=99), SETTINGS)
 
-    assert held.blocked_reason is Reason.HELD_UNCONSUMED
-    assert in_use.blocked_reason is Reason.HELD_CURRENT
+    assert held.blocked_reason is Reason.BLOCKED_UNCONSUMED
+    assert in_use.blocked_reason is Reason.BLOCKED_CURRENT
     assert enough.blocked_reason is None
     assert a_round.blocked_reason is None, "ten were needed and ten are deleted; the next round continues"
 

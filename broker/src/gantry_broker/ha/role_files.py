@@ -53,9 +53,10 @@ class PromiseFile:
         self._paths: Final = (self._path, f"{self._path}.bak")
 
     def load(self) -> Promise:
-        """Return the promise; epoch 0 if there never was one. Rewrites a file that is worse than its copy.
+        """Return the promise; epoch 0 if there never was one. Raises ``ConfigCorrupt`` if neither file can be read.
 
-        A promise of a version without copies has no copy. Raises ``ConfigCorrupt``.
+        A file that is missing, damaged or older than the other one is rewritten. That only the copy is missing is not
+        logged, because earlier versions wrote none.
         """
         found: dict[str, Promise] = {}
         faults: dict[str, str] = {}

@@ -72,8 +72,8 @@ class DiskFile(Protocol):
         """
         ...
 
-    def read_in_order(self, is_expected: bool) -> None:
-        """Set whether reading ahead is useful, which is the default. A hint, never an error."""
+    def set_read_ahead(self, is_useful: bool) -> None:
+        """Set whether the kernel should read ahead in this file, as it does by default. A hint, never an error."""
         ...
 
     def regrow(self) -> int | None:

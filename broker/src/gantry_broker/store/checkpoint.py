@@ -10,7 +10,7 @@ covers RocketMQ's five fields, too, so that a checkpoint which RocketMQ has writ
 what RocketMQ calls confirmed is not necessarily flushed.
 
 The second seal records where the log begins, and is durable before an older file is unlinked. It is written in place,
-so that a full disk does not keep retention from making room. A log that begins later has lost its head.
+so that a full disk does not keep retention from making room. A log that begins later has lost its first files.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class CheckpointContent(NamedTuple):
 
 def encode_checkpoint(content: CheckpointContent) -> bytes:
     """Return the bytes of a checkpoint file that holds ``content``."""
-    head = FIELDS.pack(*content[:5])
-    seal = SEAL.pack(SEAL_MARK, content.flushed, _seal_crc(head, content.flushed))
+    fields = FIELDS.pack(*content[:5])
+    seal = SEAL.pack(SEAL_MARK, content.flushed, _seal_crc(fields, content.flushed))
     data = bytearray(CHECKPOINT_BYTES)
-    data[: len(head)] = head
+    data[: len(fields)] = fields
     data[SEAL_POSITION : SEAL_POSITION + SEAL.size] = seal
     if content.begin is not None:
-        crc = _begin_crc(head, content.flushed, content.begin)
+        crc = _begin_crc(fields, content.flushed, content.begin)
         SEAL.pack_into(data, BEGIN_SEAL_POSITION, BEGIN_SEAL_MARK, content.begin, crc)
     return bytes(data)
 
@@ -79,12 +79,12 @@ def decode_checkpoint(data: bytes) -> CheckpointContent:
     )  # fmt: skip
 
 
-def _seal_crc(head: bytes, flushed: int) -> int:
-    return crc32(struct.pack(">q", flushed), crc32(head))
+def _seal_crc(fields: bytes, flushed: int) -> int:
+    return crc32(struct.pack(">q", flushed), crc32(fields))
 
 
-def _begin_crc(head: bytes, flushed: int, begin: int) -> int:
-    return crc32(struct.pack(">q", begin), _seal_crc(head, flushed))
+def _begin_crc(fields: bytes, flushed: int, begin: int) -> int:
+    return crc32(struct.pack(">q", begin), _seal_crc(fields, flushed))
 
 
 @final

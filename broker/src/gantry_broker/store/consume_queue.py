@@ -89,6 +89,7 @@ class ConsumeQueue:
         self.files: Final = files
         self.tally: Final = tally or Tally()
         self.stride: Final = stride - stride % CONSUME_UNIT_BYTES
+        """How many bytes of a file get blocks at a time."""
         self.magic: Final = MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1
         self.topic_field: Final = (struct.pack(">h", len(encoded)) if is_v2 else bytes((len(encoded),))) + encoded
         self.record_overhead: Final = RECORD_BYTES_MIN - 1 + len(self.topic_field)
@@ -104,7 +105,9 @@ class ConsumeQueue:
         self.readable_end = 0
         self.flushed_end = 0
         self.is_corrupt = False
+        """Whether a unit is known to be wrong, so that recovery points list the queue as damaged."""
         self.is_dirty = False
+        """Whether units were zeroed or overwritten since the last sync."""
         self.unit_sums: Final = UnitSums(files)
         self.replaced: Final[list[MappedFile]] = []
         """Files with rewritten units before ``flushed_end``; ``gantry-point`` syncs them."""
@@ -120,11 +123,11 @@ class ConsumeQueue:
 
     # -- sums of its records -------------------------------------------------------------------------------------------
 
-    def proves(self, offset: int, count: int, body: bytes) -> bool:
+    def matches_sums(self, offset: int, count: int, body: bytes) -> bool:
         """Return whether ``body`` is known to be the records of ``count`` messages from ``offset`` on."""
         learned = self.learned_sums
-        return self.sums.proves(offset, count, body) or (
-            learned is not None and learned.proves(offset, count, body)
+        return self.sums.matches(offset, count, body) or (
+            learned is not None and learned.matches(offset, count, body)
         )  # fmt: skip
 
     def learn(self, offset: int, records: list[memoryview]) -> None:
@@ -277,7 +280,7 @@ class ConsumeQueue:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def load(self, *, before: int, min_physical: int, is_clean: bool = False, written: int = 0) -> int:
-        """Open the files, and keep only the leading units whose messages begin before physical offset ``before``.
+        """Open the files, and keep only the first units, whose messages begin before physical offset ``before``.
 
         Those are known to be durable and in order; all later units are zeroed, to be dispatched again from the log.
         After a clean stop a later unit could only follow directly, so the files are not read to their ends. Return

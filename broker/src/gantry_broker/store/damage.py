@@ -76,7 +76,7 @@ class Damage:
         was_lost, self.was_lost = self.was_lost, True
         return not was_lost
 
-    def cut(self, end: int) -> None:
+    def shorten(self, end: int) -> None:
         """Shorten the range to the new end of the log."""
         self.end = min(self.end, end)
 
@@ -110,17 +110,17 @@ class Integrity(NamedTuple):
 
 @final
 class DamageTable:
-    """The damaged ranges of one log. Owned by the thread that owns the log."""
+    """The damaged ranges of one log. Owned by the loop's thread, as the log is."""
 
     def __init__(
         self, commit_log: CommitLog, clock: Clock, find_end: Callable[[int], int], *, heal_wait_ms: int
     ) -> None:
         """Create an empty table. ``find_end`` returns the start of the first good record behind a damaged one."""
         self.on_healed: Final[list[Callable[[int, int], None]]] = []
-        """Callbacks for a range of the log that is good again."""
+        """Callbacks that take a range of the log that is good again."""
 
         self.on_resolved: Final[list[Callable[[], None]]] = []
-        """Callbacks for when readers no longer have to wait before a damaged range."""
+        """Callbacks that are called when readers no longer have to wait before a damaged range."""
 
         self.counters = DamageCounters()
         self._log: Final = commit_log
@@ -223,7 +223,7 @@ class DamageTable:
             extra = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
             log.warning("damaged message skipped", extra=extra)
         if overdue:
-            self._resolved()
+            self._notify_resolved()
 
     def mark_healed(self, damage: Damage) -> None:
         """Remove a range that was rewritten and verified."""
@@ -235,7 +235,7 @@ class DamageTable:
             log.warning("damaged message healed from a replica", extra={"offset": damage.start, "bytes": size})
             for listener in self.on_healed:
                 listener(damage.start, damage.end)
-        self._resolved()
+        self._notify_resolved()
 
     def mark_not_healed(self, damage: Damage, reason: str, *, is_lost: bool) -> None:
         """Let readers skip a range that no replica has (``is_lost``) or that could not be written."""
@@ -250,7 +250,7 @@ class DamageTable:
         else:
             damage.set_state(DamageState.FOUND)
             log.warning("damaged message not healed yet", extra=extra)
-        self._resolved()
+        self._notify_resolved()
 
     def count_rewritten(self, offset: int, size: int) -> None:
         """Count and log a record that was damaged only on the disk and was rewritten from memory."""
@@ -268,20 +268,20 @@ class DamageTable:
             self.forget(start, end)
             for listener in self.on_healed:
                 listener(start, end)
-            self._resolved()
+            self._notify_resolved()
 
     def forget(self, start: int, end: int) -> None:
         """Remove the damage in ``[start, end)`` without calling the callbacks."""
         for offset in [offset for offset in self._damage if start <= offset < end]:
             del self._damage[offset]
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Remove the damage behind ``end``, the new end of the log, since other records will be written there."""
         for damage in list(self._damage.values()):
             if damage.start >= end:
                 del self._damage[damage.start]
             else:
-                damage.cut(end)
+                damage.shorten(end)
 
     def end_of_damage_at(self, offset: int) -> int:
         """Return the end of the adjacent damaged ranges from ``offset`` on; ``offset`` if there is none."""
@@ -289,6 +289,6 @@ class DamageTable:
             offset = damage.end
         return offset
 
-    def _resolved(self) -> None:
+    def _notify_resolved(self) -> None:
         for listener in self.on_resolved:
             listener()

@@ -86,7 +86,7 @@ class IndexRepair:
         scan_dispatcher = self._scan_dispatcher
         if scan_dispatcher is None or index.damaged is not None:
             scan_dispatcher = self._start()
-        end = self._dispatcher.tail[0]
+        end = self._dispatcher.last_dispatched[0]
         scan = LogScan(
             self._log, self._offset, end, self._seals,
             on_record=scan_dispatcher.dispatch_record, on_plain_records=scan_dispatcher.dispatch_plain_records,
@@ -115,7 +115,7 @@ class IndexRepair:
         scan_dispatcher = ScanDispatcher(
             self._disk, self._log, self._queues, index.put_for_rebuild, self._delay_levels_ms
         )
-        scan_dispatcher.restrict(set())
+        scan_dispatcher.restrict_to(set())
         # The last message of the last kept file may have keys in the next file, so all its keys are indexed again.
         scan_dispatcher.skip_indexed(index.end_physical - 1)
         self._scan_dispatcher, self._begin = scan_dispatcher, max(index.end_physical, self._log.min_physical)
@@ -151,16 +151,17 @@ class DerivedRepair:
         seals: Seals,
         delay_levels_ms: tuple[int, ...],
         monotonic_ms: Callable[[], int],
-        repaired: QueuesListener,
+        on_repaired: QueuesListener,
         request_point: Callable[[], None],
     ) -> None:
         """Create the repair.
 
-        ``repaired`` is called with queues that are readable again, ``request_point`` to have a recovery point written.
+        ``on_repaired`` is called with queues that are readable again, ``request_point`` to have a recovery point
+        written.
         """
         self.queues: Final = QueueRepair(
             commit_log, table, seals=seals, delay_levels_ms=delay_levels_ms, monotonic_ms=monotonic_ms,
-            repaired=repaired, request_point=request_point,
+            on_repaired=on_repaired, request_point=request_point,
         )  # fmt: skip
         self.index: Final = None if index is None else IndexRepair(
             disk, commit_log, table, index, dispatcher, seals=seals, delay_levels_ms=delay_levels_ms,
@@ -176,7 +177,7 @@ class DerivedRepair:
         self._table: Final = table
         self._guard: Final = guard
         self._delay_levels_ms: Final = delay_levels_ms
-        self._repaired: Final = repaired
+        self._on_repaired: Final = on_repaired
         guard.damage.on_healed.append(self._repair_healed_range)
 
     def __repr__(self) -> str:
@@ -216,4 +217,4 @@ class DerivedRepair:
                     touched.add(queue)
             position = stop
         if touched:
-            self._repaired(touched)
+            self._on_repaired(touched)

@@ -1,6 +1,6 @@
 """Search of messages by their keys: matches of the index, compared with the log.
 
-The index holds hashes only, so results include other keys with equal hashes. An entry that leads to no message with
+The index holds hashes only, so results include other keys with equal hashes. An entry that points to no message with
 such a hash is a fault of the index, which is then rebuilt from the log.
 """
 
@@ -51,7 +51,7 @@ class KeySearch:
             if self._is_entry_correct(physical, value):
                 kept.append(physical)
             else:
-                index.mark_entry_damaged(physical, f"an entry leads to {physical}, where no message has its key")
+                index.mark_entry_damaged(physical, f"an entry points to {physical}, where no message has its key")
         if index.is_behind and not was_behind:
             for listener in self._repair.on_damage:
                 listener()
@@ -73,7 +73,7 @@ class KeySearch:
         return any(key_hash(fields.topic, key) == value for key in fields.keys)
 
     def records(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
-        """Return the records that may carry ``key`` or one with an equal hash, and the end of the index: time, offset.
+        """Return the records that carry ``key`` or a key with an equal hash, and the end of the index: time, offset.
 
         Raises ``IndexRebuilding`` if there may be more matches.
         """

@@ -86,9 +86,9 @@ def decode_log_end(data: bytes) -> LogEnd:
 class LogEndFile:
     """``<root>/log-end``. Read and begun by the thread that opens the store.
 
-    Then ``set`` belongs to the loop's thread, which moves ``wrote``. Where ``flushed`` counts, ``raise_to`` belongs to
-    the holder of the sync lock, and to the loop; if both call it at once, the lesser end may stay until the next call.
-    ``note_head`` belongs to the loop's thread, too.
+    Then ``set`` belongs to the loop's thread, which moves ``wrote``. With SYNC_FLUSH the page follows ``flushed``
+    instead: ``raise_to`` is called by the holder of the sync lock, and by the loop. If both call it at once, the lesser
+    end may stay until the next call. ``note_head`` belongs to the loop's thread, too.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str) -> None:
@@ -164,7 +164,7 @@ class LogEndFile:
             self.set(end)
 
     def lower(self, end: int) -> None:
-        """Record that the log is about to be cut at ``end`` or before."""
+        """Record that the log is about to be truncated at ``end`` or before."""
         view = self._view
         if view is None:
             return

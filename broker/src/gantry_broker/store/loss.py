@@ -12,8 +12,9 @@ Each of these files is replaced whole and durably after the log itself was synce
     both    `loss.json`, which keeps a loss until it is restored or accepted: a start overwrites the other three
 
 A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another
-volume. The broker never cuts the log without lowering these records first, so retention, a slave's cut and a restarted
-log are never taken for a loss. A checkpoint that RocketMQ has written since is ignored.
+volume. The broker never truncates or discards the log without lowering these records first, and never deletes a file
+without raising the recorded begin first, so neither is taken for a loss. A checkpoint that RocketMQ has written since
+is ignored.
 
     <root>/loss.json      a sealed document: missing ranges, accepted losses, and the ends of the queues before the loss
 
@@ -43,7 +44,10 @@ ACCEPTED_KEPT_MAX: Final = 100
 
 
 class LossCause(StrEnum):
-    """The location of a missing range in the log: the whole log, or its head, middle or tail."""
+    """Where in the log a range is missing: everywhere, at the beginning, in the middle, or at the end.
+
+    The values, and the name ``cause`` of the field, are those of ``loss.json``.
+    """
 
     ALL = "all"
     HEAD = "head"

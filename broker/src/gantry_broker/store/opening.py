@@ -111,7 +111,7 @@ def write_identity_or_keep(file: IdentityFile, identity: StoreIdentity, started:
             raise
         stored = file.read()
         if stored == started:
-            file.remove_twin()
+            file.remove_backup()
         elif stored != identity:
             raise
         log.warning(
@@ -180,20 +180,20 @@ class WritePools:
             ) from exc
         return WritePool(volume, count=count, file_size=self._file_size)
 
-    def found(self) -> list[FoundBuffer]:
-        """Return the live buffers that processes which ended have left."""
+    def find_left(self) -> list[FoundBuffer]:
+        """Return the live buffers that earlier processes have left, in the form that the replay plan uses."""
         return [
             describe_buffer(buffer)
             for pool in (self._previous, self.pool)
             if pool is not None
-            for buffer in pool.found()
+            for buffer in pool.find_left()
         ]
 
     def with_pool_path(self, identity: StoreIdentity) -> StoreIdentity:
-        """Return the identity with the directory of the pool in use, after all buffers that were found are voided."""
+        """Void all buffers that earlier processes have left. Return the identity with the directory of the new pool."""
         for pool in (self._previous, self.pool):
             if pool is not None:
-                pool.void_found()
+                pool.void_left()
         return msgspec.structs.replace(identity, pool_path=self._path)
 
     def prepare(self, identity: StoreIdentity) -> None:

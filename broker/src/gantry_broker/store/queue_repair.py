@@ -1,4 +1,4 @@
-"""Repair of consume queues while the store serves: a unit that does not lead to its message is rebuilt from the log.
+"""Repair of consume queues while the store serves: a unit that does not point to its message is rebuilt from the log.
 
     units      ... | n-1 proved | n wrong ... | m proved | ...
     log            |- the records between the two proved neighbours are read ----|
@@ -96,10 +96,14 @@ class QueueRepair:
         seals: Seals,
         delay_levels_ms: tuple[int, ...],
         monotonic_ms: Callable[[], int],
-        repaired: Callable[[Collection[ConsumeQueue]], None],
+        on_repaired: Callable[[Collection[ConsumeQueue]], None],
         request_point: Callable[[], None],
     ) -> None:
-        """Create it. ``repaired`` gets queues that can be read again; ``request_point`` renews the recovery point."""
+        """Create the repair.
+
+        ``on_repaired`` is called with queues that can be read again, ``request_point`` to have a recovery point
+        written.
+        """
         self.units_rebuilt = 0
         self.units_lost = 0
         """How many units belong to messages that are damaged in the log or missing from it."""
@@ -112,14 +116,14 @@ class QueueRepair:
         self._seals: Final = seals
         self._delay_levels_ms: Final = delay_levels_ms
         self._monotonic_ms: Final = monotonic_ms
-        self._repaired: Final = repaired
+        self._on_repaired: Final = on_repaired
         self._request_point: Final = request_point
         self._waiting: OrderedDict[ConsumeQueue, int] = OrderedDict()
         """Queues to repair, each with the queue offset that was found wrong."""
 
         self._running: Iterator[None] | None = None
         self._lost: Final[OrderedDict[tuple[ConsumeQueue, int], int]] = OrderedDict()
-        """Units that lead into damaged parts of the log, each with the physical offset in it."""
+        """Units that point into damaged parts of the log, each with the physical offset in it."""
 
         self._summaries: Final[dict[ConsumeQueue, _RepairSummary]] = {}
 
@@ -134,13 +138,14 @@ class QueueRepair:
     # -- calls from readers --------------------------------------------------------------------------------------------
 
     def check_lost_or_repair(self, queue: ConsumeQueue, offset: int, physical: int) -> bool:
-        """Return whether a unit that does not lead to its message leads into damage of the log at ``physical``.
+        """Return whether the message of a unit is known to be lost in damage of the log at ``physical``.
 
-        Requests a repair unless that is known already: the next steps search the log and rebuild the queue.
+        The unit does not point to its message. If it is not known to be lost, a repair is requested: the next steps
+        search the log and rebuild the queue.
         """
         if self._lost.get((queue, offset)) == physical:
             return True
-        self.request_repair(queue, offset, reason="a unit does not lead to its message")
+        self.request_repair(queue, offset, reason="a unit does not point to its message")
         return False
 
     def known_end(self, queue: ConsumeQueue, begin: int, offset: int, end: int) -> int:
@@ -245,7 +250,7 @@ class QueueRepair:
             log.error("rebuilding a consume queue failed; the next start rebuilds it", exc_info=exc, extra=extra)
         self._running = None
         self._waiting.pop(queue, None)
-        self._repaired({queue})
+        self._on_repaired({queue})
         return bool(self._waiting)
 
     def repair_now(self, topic: str, queue_id: int) -> bool:
@@ -304,7 +309,7 @@ class QueueRepair:
         return end, log_end
 
     def _proved_end(self, queue: ConsumeQueue, number: int) -> int | None:
-        """Return where the record of a unit ends if the unit leads to the whole record of its message, else None."""
+        """Return where the record of a unit ends if the unit points to the whole record of its message, else None."""
         unit = queue.unit(number)
         if unit is None or unit[1] == FILLER_SIZE or self._queues.is_deleted(queue.topic, unit[0]):
             return None
@@ -375,7 +380,7 @@ class QueueRepair:
         return unexplained
 
     def _fill_expired(self, queue: ConsumeQueue, number: int) -> int:
-        """Replace a unit that leads before the log's beginning by a filler. Return how many units were written."""
+        """Replace a unit that points before the log's beginning by a filler. Return how many units were written."""
         unit = queue.unit(number)
         if unit is None or unit[1] == FILLER_SIZE or unit[0] >= self._log.min_physical:
             return 0
@@ -383,7 +388,7 @@ class QueueRepair:
         return 1
 
     def _mark_lost(self, queue: ConsumeQueue, number: int, found: _ScanOutcome) -> int:
-        """Let a unit without a record lead into the damage of the log, or make it a filler. Return how many changed."""
+        """Let a unit without a record point into damage of the log, or make it a filler. Return how many changed."""
         unit = queue.unit(number)
         if unit is None:
             return 0  # it has expired meanwhile

@@ -54,7 +54,7 @@ class QueueTable:
         """
 
         self.shortened: Final[deque[tuple[ConsumeQueue, int]]] = deque()
-        """Queues with a file that another process has shortened, and the first unit that was cut off. Any thread."""
+        """Queues with a file that another process has shortened, and the first unit that was lost. Any thread."""
 
         self._on_shortened: Final = on_shortened
         self._retired: list[ConsumeQueue | MappedFile] = []
@@ -76,10 +76,10 @@ class QueueTable:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if not 0 <= queue_id <= QUEUE_ID_MAX:
-                raise ValueError(f"{queue_id} is not a queue id")
+                raise ValueError(f"{queue_id} is not a queue id: expected 0 to {QUEUE_ID_MAX}")
             directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
             files = FileQueue(
-                self._disk, directory, self.file_size, shortened=partial(self._mark_shortened, topic, queue_id)
+                self._disk, directory, self.file_size, on_shortened=partial(self._mark_shortened, topic, queue_id)
             )
             tally = self.tallies.get(topic)
             if tally is None:
@@ -158,7 +158,7 @@ class QueueTable:
         Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
         """
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
-            raise ValueError(f"{offset} is not a queue offset")
+            raise ValueError(f"{offset} is not a queue offset: expected 0 to {QUEUE_OFFSET_MAX}")
         queue = self.get_or_create(topic, queue_id)
         if queue.files.files or not queue.min_offset == queue.end < offset:
             return False
@@ -196,7 +196,7 @@ class QueueTable:
         """Return whether the message at ``physical_offset`` is of a topic that was deleted later."""
         return physical_offset < self.deleted.get(topic, -1)
 
-    def cut_deleted(self, end: int) -> None:
+    def limit_deletions(self, end: int) -> None:
         """Limit deletions to ``end``, where the log ends now: messages behind it may be of new topics."""
         self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
 

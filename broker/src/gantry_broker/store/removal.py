@@ -1,4 +1,4 @@
-"""Deletion of the head of the log and of the queue and index files that belong to it, as retention has planned.
+"""Deletion of the oldest files of the log, and of the queue and index files that belong to them, as retention planned.
 
     helper thread   describe   the age of the oldest files
     loop            (the plan)
@@ -6,12 +6,12 @@
     loop            retire     min_offset of the queues and min_physical move; the files leave their lists
     helper thread   unlink     log files, then queue files, then index files, oldest first, each name durably
 
-The order is essential. Reads run in the loop's thread, so each sees all of a removal or nothing: an offset that is gone
-is answered with the one to continue from. Log files are unlinked first: what a crash leaves undone after that is
-derived, and the next start trims queues to the beginning of the log. Before the first file is unlinked, the checkpoint
-durably records the new beginning of the log, so that a deletion is never taken for a loss. Each unlink is durable
-before the next one, so that a power loss leaves no gap. A file that cannot be unlinked stays first in line. Before all
-of this a queue that has no message left is made durable: nothing else has its next offset.
+The order is essential. Reads run in the loop's thread, so each sees all of a removal or nothing: a read at a deleted
+offset is answered with the first offset that exists. Log files are unlinked first: what a crash leaves undone after
+that is derived, and the next start trims queues to the beginning of the log. Before the first file is unlinked, the
+checkpoint durably records the new beginning of the log, so that a deletion is never taken for a loss. Each unlink is
+durable before the next one, so that a power loss leaves no gap. A file that cannot be unlinked stays first in line.
+Before all of this a queue that has no message left is made durable: only its files hold its next offset.
 
 Open files: a log file is closed by the thread that unlinks it, because no thread touches a file that ends at or before
 ``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
@@ -63,8 +63,8 @@ Trims = Mapping[ConsumeQueue, int]
 
 
 @final
-class HeadRemoval:
-    """Deletes the head of one store. One round at a time; each method documents which thread may call it."""
+class OldestFilesRemoval:
+    """Deletes the oldest files of one store, one round at a time. Each method documents which thread may call it."""
 
     def __init__(
         self,
@@ -72,22 +72,22 @@ class HeadRemoval:
         dispatcher: Dispatcher,
         queues: QueueTable,
         index: KeyIndex | None,
-        retired: Callable[[], None],
-        failed: Callable[[str, OSError], object],
+        on_retired: Callable[[], None],
+        on_failed: Callable[[str, OSError], object],
         raise_begin: Callable[[int], bool] = lambda begin: True,
     ) -> None:
         """Create the remover.
 
         ``raise_begin`` durably records the new beginning of the log before a file is unlinked: otherwise the deletion
-        would be taken for a loss. ``retired`` is called when files wait for ``gantry-point`` to close them, ``failed``
-        after a failed sync.
+        would be taken for a loss. ``on_retired`` is called when files wait for ``gantry-point`` to close them,
+        ``on_failed`` after a failed sync.
         """
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
         self._index: Final = index
-        self._on_retired: Final = retired
-        self._on_failed: Final = failed
+        self._on_retired: Final = on_retired
+        self._on_failed: Final = on_failed
         self._raise_begin: Final = raise_begin
         self._error: OSError | None = None
         self._newest_ms: dict[int, int] = {}
@@ -99,7 +99,7 @@ class HeadRemoval:
         self._index_files: Final[deque[IndexFile]] = deque()
 
     def __repr__(self) -> str:
-        return f"<HeadRemoval {self._log!r} waiting={self.waiting_count}>"
+        return f"<OldestFilesRemoval {self._log!r} waiting={self.waiting_count}>"
 
     @property
     def waiting_count(self) -> int:
@@ -195,7 +195,7 @@ class HeadRemoval:
                 self._log_files.popleft().close()
                 is_recorded = is_recorded or self._record_begin(begin)
                 crash_points.hit(crash_points.MID_UNLINK)
-        is_flush_needed = bool(self._queue_files or self._index_files)
+        has_files_to_close = bool(self._queue_files or self._index_files)
         while self._queue_files:
             files, file = self._queue_files[0]
             files.unlink(file)
@@ -204,7 +204,7 @@ class HeadRemoval:
             assert self._index is not None, "without an index it has no files"
             self._index.unlink(self._index_files[0])
             self._index_files.popleft()
-        if is_flush_needed:
+        if has_files_to_close:
             self._on_retired()
 
     def _record_begin(self, begin: int) -> bool:

@@ -48,8 +48,8 @@ class Reason(Enum):
     EXPIRED_MANUAL = "expired, and an administrator asked"
     FORCED = "consumed by every group, and the disk is above diskSpaceCleanForciblyRatio"
     FORCED_UNCONSUMED = "the disk is above diskSpaceCleanForciblyRatio, and deleteUnconsumed is set"
-    HELD_UNCONSUMED = "the oldest file holds a message that was not consumed"
-    HELD_CURRENT = "every file is in use: the current one, or not flushed yet"
+    BLOCKED_UNCONSUMED = "the oldest file holds a message that was not consumed"
+    BLOCKED_CURRENT = "every file is in use: the current one, or not flushed yet"
 
 
 class LogFileFacts(NamedTuple):
@@ -155,7 +155,7 @@ def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> Retent
         if min(excess_count, allowed) > count:
             count, reason = min(excess_count, allowed), forced
         if excess_count > count:
-            blocked_reason = Reason.HELD_UNCONSUMED if allowed < len(removable) else Reason.HELD_CURRENT
+            blocked_reason = Reason.BLOCKED_UNCONSUMED if allowed < len(removable) else Reason.BLOCKED_CURRENT
     count = min(count, FILES_PER_ROUND_MAX)
     begin = facts.files[0].base_offset if facts.files else 0
     return RetentionPlan(

@@ -42,7 +42,7 @@ class Worker:
             self._wake.set()
 
     def clear_wake(self) -> None:
-        """Clear all wake-ups until now, when the present round covers them. Called by ``step``."""
+        """Forget earlier calls of ``wake``, because the present round covers them. Called by ``step``."""
         self._wake.clear()
 
     def pause(self, seconds: float) -> None:

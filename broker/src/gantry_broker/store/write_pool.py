@@ -3,10 +3,11 @@
     free --borrow--> attached to a log file --committed to its end--> returned --voided, zeroed--> free
 
 ``borrow`` returns a buffer at once or none, and never waits. An empty pool means that the disk is slower than the
-producers, which get an error then; it drains by itself. Buffers are reused in place, over restarts, too: there may be
-no memory for a new piece beside an old one.
+producers, which get an error then; buffers become free again as the disk catches up. Buffers are reused in place, over
+restarts, too: there may be no memory for a new piece beside an old one.
 
-Buffers of crashed processes are given to recovery by ``found`` before anything is borrowed, and are voided afterwards.
+Buffers of crashed processes are given to recovery by ``find_left`` before anything is borrowed, and are voided
+afterwards.
 """
 
 from __future__ import annotations
@@ -104,14 +105,14 @@ class WritePool:
     def __len__(self) -> int:
         return len(self._buffers)
 
-    def found(self) -> list[WriteBuffer]:
+    def find_left(self) -> list[WriteBuffer]:
         """Return the live buffers that an earlier process has left, in the order of their files."""
         live = (buffer for buffer in self._buffers if buffer.state is BufferState.LIVE)
         return sorted(live, key=lambda buffer: (buffer.base_offset, buffer.piece.name))
 
-    def void_found(self) -> None:
-        """Void all buffers that were found, after recovery."""
-        for buffer in self.found():
+    def void_left(self) -> None:
+        """Void all buffers that an earlier process has left, after recovery."""
+        for buffer in self.find_left():
             buffer.void()
 
     def prepare(self, identity: StoreIdentity) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, VOLUME_LOCK
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
-from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, whole_records
+from gantry_broker.store.replay import ExpectedHeader, FoundBuffer, find_first_buffered, scan_buffered_records
 from gantry_broker.store.write_buffer import BufferState, read_committed, read_header, read_state
 
 
@@ -92,9 +92,9 @@ def read_live_buffers(disk: ReadingDisk, directory: BufferDirectory) -> list[Fou
     return found
 
 
-def expected_header(facts: StoreFacts) -> Expected:
+def expected_header(facts: StoreFacts) -> ExpectedHeader:
     """Return the header values that a write buffer must have to be replayed."""
-    return Expected.of(facts.identity, facts.log[0].size if facts.log else 0, is_clean=facts.is_clean)
+    return ExpectedHeader.of(facts.identity, facts.log[0].size if facts.log else 0, is_clean=facts.is_clean)
 
 
 def find_unbuffered_end(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path: str | None = None) -> int:
@@ -104,7 +104,9 @@ def find_unbuffered_end(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path
         return facts.written_end(boot_id)
     if directory.fault:
         return 0
-    return min(facts.written_end(boot_id), buffered_from(read_live_buffers(disk, directory), expected_header(facts)))
+    return min(
+        facts.written_end(boot_id), find_first_buffered(read_live_buffers(disk, directory), expected_header(facts))
+    )
 
 
 def map_file(disk: ReadingDisk, path: str) -> memoryview:
@@ -128,10 +130,10 @@ def _summarize_buffer(disk: ReadingDisk, path: str, store: str) -> BufferSummary
         return BufferSummary(name=name, bytes=len(view), state=state.name.lower())
     buffer = FoundBuffer.of(name, header, view[header.header_bytes :][: header.file_size])
     committed = min(max(read_committed(view), header.start), buffer.end_offset)
-    stop, records = whole_records(buffer, committed)
+    stop, records = scan_buffered_records(buffer, committed)
     if not records:
         # The committed end in the header is a hint only: it may be wrong, or inside of a record for a moment.
-        stop, _ = whole_records(buffer, header.start)
+        stop, _ = scan_buffered_records(buffer, header.start)
     return BufferSummary(
         name=name,
         bytes=len(view),

@@ -85,7 +85,7 @@ class LogReader:
         self.unreadable: Final[list[tuple[int, int]]] = []
         """Half-open ranges of the log that the disk cannot read, in the order in which they were found."""
         self._disk: Final = disk
-        self._ours_from: Final = ownership_at
+        self._ownership_at: Final = ownership_at
         self._buffer = memoryview(bytearray(WINDOW_BYTES))
         self._scratch = memoryview(bytearray(SEARCH_BYTES + SEARCH_OVERLAP))
         self._file: ReadingFile | None = None
@@ -117,10 +117,10 @@ class LogReader:
         file_end = segment.end_offset
         base = window_end = offset
         view = self._buffer[:0]
-        is_ours, ours_end = self._ours_from(offset)
+        is_ours, ours_end = self._ownership_at(offset)
         while offset < end and offset < file_end:
             if offset >= ours_end:
-                is_ours, ours_end = self._ours_from(offset)
+                is_ours, ours_end = self._ownership_at(offset)
             if window_end < file_end and window_end - offset < BLANK_BYTES:
                 base, view = offset, self._load(segment, offset, BLANK_BYTES)
                 window_end = base + len(view)
@@ -171,7 +171,7 @@ class LogReader:
         if magic in _MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
             return FoundRecord(RecordCheck(RecordFault.LENGTH), memoryview(head))
         data = self._read(segment, offset, size) if magic in _MAGICS and size > len(head) else head
-        is_ours = verify_seal and self._ours_from(offset).is_ours
+        is_ours = verify_seal and self._ownership_at(offset).is_ours
         check = _check(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
         return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
 
