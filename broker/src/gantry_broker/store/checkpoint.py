@@ -125,7 +125,7 @@ class Checkpoint:
         too low, and the next start reports the deleted range as lost.
         """
         with self._lock:
-            written = self._written or CheckpointContent()  # There is none if the disk was too full to write one.
+            written = self._written or CheckpointContent()  # Nothing was written if the disk was full.
             if written.begin is not None and written.begin >= begin:
                 return True
             try:

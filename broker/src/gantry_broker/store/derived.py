@@ -128,7 +128,7 @@ class DerivedFiles:
         except OSError as exc:
             if not is_disk_full(exc):
                 raise
-            self._remove_untrusted()  # This makes room.
+            self._remove_untrusted()  # Removing the files makes room for the point.
             try:
                 self._point_file.write(reduced_point)
             except OSError as again:
@@ -274,5 +274,5 @@ class DerivedFiles:
                 if queue.end < end and not queue.files.files:
                     queue.start_at(end)
                 elif queue.end < end and is_trusted:
-                    with suppress(StoreFull):  # Then the offset is kept only as long as this process runs.
+                    with suppress(StoreFull):  # On a full disk the offset is kept only as long as this process runs.
                         queue.fill_to(end, point.through - 1)
