@@ -169,7 +169,7 @@ async def test_stream_waits_until_a_damaged_record_is_healed() -> None:
         late = make_world(2)
         store = SlaveStore(late.store)
         facts = SlaveFacts("c", "b", 2, late.store.identity.uuid, TINY.mapped_file_size_commit_log, 0, True, "")
-        both.master.store.guard.damage.on_resolved.append(both.server.appended)
+        both.master.store.guard.damage.on_resolved.append(both.server.feed_streams)
         follower = Follower(store, lambda: facts, ("127.0.0.1", both.server.port))
         task = asyncio.ensure_future(follower.run())
         try:

@@ -39,7 +39,10 @@ class Master:
         self.acks: list[int] = []
         self.is_master = True
         self.server = ReplicationServer(
-            self.facts, StoreLog(self.world.store), self.slaves, on_acks=lambda: self.acks.append(self.slaves.acked())
+            self.facts,
+            StoreLog(self.world.store),
+            self.slaves,
+            on_acks=lambda: self.acks.append(self.slaves.acked_offset()),
         )
 
     def facts(self) -> MasterFacts | None:
@@ -48,7 +51,7 @@ class Master:
 
     def send(self, count: int) -> None:
         self.world.send("orders", count)
-        self.server.appended()
+        self.server.feed_streams()
 
     @property
     def wrote(self) -> int:
@@ -96,28 +99,28 @@ async def test_appended_message_is_replicated_and_acknowledged() -> None:
     async with master() as one:
         one.send(50)
         async with following(1, one.server.port) as slave:
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
             for _ in range(20):
                 one.send(10)
                 await asyncio.sleep(0)
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
             await wait_until(lambda: slave.world.bodies() == one.world.bodies())
 
             assert one.acks == sorted(one.acks)
             assert slave.follower.is_streaming
-        await wait_until(lambda: one.slaves.acked() == -1)
+        await wait_until(lambda: one.slaves.acked_offset() == -1)
 
 
 async def test_slave_reconnects_after_disconnect() -> None:
     """It continues where its log ends."""
     async with master() as one, following(1, one.server.port) as slave:
         one.send(20)
-        await wait_until(lambda: one.slaves.acked() == one.wrote)
+        await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
         for _ in range(3):
             one.server.disconnect("a test")
             await wait_until(lambda: len(one.slaves) == 0)
             one.send(20)
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
 
         assert slave.world.store.log.wrote == one.wrote
         assert len(one.server.streams) == 1
@@ -140,9 +143,9 @@ async def test_slave_that_reads_nothing_does_not_delay_others() -> None:
         body = bytes(8_000)
         while one.wrote < 12 << 20:
             one.world.append([one.world.draft("orders", 0, body=body) for _ in range(50)])
-            one.server.appended()
+            one.server.feed_streams()
             await asyncio.sleep(0)
-        await wait_until(lambda: one.slaves.acked() == one.wrote)
+        await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
 
         behind = next(stream for stream in one.server.streams if stream.session and stream.session.sent < one.wrote)
         assert behind._transport is not None and behind._transport.get_write_buffer_size() <= 6 << 20
@@ -183,7 +186,7 @@ async def test_broker_that_is_not_master_refuses_slaves() -> None:
             assert not one.server.streams
             one.is_master = True
             one.send(5)
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
             assert slave.follower.trouble is None
 
 

@@ -92,8 +92,8 @@ STORE: Final = (
     Fault(
         "shown before committed",
         "broker/src/gantry_broker/store/positions.py",
-        "return _and_acked(positions.wrote if is_crash_safe else positions.committed, positions)",
-        "return _and_acked(positions.wrote, positions)",
+        "return _limit_to_acked(positions.wrote if is_crash_safe else positions.committed, positions)",
+        "return _limit_to_acked(positions.wrote, positions)",
         "A consumer never sees a message that a crash of the process takes back.",
     ),
 )

@@ -153,7 +153,7 @@ async def test_write_pool_is_on_the_page(tmp_path: Path) -> None:
 async def test_recovery_progress_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """During recovery the page shows the progress, and its heartbeat continues, however long one step takes."""
     monkeypatch.setattr(scan_dispatcher, "PROGRESS_RECORDS", 10)
-    monkeypatch.setattr(recovery, "STRETCH_BYTES", 1000)
+    monkeypatch.setattr(recovery, "READ_AHEAD_BYTES", 1000)
     async with running_broker(tmp_path) as filled, dialogue(filled) as client:
         for _ in range(40):
             await client.send_ok(b"x" * 100)

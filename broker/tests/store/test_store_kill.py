@@ -213,7 +213,7 @@ def test_slave_continues_past_damage_that_its_start_skipped(
     world.kill()
     world.overwrite(newest(world), start, b"\xff" * 8)
     store = world.make_store()
-    store.open(is_flushing=False, is_tail_hidden=True)
+    store.open(is_flushing=False, is_unconfirmed_hidden=True)
     world.adopt(store)
 
     if not is_whole_known:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.ha.data_completeness import DataCompleteness
-from gantry_broker.store.checkpoint import CheckpointFacts, encode_checkpoint
+from gantry_broker.store.checkpoint import CheckpointContent, encode_checkpoint
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
 
@@ -85,7 +85,7 @@ def test_store_of_rocketmq_has_no_missing_files(world: StoreWorld, caplog: pytes
     """It has a checkpoint without a seal, and none of our files."""
     world.close()
     remove(world, *OURS)
-    facts = encode_checkpoint(CheckpointFacts(1, 2, 3, 4, 5))
+    facts = encode_checkpoint(CheckpointContent(1, 2, 3, 4, 5))
     world.disk.write_file(world.path("checkpoint"), facts[:256] + bytes(4096 - 256))
 
     world.open()

@@ -61,7 +61,7 @@ class RecoveryFindings(NamedTuple):
     """Whether bytes in the middle of the log have changed: following a master does not repair them."""
 
     has_holes: bool = False
-    """Whether the log lacks its head or files in the middle: following a master does not restore them."""
+    """Whether the log lacks its first files or files in the middle: following a master does not restore them."""
 
 
 def recovery_findings(report: RecoveryReport) -> RecoveryFindings:
@@ -89,15 +89,17 @@ def decide_completeness(last: CompletenessRecord | None, found: RecoveryFindings
 
 @final
 class DataCompleteness:
-    """The record of completeness on the disk. Owned by the holder of the store's lock.
+    """The record of completeness on the disk.
 
-    Every method waits for the disk; only ``is_whole`` is read at any time.
+    Used by one thread at a time, and only by the process that holds the store's lock. Every method waits for the disk;
+    only ``is_whole`` is read at any time.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str, *, scope: str = "", broker: str = "") -> None:
-        """``machine`` is the boot id, empty where the kernel gives none.
+        """Create an empty record. ``machine`` is the boot id, empty where the kernel reports none.
 
-        ``scope`` is the scope of its memory, such as a pod; ``broker`` is the cluster and the name of this start.
+        ``scope`` names what keeps the machine's memory alive, such as a pod; ``broker`` is the cluster and the name of
+        the broker that starts.
         """
         self.is_whole: bool | None = None
         self._is_corrupt = self._has_holes = False

@@ -98,7 +98,7 @@ class RecordAssembler:
     """Assembles the bytes of one stream into whole records."""
 
     def __init__(self, offset: int, file_bytes: int, start: bytes = b"") -> None:
-        """``start`` is the known beginning of the log at ``offset``, which the stream does not contain."""
+        """Create an assembler. ``start`` is the known bytes of the log at ``offset``, which the stream lacks."""
         self.offset = offset
         """Offset of the first byte that was not returned yet."""
 

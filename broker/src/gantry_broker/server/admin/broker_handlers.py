@@ -123,7 +123,7 @@ class BrokerHandlers:
         if mode not in READ_MODES:
             expected = "expected 0 (read ahead) or 1 (no read-ahead)"
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{READ_MODE_FIELD}: {mode[:64]!r}, {expected}")
-        self._core.store.log.files.read_in_order(READ_MODES[mode])
+        self._core.store.log.files.set_read_ahead(READ_MODES[mode])
         log.info("commit log read mode changed", extra={"is_read_ahead": READ_MODES[mode]})
         return command.reply(remark=f"set commitlog readahead mode success, mode: {mode}")
 

@@ -356,7 +356,7 @@ class Roles:
             if store.losses.record.missing:
                 await asyncio.to_thread(store.losses.forget_missing_end)
             if not store.losses.record.missing:
-                is_anew, is_accepted = store.is_restarted, self._is_loss_accepted
+                is_anew, is_accepted = store.is_log_discarded, self._is_loss_accepted
                 await asyncio.to_thread(
                     self.completeness.record_caught_up, is_copied_anew=is_anew, is_loss_accepted=is_accepted
                 )

@@ -23,7 +23,7 @@ from gantry_broker.store.inspect.buffers import (
 )
 from gantry_broker.store.inspect.config_tables import read_config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, find_missing_ranges, find_refusal, plan_next_start, read_facts
-from gantry_broker.store.inspect.log_reader import LogReader, decode_facts
+from gantry_broker.store.inspect.log_reader import LogReader, decode_record_fields
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.loss import LostRange, missing_bytes
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
@@ -69,7 +69,7 @@ class RepairPlan:
 
     cut_bytes: int = 0
     cut_records: int = 0
-    """Number of whole records in the tail that would be cut off."""
+    """Number of whole records behind the end of the log, in the torn tail that would be cut off."""
 
     rotten: list[tuple[int, int]] = field(default_factory=list)
     """Half-open damaged ranges that would be reported and skipped."""
@@ -193,7 +193,7 @@ class RepairPlanner:
         if not (facts.is_clean and not start.is_full and result.end == start.start):
             cut_bytes = self._reader.find_used_end(end, facts.files_end) - end
         derived = DerivedPlanner(self._disk, facts, self._reader, start)
-        is_index_rebuilt, queues_rebuilt = derived.is_index_rebuilt(), derived.queues_rebuilt()
+        is_index_rebuilt, queues_rebuilt = derived.must_rebuild_index(), derived.find_queues_to_rebuild()
         if not start.is_full and (queues_rebuilt or is_index_rebuilt):
             rotten = sorted(rotten + self._damage_before(start.start))
             read_bytes += start.start - facts.log_start
@@ -215,7 +215,7 @@ class RepairPlanner:
         """Scan the log as a start does, which creates a filler where a file is missing between two others."""
         facts, damaged = self._facts, []
         self._read_from = start.start
-        files = self._mapped(start.start, facts.files_end)
+        files = self._map_files(start.start, facts.files_end)
         result = ScanResult(end=start.start)
         for number, file in enumerate(files):
             if number and file.base_offset == files[number - 1].end_offset:
@@ -223,14 +223,14 @@ class RepairPlanner:
             after = next((at for at, one in enumerate(files[number + 1 :], number + 1)
                           if one.base_offset != files[at - 1].end_offset), len(files))  # fmt: skip
             begin = max(start.start, file.base_offset)
-            result = scan_log(files[number:after], begin, start.whole_mark, self._found, seals=facts.ownership_at)
+            result = scan_log(files[number:after], begin, start.complete_mark, self._found, seals=facts.ownership_at)
             damaged += result.damaged
             if result.end < files[after - 1].end_offset:
                 break
         result.damaged = damaged
         return result
 
-    def _mapped(self, start: int, end: int) -> tuple[MappedSegment, ...]:
+    def _map_files(self, start: int, end: int) -> tuple[MappedSegment, ...]:
         files: list[MappedSegment] = []
         for segment in self._facts.log:
             if segment.end_offset > start and segment.base_offset < end:
@@ -240,7 +240,7 @@ class RepairPlanner:
     def _damage_before(self, start: int) -> list[tuple[int, int]]:
         """Return the damage before ``start``, which is read, too, when a queue or the index must be rebuilt."""
         facts = self._facts
-        before = self._mapped(facts.log_start, start)
+        before = self._map_files(facts.log_start, start)
         return scan_log(before, facts.log_start, start, self._count, seals=facts.ownership_at).damaged
 
     def _count(self, _view: memoryview, _position: int, _physical: int, _size: int) -> None:
@@ -253,7 +253,7 @@ class RepairPlanner:
         if self._records % PROGRESS_RECORDS == 0:
             start = self._read_from
             self._progress(physical - start, self._facts.files_end - start)
-        record = decode_facts(view, position, size)
+        record = decode_record_fields(view, position, size)
         if record.is_queued and physical >= self._deleted.get(record.topic, -1):
             queue = (record.topic, record.queue_id)
             self._units[queue] = self._units.get(queue, 0) + 1
