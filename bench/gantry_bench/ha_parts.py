@@ -20,7 +20,7 @@ from gantry_bench.ha_table import relay_figures, table_figures, table_goals
 from gantry_bench.measurement import Goal
 
 PartName = Literal["table", "producer", "memory", "slow"]
-UNPINNED = "No process is tied to a core, so that brokers of several threads are not held to one."
+UNPINNED = "Processes are not pinned to cores, so that brokers can use several threads."
 
 
 class HaOutcome(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class HaParts:
 
     def _buffers(self) -> str:
         medium = self._runner.medium
-        return f"With the buffer on, {self._scale.buffers_count} buffers of a log file each: ours on {medium}"
+        return f"With the buffer on, {self._scale.buffers_count} buffers of a log file each: Gantry's on {medium}"
 
     def _missing(self) -> list[str]:
         return [f"Without Apache RocketMQ: {self._without}."] if self._without else []
@@ -68,9 +68,9 @@ class HaParts:
         """Measure every setup and the relay."""
         runs, relay = self._runner.table()
         cells, relayed = summarise_cells(runs), summarise_cells(relay)
-        apache = "." if self._without else ", Apache RocketMQ's 5.3.3 in direct memory; its brokers have -Xmx1g."
+        apache = "." if self._without else ", Apache RocketMQ 5.3.3's in direct memory; its brokers have -Xmx1g."
         conditions = [
-            f"{self._conditions(self._scale.repetitions, 'both systems')} A slave is attached in every cell. "
+            f"{self._conditions(self._scale.repetitions, 'both systems')} A slave is connected in every cell. "
             f"Before the first run each master gets {self._scale.first_load_ms / 1000:g} s of load. "
             f"{self._buffers()}{apache} Synchronous replication is `inSyncReplicas=2`. {_others(cells)}",
             *self._missing(),
@@ -87,7 +87,7 @@ class HaParts:
         conditions = [
             f"The benchmark producer of RocketMQ's examples, messages of {BODY_BYTES} bytes, each thread one send at a "
             "time; one run for each cell, both systems in turn; the rate of the ten seconds before the last report. It "
-            "counts answers 10, 11 and 12 as sent; refused is what its client wrote down, sent again or not. "
+            "counts answers 10, 11 and 12 as sent; refused are the errors in its client's log, also of retries. "
             f"{self._buffers()}, Apache's in direct memory; its brokers have -Xmx1g. {UNPINNED}"
         ]
         errors = sum(run.failed for run in runs if run.system == "Gantry")
@@ -100,11 +100,11 @@ class HaParts:
         runs = self._runner.memory()
         room = 2 * self._scale.segment_bytes // MEBIBYTE
         conditions = [
-            f"{self._conditions(self._scale.memory_repetitions, 'the groups')} Master and slave are each in a control "
-            f"group of their own. A group cannot count page cache apart, so to 256 MiB and 4 GiB come {room} MiB for "
-            "mapped log files and queues, the same in both; what a broker held of its own, sampled after each run, "
-            f"stands beside. {self._buffers()}; huge pages are in no group's count, and tmpfs is given room. Limit "
-            "met: how often the kernel dropped page cache to stay within the limit."
+            f"{self._conditions(self._scale.memory_repetitions, 'the groups')} Master and slave have one control "
+            f"group each. A group cannot exclude page cache, so the limits of 256 MiB and 4 GiB are increased by "
+            f"{room} MiB for mapped log files and queues. A broker's own memory is sampled after each run. "
+            f"{self._buffers()}; huge pages are not counted, and the limit includes room for tmpfs. Limit met: how "
+            "often the kernel dropped page cache to stay within the limit."
         ]
         errors = sum(
             _errors(summarise_cells([one.run for one in runs if one.group == group])) for group in _groups(runs)
@@ -117,9 +117,9 @@ class HaParts:
         cells = summarise_slow(runs)
         conditions = [
             f"{self._conditions(self._scale.slow_repetitions, 'with and without the delay')} SYNC_MASTER with one "
-            "slave behind a proxy that holds every ack for so long, in order, any number at once, and is there without "
-            "a delay as well. Pulls of 32 stored messages, one at a time, 4 ms after the answer of the one before. "
-            f"{self._buffers()}; with the slow disk none."
+            "slave behind a proxy that delays every ack by this time, in order and without a limit of bandwidth; runs "
+            "without a delay use the proxy, too. Pulls of 32 stored messages, one at a time, 4 ms after the previous "
+            f"answer. {self._buffers()}; with the slow disk none."
         ]
         errors = sum(cell.errors + cell.pulls_refused for cell in cells)
         return HaOutcome([slow_figures(cells, conditions)], slow_goals(cells), runs, [], errors)

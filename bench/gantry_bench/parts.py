@@ -30,8 +30,8 @@ PartName = Literal["tail", "sync", "recovery", "rss"]
 ROOM_FOR_HEADERS_BYTES = 16 * MEBIBYTE
 UNFLUSHED_BYTES_MAX = 512 * MEBIBYTE
 ANONYMOUS_NOTE = (
-    "With anonymous memory the call does less: what consumers may not see yet gets its queue and index entries later, "
-    "behind the commit, so its excess can be negative."
+    "With anonymous memory the call does less: queue and index entries are written later, after the commit. So its "
+    "excess can be negative."
 )
 
 
@@ -136,8 +136,8 @@ class Parts:
                 cells += run_recovery(plan, report_progress=self._prefixed(f"recovery, {size:,} bytes"))
         conditions = [
             f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
-            "each, after `kill -9`. A recovery point comes every 10 s. Reading means checking every byte and writing "
-            f"queues and index again, and ends with everything on the disk. {others_text(others.cores)}"
+            "each, after `kill -9`. A recovery point is written every 10 s. Reading includes verifying every byte, "
+            f"rebuilding queues and index, and syncing everything. {others_text(others.cores)}"
         ]
         return Outcome(recovery_figures(cells, conditions), [], cells, others.cores)
 
@@ -154,8 +154,8 @@ class Parts:
             )  # fmt: skip
         conditions = [
             f"Log files of {scale.resident_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers, one "
-            f"connection, 64 messages of {BODY_BYTES} bytes under way, {seconds:g} s. Own memory is all that is "
-            f"resident but the store's mapped files and the buffers. {others_text(others.cores)}",
+            f"connection, 64 messages of {BODY_BYTES} bytes in flight, {seconds:g} s. Own memory is the resident "
+            f"memory without the store's mapped files and the buffers. {others_text(others.cores)}",
             *missing_text(media),
         ]
         return Outcome(resident_figures(cells, conditions), [], cells, others.cores)
