@@ -111,7 +111,7 @@ def test_hibernated_group_wakes_up_with_all_messages(namespaces: NamespaceFactor
         assert condition_of(group, "Ready") == ("False", "Hibernated")
         assert claim_ids(group) == claims
         asleep.append(group.record())
-        assert asleep[0]["epoch"] > before and asleep[0]["reigns"][-1]["epoch"] == before, (
+        assert asleep[0]["epoch"] > before and asleep[0]["terms"][-1]["epoch"] == before, (
             "reserved, but without a master yet"
         )
         group.annotate(HIBERNATE, None)

@@ -134,7 +134,7 @@ def _log_options(group: argparse._ArgumentGroup) -> None:
 def _group_options(group: argparse._ArgumentGroup) -> None:
     defaults = HealthSettings()
     for name, default, text in (
-        ("--stale-after", defaults.stale_ms, "time without a publication until the broker counts as standing still"),
+        ("--stale-after", defaults.stale_ms, "time without a publication until the broker counts as stalled"),
         ("--down-after", defaults.down_after_ms, "time of failing checks until a broker is not ready"),
         ("--up-after", defaults.up_after_ms, "time of passing checks until a broker is ready"),
     ):

@@ -85,7 +85,9 @@ class BrokerCollector(Collector):
     def _health(self) -> Iterator[Metric]:
         loop_state, verdict = self._sidecar.broker.loop_state(), self._sidecar.verdict
         since = None if loop_state.since_ms is None else loop_state.since_ms / 1000
-        yield gauge("gantry_broker_moving", "Whether the event loop of the broker runs.", loop_state.state == "moving")
+        yield gauge(
+            "gantry_broker_loop_running", "Whether the event loop of the broker runs.", loop_state.state == "running"
+        )
         yield gauge("gantry_broker_ready", "Whether the broker is ready for clients, with hysteresis.", verdict.is_good)
         yield gauge("gantry_broker_heartbeat_age_seconds", "Seconds since the broker last published its state.", since)
 

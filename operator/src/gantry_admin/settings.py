@@ -164,7 +164,7 @@ class HealthSettings:
     """The conditions and the delays of readiness."""
 
     stale_ms: int = 2_000
-    """--stale-after: the broker stands still if it publishes nothing for longer; it publishes every 100 ms."""
+    """--stale-after: the broker is stalled if it publishes nothing for longer; it publishes every 100 ms."""
 
     down_after_ms: int = 3_000
     """--down-after: how long a ready broker must fail the checks before it is not ready; a second of load is normal."""

@@ -221,7 +221,7 @@ class Sidecar:
         watch = self.broker.watch
         now_ns = watch.now_ns()
         state = self.broker.link.role_report.fresh_status(now_ns)
-        following = Following(lag_bytes=self.lag_bytes(), still_ms=watch.history.still_ms(now_ns))
+        following = Following(lag_bytes=self.lag_bytes(), idle_ms=watch.history.idle_ms(now_ns))
         self._verdict = ready(observation, state, following, now_ns, self.settings.health)
         self._health.feed(self._verdict, now_ns)
 

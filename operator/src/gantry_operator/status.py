@@ -188,7 +188,7 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
         lag=_lag(spec, shard, ledger) if is_led else "unknown",
         durability=DurabilityStatus(
             at_risk=ledger.risk(Fault.MACHINE).band if is_led else "unknown",
-            bound=ledger.bound,
+            bottleneck=ledger.bottleneck,
             is_met=is_led and check_durability(ledger, spec).is_allowed,
             observed_at=now,
         ),

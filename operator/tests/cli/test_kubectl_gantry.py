@@ -373,7 +373,7 @@ def test_cluster_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path)
 
     assert result.exit_code == 0 and str(file) in result.stdout, result.output
     found = packed(file)
-    assert {"group.yaml", "look.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
+    assert {"group.yaml", "status.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
             "objects/leases/orders-0.yaml", "operator/pods/gantry-operator-1.yaml", "nodes/machine-1.yaml",
             "operator/logs/gantry-operator-1/operator.log"} <= set(found)  # fmt: skip
     for pod in PODS:

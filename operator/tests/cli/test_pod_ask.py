@@ -95,6 +95,6 @@ def test_sidecar_with_certificates_is_asked_over_tls(tmp_path: Path) -> None:
     with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *tokens, *tls) as child:
         answer = query_sidecar(f"http://{child.address}", "/v1/status", tmp_path / "tokens/read-tokens")
 
-    assert (answer.status, json.loads(answer.body)["loop_state"]["state"]) == (200, "moving")
+    assert (answer.status, json.loads(answer.body)["loop_state"]["state"]) == (200, "running")
     gone = query_sidecar(f"http://{child.address}", "/v1/status", tmp_path / "tokens/read-tokens")
     assert gone.status == 0 and "the sidecar does not answer" in gone.reason

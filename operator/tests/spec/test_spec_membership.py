@@ -83,7 +83,7 @@ def test_a_role_does_not_move_while_the_lease_cannot_be_read() -> None:
 
 def empty(number: int, **other: Any) -> Any:
     """Return a member with an empty store and without a role."""
-    nothing: dict[str, Any] = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master": "", "heard_ms": None}
+    nothing: dict[str, Any] = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master": "", "heartbeat_age_ms": None}
     return member_of(number, report_of(number, wrote=0, role=Role.UNASSIGNED, **nothing), **other)
 
 

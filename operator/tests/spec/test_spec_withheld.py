@@ -85,7 +85,7 @@ def test_slaves_of_a_fenced_shard_follow() -> None:
 def test_conditions_show_a_fence_only_when_it_is_effective() -> None:
     """The condition is false until no member can take sends."""
     result = decide(spec_with(), observed(fenced(healthy())), NOW_MS)
-    assert (result.condition("Fenced").is_so, result.condition("Fenced").reason) == (False, "StillOpen")
+    assert (result.condition("Fenced").is_so, result.condition("Fenced").reason) == (False, "SendsNotRefused")
 
     result = decide(spec_with(), observed(fenced(drained(healthy()))), NOW_MS)
     assert (result.condition("Fenced").is_so, result.condition("Fenced").message) == (True, "shards [0]")

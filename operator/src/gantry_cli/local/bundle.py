@@ -27,7 +27,7 @@ LOG_BYTES_MAX: Final = 1 << 20
 SIDECAR_TIMEOUT_S: Final = 15.0
 TRIES: Final = 4
 TRY_AGAIN_S: Final = 1.0
-RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json", "words.json", "decision.json")
+RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "holds.json", "last-reports.json", "decision.json")
 
 
 def write_local_bundle(data: Path, file: Path | None) -> None:

@@ -55,7 +55,7 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     behind_bytes: int | None = None
     """How many bytes its master has written beyond it."""
     is_draining: bool = False
-    trouble: str = ""
+    problem: str = ""
     missing_bytes: int = 0
     """How many bytes of its log were on its disk and are gone."""
     damaged_bytes: int = 0
@@ -182,7 +182,7 @@ def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Ite
 
 def _row(member: LocalMemberStatus) -> tuple[str, ...]:
     role = (member.role or "no answer").lower() if member.process == "running" else member.process
-    remarks = [member.trouble] if member.trouble else []
+    remarks = [member.problem] if member.problem else []
     if member.missing_bytes:
         remarks.append(f"{bytes_text(member.missing_bytes)} of its log are missing")
     if member.damaged_bytes:

@@ -117,7 +117,7 @@ class Publisher:
             confirmed=report.confirmed,
             behind_bytes=behind_bytes,
             is_draining=report.is_draining,
-            trouble=report.trouble,
+            problem=report.problem,
             missing_bytes=report.missing_bytes,
             damaged_bytes=report.damaged_bytes,
         )

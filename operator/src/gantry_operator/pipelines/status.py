@@ -143,7 +143,7 @@ def _ready(view: View, run: LastRun) -> Decided:
     if not spec.schedule and observed.is_done:
         return ready("Done", run.message)
     if not spec.schedule and not observed.has_failed_for_good:
-        return not_ready("RunUnderWay", _waiting(observed))
+        return not_ready("RunInProgress", _waiting(observed))
     if _is_bad(view, run):
         return not_ready("RunFailed", _why(run))
     return ready("Scheduled" if spec.schedule else "Done", run.message)
@@ -156,7 +156,7 @@ def _progressing(view: View) -> Decided:
         message = f"waiting for the end of {', '.join(view.observed.outdated_pods)}: only one writer may run"
         return Decided(type="Progressing", is_so=True, reason="WaitingForOldRun", message=message)
     if view.observed.is_busy:
-        return Decided(type="Progressing", is_so=True, reason="RunUnderWay", message=_waiting(view.observed))
+        return Decided(type="Progressing", is_so=True, reason="RunInProgress", message=_waiting(view.observed))
     is_off = view.pipeline.spec.suspend
     return Decided(type="Progressing", is_so=False, reason="Suspended" if is_off else "Idle")
 
@@ -173,7 +173,7 @@ def _data_loss(view: View, run: LastRun) -> Decided:
     is_acknowledged = known.get("observedGeneration") != view.pipeline.metadata.generation
     if known.get("status") == "True" and not is_acknowledged:
         return Decided(type="DataLoss", is_so=True, reason=known["reason"], message=known.get("message", ""))
-    return Decided(type="DataLoss", is_so=False, reason="NoneSeen")
+    return Decided(type="DataLoss", is_so=False, reason="NoneObserved")
 
 
 def _degraded(view: View, run: LastRun) -> Decided:

@@ -45,19 +45,19 @@ def conditions(
     unacked = [one.shard for one in ledgers if len(one.in_sync) < one.acks_needed]
     behind = [one.shard for one in ledgers if len(one.in_sync) < spec.slaves]
     is_complete = len(mastered) == spec.shards
-    available = _condition("Available", is_complete and not unacked, "EveryShardAcknowledges", "NoMaster", without)
+    available = _condition("Available", is_complete and not unacked, "AllShardsAcknowledge", "NoMaster", without)
     if is_complete and unacked:
         available = _condition("Available", False, "", "NoInSyncSlave", unacked)
     if is_complete and (fenced or observed.is_hibernated):
         available = _condition("Available", False, "", "Fenced" if fenced else "Hibernating", fenced)
     degraded = sorted({*without, *behind})
     return (
-        _condition("Ready", is_complete and not degraded, "EverybodyInSync", "NotInSync", degraded),
+        _condition("Ready", is_complete and not degraded, "AllReplicasInSync", "NotInSync", degraded),
         available,
-        _condition("Replicating", is_complete and not behind, "EverySlaveInSync", "SlavesBehind", degraded),
+        _condition("Replicating", is_complete and not behind, "AllSlavesInSync", "SlavesBehind", degraded),
         _durability(spec, ledgers, is_complete=is_complete),
         _condition("Progressing", is_acting, "Acting", "NothingToDo", []),
-        _condition("Degraded", bool(degraded) or not is_complete, "ShardsDegraded", "AllWell", degraded),
+        _condition("Degraded", bool(degraded) or not is_complete, "ShardsDegraded", "Healthy", degraded),
         *states,
     )
 
@@ -87,7 +87,7 @@ def _requested_states(spec: Spec, views: Sequence[ShardView], observed: Observed
     fenced = [view for view in views if view.shard.is_fenced]
     still_open = [view.shard.number for view in fenced if can_take_sends(view)]
     if fenced and still_open:
-        yield _condition("Fenced", False, "", "StillOpen", still_open)
+        yield _condition("Fenced", False, "", "SendsNotRefused", still_open)
     else:
         yield _condition("Fenced", bool(fenced), "ByAnnotation", "NotFenced", [view.shard.number for view in fenced])
     if observed.is_hibernated and not has_hibernated(views, observed):

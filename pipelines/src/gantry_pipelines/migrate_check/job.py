@@ -119,7 +119,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
     ) -> tuple[int, list[dict[str, Any]]]:
         """Compare contents; return the number of compared messages, and the slices that differ."""
         pairs = [pair for one in matches for pair in one.pairs if pair.begin < pair.end]
-        whole = frozenset(one.topic for one in matches if one.is_whole)
+        whole = frozenset(one.topic for one in matches if one.is_topic_wide)
         source_ranges = ranges_of(((pair.source, pair) for pair in pairs), left, whole)
         target_ranges = ranges_of(((pair.target, pair) for pair in pairs), right, whole)
         if not source_ranges and not target_ranges:

@@ -35,7 +35,7 @@ function groups(member) {
       ["electable members", reported?.electable.join(", ") || "none"],
       ["acks needed", count(reported?.acks_needed)],
       ["may acknowledge", reported ? (reported.may_acknowledge ? "yes" : "no") : UNKNOWN],
-      reported?.trouble ? ["error", reported.trouble] : null,
+      reported?.problem ? ["error", reported.problem] : null,
     ]),
     section("Log", [
       ["range", `[${count(status.oldest)}, ${count(status.wrote)})`],
