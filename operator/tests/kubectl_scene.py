@@ -182,8 +182,8 @@ class Scene:
     # -- inside of pods ------------------------------------------------------------------------------------------------
 
     def run_inside(self, pod: str, container: str, command: list[str]) -> Outcome | None:
-        """`gantry pod ask` of a sidecar."""
-        assert container == "sidecar" and command[:3] == ["gantry", "pod", "ask"]
+        """`gantry pod get` of a sidecar."""
+        assert container == "sidecar" and command[:3] == ["gantry", "pod", "get"]
         if command[3] == "--raw":
             return Outcome(b"\x1f\x8bpacked by " + pod.encode() + bytes(range(256)))
         role = self.reported_roles.get(pod, role_of(pod))

@@ -249,9 +249,9 @@ class SidecarSettings:
     lease: LeaseSettings | None = None
     """The shard's Lease; by default none is renewed."""
 
-    wanted: Path | None = None
-    """--wanted: topics and consumer groups that the broker is to have while it is the master, as JSON; by default none
-    are created. The file may change."""
+    topics_file: Path | None = None
+    """--topics-file: topics and consumer groups that the broker is to have while it is the master, as JSON; by default
+    none are created. The file may change."""
 
     openapi: bool = False
     """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, because production needs neither."""

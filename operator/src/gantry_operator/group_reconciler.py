@@ -158,7 +158,7 @@ class GroupReconciler:
         await self._applier.grow_claims(int(group.spec.storage.size))
         kept = {shard.number for shard in facts.shards}
         if not requests.is_hibernated:
-            await self._applier.clear_asleep_annotations()
+            await self._applier.clear_hibernation_annotations()
         await self._pruner.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
         self._pruner.skip_for_new_group(self._rendered[2], document)
         await self._pruner.prune(self._rendered[2], group.metadata.uid)
