@@ -82,7 +82,7 @@ async def test_status_page_shows_the_state_of_the_broker(tmp_path: Path) -> None
         assert (status.generation, status.epoch) == (store.identity.generation, store.identity.epoch)
         assert (status.pool_medium, status.is_crash_safe) == (Medium.NONE, True)
         assert status.disk_total_bytes and status.disk_used_bytes and status.disk_total_bytes > status.disk_used_bytes
-        assert (status.connections, status.queues, status.parked_sends) == (1, 1, 0)
+        assert (status.connections, status.queues, status.held_sends) == (1, 1, 0)
         assert (status.last_error, status.is_refusing_sends) == ("", False)
         assert (reading.origin.pid, reading.origin.broker_name) == (os.getpid(), "broker-a")
         assert reading.origin.version != "unknown"

@@ -347,10 +347,10 @@ def test_tools_judge_a_killed_store_as_its_start_does() -> None:
     plan = RepairPlanner(twin, world.root, boot_id=boot_id).run()
     report = Verifier(twin, world.root, VerifyOptions(boot_id=boot_id)).run()
 
-    assert plan.rotten == [(start, stop)]
+    assert plan.damaged == [(start, stop)]
     assert plan.missing == [LostRange(before, world.sent[-1][0], LossCause.TAIL)]
     texts = [finding.text for finding in report.findings.kept]
     assert any(f"of the log at {start}" in text for text in texts)
     assert any("are lost" in text for text in texts)
     opened = world.open()
-    assert (plan.rotten, plan.missing) == (opened.damaged, opened.missing)
+    assert (plan.damaged, plan.missing) == (opened.damaged, opened.missing)

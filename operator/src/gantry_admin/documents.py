@@ -219,7 +219,7 @@ class StatusDocument(Document):
     buffer: BufferDocument | None
     disk: DiskDocument | None
     is_refusing_sends: bool | None
-    parked_sends: int | None
+    held_sends: int | None = Field(validation_alias=AliasChoices("held_sends", "parked_sends"))
     connections: int | None
     queues: int | None
     recovery_done_bytes: int | None

@@ -180,7 +180,7 @@ def resource_metrics(status: Status) -> Iterator[Metric]:
                     ("accepted", status.log_accepted_loss_bytes or 0)))  # fmt: skip
     yield gauge("gantry_sends_refused", "Whether sends are refused now.", status.is_refusing_sends)
     yield refusals(status.refused_requests)
-    yield gauge("gantry_parked_sends", "Sends that wait for the disk or a slave.", status.parked_sends)
+    yield gauge("gantry_held_sends", "Sends that wait for the disk or a slave.", status.held_sends)
     yield gauge("gantry_connections", "Connected clients.", status.connections)
     yield gauge("gantry_queues", "Queues that have messages.", status.queues)
     yield gauge("gantry_consume_queues_rebuilding", "Consume queues that are being rebuilt from the log.",

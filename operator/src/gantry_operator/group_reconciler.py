@@ -261,8 +261,8 @@ def huge_pages(spec: Spec, cache: Cache) -> Condition:
     """Return the condition whether at least one Node has enough huge pages for a broker."""
     shortage = hugepages_shortage(spec, node_facts(cache))
     if shortage is None:
-        return Condition(type="HugePagesReady", is_so=True, reason="EnoughOrNotRequested")
-    return Condition(type="HugePagesReady", is_so=False, reason="TooFew", message=shortage)
+        return Condition(type="HugePagesReady", is_true=True, reason="EnoughOrNotRequested")
+    return Condition(type="HugePagesReady", is_true=False, reason="TooFew", message=shortage)
 
 
 def _node(node: Object) -> NodeFacts:

@@ -57,6 +57,7 @@ def test_status_of_a_peer_of_an_earlier_version_is_read(former: str, present: st
     reported = document["reported_role"]
     reported["trouble"] = reported.pop("problem") or "connecting"
     document["loop_state"]["state"] = former
+    document["parked_sends"] = document.pop("held_sends")
 
     status = StatusDocument.model_validate(document)
 

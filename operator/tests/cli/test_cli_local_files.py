@@ -117,11 +117,12 @@ def test_files_of_an_earlier_version_are_read(tmp_path: Path) -> None:
 def test_status_of_a_supervisor_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     """A supervisor that was started before an upgrade keeps writing the former names."""
     member = {"name": "master-0", "shard": 0, "number": 1, "process": "running", "pid": 7, "starts": 1, "address": "",
-              "sidecar_url": "", "trouble": "connecting"}  # fmt: skip
+              "sidecar_url": "", "trouble": "connecting", "seen_ago_ms": 9}  # fmt: skip
     outlook = {"shard": 0, "candidates": [{"number": 2, "has_voice": True}]}
     document = {"at_ms": 1, "group": "g", "pid": 7, "started_at_ms": 1, "name_servers": [], "members": [member],
-                "conditions": [], "ledgers": [{"shard": 0, "observed_ms": 1, "bound": "disk"}], "decision": [],
-                "outlook": [outlook], "events": []}  # fmt: skip
+                "conditions": [{"type": "Ready", "is_so": True, "reason": "Ready", "message": ""}],
+                "ledgers": [{"shard": 0, "observed_ms": 1, "bound": "disk"}], "decision": [], "outlook": [outlook],
+                "events": []}  # fmt: skip
     (tmp_path / "decision.json").write_bytes(msgspec.json.encode(document))
 
     status = read_json_file(tmp_path / "decision.json", LocalGroupStatus, "")
@@ -129,6 +130,7 @@ def test_status_of_a_supervisor_of_an_earlier_version_is_read(tmp_path: Path) ->
     assert status is not None
     assert (status.members[0].problem, status.ledgers[0].bottleneck) == ("connecting", "disk")
     assert status.outlook[0].candidates[0].has_vote
+    assert (status.members[0].report_age_ms, status.conditions[0].is_true) == (9, True)
 
 
 def test_last_reports_of_another_boot_are_dropped(tmp_path: Path) -> None:

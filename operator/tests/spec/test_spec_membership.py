@@ -40,7 +40,7 @@ def test_a_healthy_group_is_left_alone() -> None:
     decision = decide(spec_with(), observed(healthy()), NOW_MS)
 
     assert decision.actions == ()
-    states = {one.type: one.is_so for one in decision.conditions}
+    states = {one.type: one.is_true for one in decision.conditions}
     assert states == {
         "Ready": True,
         "Available": True,
@@ -68,7 +68,7 @@ def test_a_paused_group_is_not_touched() -> None:
     group = observed(deaf(silent(healthy(), 1), 2), is_paused=True)
 
     assert waits(group) == "the group is paused"
-    assert decide(spec_with(), group, NOW_MS).condition("Paused").is_so
+    assert decide(spec_with(), group, NOW_MS).condition("Paused").is_true
 
 
 def test_a_role_does_not_move_while_the_lease_cannot_be_read() -> None:

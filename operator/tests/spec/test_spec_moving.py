@@ -275,7 +275,7 @@ def test_a_removed_shard_is_withdrawn_before_it_counts_as_empty() -> None:
         "it must deliver due messages, or it never becomes empty"
     )
     scaling_in = decide(spec_with(), observed(healthy(), emptying), NOW_MS).condition("ScalingIn")
-    assert (scaling_in.is_so, scaling_in.reason, scaling_in.message) == (
+    assert (scaling_in.is_true, scaling_in.reason, scaling_in.message) == (
         True,
         "Draining",
         "shard 1: 3 messages of 1 topics: orders",

@@ -158,7 +158,7 @@ def current_offsets(sidecar: Sidecar) -> Facts:
         "confirmed": status and status.confirmed,
         "slaves": [] if status is None else [[one.slave_id, one.received, one.flushed] for one in status.slaves],
         "at_risk": [[risk.loss.value, risk.bytes, risk.seconds] for risk in sidecar.broker.risks()],
-        "parked_sends": status and status.parked_sends,
+        "held_sends": status and status.held_sends,
         "connections": status and status.connections,
         "buffers_free": status and status.pool_buffers_free,
     }

@@ -109,7 +109,7 @@ class Publisher:
             view,
             role=str(report.role) if observed.process == "Running" else "",
             epoch=report.epoch,
-            seen_ago_ms=max(0, now_ms() - report.asked_ms),
+            report_age_ms=max(0, now_ms() - report.asked_ms),
             wrote=report.wrote,
             committed=report.committed,
             flushed=report.flushed,

@@ -47,6 +47,7 @@ from gantry_status.former_names import STATE_NAMES, with_present_names
 TOKEN_BYTES: Final = 24
 FORMER_NAMES: Final = {
     **STATE_NAMES, **LEASE_NAMES, "bound": "bottleneck", "has_voice": "has_vote", "words": "reports",
+    "is_so": "is_true", "seen_ago_ms": "report_age_ms",
 }  # fmt: skip
 """Fields of these files: the name in earlier versions, which is still read, and the present one."""
 FORMER_NAMES_DEPTH: Final = 5

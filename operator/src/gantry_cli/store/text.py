@@ -139,7 +139,7 @@ def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
     yield f"read {whole}: {bytes_text(plan.read_bytes)}, {plural(plan.records, 'record')}"
     for lost in plan.missing:
         yield f"missing, sends refused until the loss is accepted: \\[{lost.start}, {lost.end}) ({lost.cause.value})"
-    for begin, end in plan.rotten:
+    for begin, end in plan.damaged:
         yield f"skip corrupt range: \\[{begin}, {end}), {end - begin} bytes"
     if plan.buffers_fault:
         yield f"write buffers in {plan.buffers_path}: {plan.buffers_fault}"

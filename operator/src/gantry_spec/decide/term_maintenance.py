@@ -229,9 +229,9 @@ def _clear_done_request(view: ShardView) -> list[Action]:
     if request is None:
         return []
     is_over = goal is not None and goal.promotion_request == request.id
-    is_so = request.to == view.term.master and not manual_promotion.changes_electable(view)
+    is_same = request.to == view.term.master and not manual_promotion.changes_electable(view)
     is_unknown = request.to is not None and request.to not in view.expected_members
-    if is_over or is_so:
+    if is_over or is_same:
         why = f"member {view.term.master} is the master of epoch {view.term.epoch}"
     elif view.spec.failover.mode == "Disabled":
         why = "request dropped: failover.mode is Disabled"
