@@ -199,12 +199,12 @@ def test_missing_file_without_a_buffer_is_a_hole(monkeypatch: pytest.MonkeyPatch
         test_missing_file_is_restored_from_its_buffer(5)
 
 
-@pytest.mark.parametrize("is_whole_known", [True, False], ids=["guarded", "unguarded, the twin"])
+@pytest.mark.parametrize("is_end_known", [True, False], ids=["guarded", "unguarded, the twin"])
 def test_slave_continues_past_damage_that_its_start_skipped(
-    is_whole_known: bool, monkeypatch: pytest.MonkeyPatch
+    is_end_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave shows its master's confirmed records from its own log, where damage has no length."""
-    if not is_whole_known:
+    if not is_end_known:
         monkeypatch.setattr(MessageStore, "_unhealed_ranges", lambda _: [])
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
@@ -216,7 +216,7 @@ def test_slave_continues_past_damage_that_its_start_skipped(
     store.open(is_flushing=False, is_tail_hidden=True)
     world.adopt(store)
 
-    if not is_whole_known:
+    if not is_end_known:
         with pytest.raises(StoreCorrupt):
             store.start_copying()
         return
