@@ -19,7 +19,7 @@ def archive(here: Group, target: Path) -> int:
     document = {
         "topics": {"include": [TOPIC]},
         "transport": "file",
-        "here": {
+        "runtime": {
             "nameServers": [here.name_server],
             "directories": {here.broker: str(here.slave_store)},
             "destination": str(target),

@@ -271,7 +271,7 @@ class Broker(Host):
     def _with_server_facts(self, status: Status) -> Status:
         return with_server_facts(
             status, self.core, self.roles, self.retention, self.scrubber,
-            connections=self.listeners.count_connections(), parked_sends=self.path.ack_gate.count,
+            connections=self.listeners.count_connections(), held_sends=self.path.ack_gate.count,
             certificate_ends_at=self.tls.expires_at,
         )  # fmt: skip
 

@@ -155,10 +155,10 @@ async def test_slave_that_reads_nothing_does_not_delay_others() -> None:
 async def test_refusal_is_sent_to_the_slave_and_shown_in_its_status() -> None:
     """A slave of another broker is refused with a reason that its operator can read."""
     async with master() as one, following(1, one.server.port, "another") as slave:
-        await wait_until(lambda: slave.follower.trouble is not None)
+        await wait_until(lambda: slave.follower.problem is not None)
 
-        trouble = slave.follower.trouble
-        assert trouble is not None and trouble.startswith("stranger: the slave belongs to c/another")
+        problem = slave.follower.problem
+        assert problem is not None and problem.startswith("stranger: the slave belongs to c/another")
         assert len(one.slaves) == 0
 
 
@@ -182,12 +182,12 @@ async def test_broker_that_is_not_master_refuses_slaves() -> None:
     async with master() as one:
         one.is_master = False
         async with following(1, one.server.port) as slave:
-            await wait_until(lambda: slave.follower.trouble is not None)
+            await wait_until(lambda: slave.follower.problem is not None)
             assert not one.server.streams
             one.is_master = True
             one.send(5)
             await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
-            assert slave.follower.trouble is None
+            assert slave.follower.problem is None
 
 
 async def test_slave_retries_after_an_unexpected_error() -> None:
@@ -224,7 +224,7 @@ async def test_stream_that_breaks_while_the_store_is_prepared_leaves_no_exceptio
         followers.append(Follower(slave.store, lambda: slave._facts, address, run_exclusively=fail))
         task = asyncio.ensure_future(followers[0].run())
         await wait_until(lambda: len(attempts) >= 2)
-        assert followers[0].trouble == "no room to cut the log"
+        assert followers[0].problem == "no room to cut the log"
         task.cancel()
         await asyncio.wait([task])
         gc.collect()
@@ -255,7 +255,7 @@ async def test_pauses_grow_while_a_master_refuses_a_ready_slave(monkeypatch: pyt
         task = asyncio.ensure_future(twin.run())
         await wait_until(lambda: len(pauses.taken) >= 4)
         assert pauses.taken[:4] == [0, 1, 2, 2]
-        assert (twin.trouble or "").startswith("duplicate")
+        assert (twin.problem or "").startswith("duplicate")
         task.cancel()
         await asyncio.wait([task])
 
@@ -264,6 +264,6 @@ async def fails_twice(follower: Follower, attempts: list[int]) -> None:
     task = asyncio.ensure_future(follower.run())
     try:
         await wait_until(lambda: len(attempts) >= 2)
-        assert follower.trouble == "RuntimeError: unexpected"
+        assert follower.problem == "RuntimeError: unexpected"
     finally:
         task.cancel()

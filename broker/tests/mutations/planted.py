@@ -248,7 +248,7 @@ OPERATOR: Final = (
         "ready without right to acknowledge",
         "operator/src/gantry_admin/health.py",
         "if not state.may_acknowledge:",
-        "if not state.may_acknowledge and state.trouble:",
+        "if not state.may_acknowledge and state.problem:",
         "A master that may not acknowledge sends is not ready.",
     ),
 )

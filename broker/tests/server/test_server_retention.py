@@ -394,7 +394,7 @@ async def test_system_topics_prevent_no_deletion() -> None:
         assert here.begin > 0
 
 
-# ------- clocks, restarts, troubles
+# ------- clocks, restarts, problems
 
 
 @pytest.mark.verify(quick=1)

@@ -553,7 +553,7 @@ async def test_asynchronous_master_without_grants_stops_acknowledging(tmp_path: 
         await master.orders.promote(3, [2], False)
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-        assert "2" in (await master.orders.status()).trouble
+        assert "2" in (await master.orders.status()).problem
         await slave.orders.follow(3, master.settings.ha_address)
         await wait_until(master.replication.policy.may_acknowledge)
         async with asyncio.timeout(120):

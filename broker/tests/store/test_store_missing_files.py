@@ -146,10 +146,10 @@ def test_missing_record_of_completeness_is_reported(
 
     known.record_start(report, world.store.pools.status)
 
-    assert known.is_whole is None
+    assert known.is_complete is None
     reported = [
         record.__dict__["path"]
         for record in caplog.records
         if record.getMessage().startswith("data completeness is unknown")
     ]
-    assert reported == [world.path("whole.json")] * is_reported
+    assert reported == [world.path("completeness.json")] * is_reported

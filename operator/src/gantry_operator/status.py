@@ -74,8 +74,8 @@ def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status
 def invalid_status(generation: int, reason: str, message: str, before: Mapping[str, Any], now: str) -> dict[str, Any]:
     """Return the status of a resource with an invalid spec: the present one, with conditions that give the reason."""
     decided = [
-        Decided(type="Ready", is_so=False, reason=reason, message=message),
-        Decided(type="Progressing", is_so=False, reason=reason, message=message),
+        Decided(type="Ready", is_true=False, reason=reason, message=message),
+        Decided(type="Progressing", is_true=False, reason=reason, message=message),
     ]
     ours = conditions_of(decided, before, generation, now)
     rest = [one for one in before.get("conditions") or [] if one.get("type") not in ("Ready", "Progressing")]
@@ -88,7 +88,7 @@ def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generat
     known = {one.get("type"): one for one in before.get("conditions") or []}
     found = []
     for one in decided:
-        status = "Unknown" if one.is_so is None else str(one.is_so)
+        status = "Unknown" if one.is_true is None else str(one.is_true)
         old = known.get(one.type, {})
         is_same = old.get("status") == status and old.get("lastTransitionTime")
         found.append(
@@ -106,7 +106,7 @@ def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generat
 
 def refusal_condition(kind: str, text: str) -> Decided | None:
     """Return a condition that something is refused, with this text as its message; None for an empty text."""
-    return Decided(type=kind, is_so=False, reason="Refused", message=text) if text else None
+    return Decided(type=kind, is_true=False, reason="Refused", message=text) if text else None
 
 
 def phase_of(conditions: Sequence[Condition]) -> str:
@@ -196,7 +196,7 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
         fence=_fence(facts.decision.fences, shard.number),
         durability=DurabilityStatus(
             at_risk=ledger.risk(Fault.MACHINE).band if is_led else "unknown",
-            bound=ledger.bound,
+            bottleneck=ledger.bottleneck,
             is_met=is_led and check_durability(ledger, spec).is_allowed,
             observed_at=now,
         ),

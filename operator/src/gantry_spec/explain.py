@@ -30,7 +30,7 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True):
     gap_bytes: int | None = None
     """How many bytes the candidate's log is behind the master's; None if unknown."""
 
-    has_vote: bool = msgspec.field(default=False, name="has_voice")
+    has_vote: bool = False
     blocked_by: str = ""
     """Why the member could not become master; empty if it could."""
 

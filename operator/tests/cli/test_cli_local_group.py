@@ -157,7 +157,7 @@ def test_manifest_change_adds_and_removes_slaves(group: Group) -> None:
 
     group.apply(slaves="2", topics="[{name: hands, queues: 2}]")
     group.until(lambda: has_caught_up(group.look(), 3) and group.is_well())
-    group.until(lambda: len([one for one in group.explain()[0]["candidates"] if one["has_voice"]]) == 2)
+    group.until(lambda: len([one for one in group.explain()[0]["candidates"] if one["has_vote"]]) == 2)
     group.apply(slaves="1", topics="[{name: hands, queues: 2}]")
     group.until(lambda: len(group.look().members) == 2 and group.is_well())
 

@@ -43,7 +43,7 @@ def test_asynchronous_group_fails_over_only_within_its_loss_bound(tmp_path: Path
     assert still == {}
     assert outlook["winner"] == 2
     assert "slave-0-1 is the master in epoch" in output
-    announced = lease["reigns"][-1]["loss"]
+    announced = lease["terms"][-1]["loss"]
     gone = [body for body in load.acknowledged if body not in kept]
     assert 0 <= announced <= 64 << 20
     assert len(gone) * 200 <= announced, "never more than was said"

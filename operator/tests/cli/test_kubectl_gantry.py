@@ -127,6 +127,27 @@ def test_hanging_sidecar_does_not_affect_others(scene: Scene, monkeypatch: pytes
     assert "the sidecar says no" in (members[PODS[3]].fault or "")
 
 
+def test_sidecar_of_an_earlier_version_is_asked_by_the_former_command(scene: Scene) -> None:
+    """Its image has `gantry pod ask`. After any other failure nothing is tried again."""
+    inside, commands = scene.run_inside, []
+
+    def run(pod: str, container: str, command: list[str]) -> Outcome | None:
+        commands.append(command[2])
+        if pod == PODS[1]:
+            return Outcome(b"", "Error: the token is not mounted", 2)
+        if command[2] == "get":
+            return Outcome(b"", "Error: No such command 'get'.", 2)
+        return inside(pod, container, ["gantry", "pod", "get", *command[3:]])
+
+    scene.kubelet.run = run
+
+    status = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=ClusterGroupStatus)
+
+    members = {one.pod: one for one in status.members}
+    assert members[PODS[0]].wrote == WROTE and "not mounted" in (members[PODS[1]].fault or "")
+    assert (commands.count("get"), commands.count("ask")) == (len(members), len(members) - 1)
+
+
 def test_explain_uses_the_functions_that_decide(scene: Scene) -> None:
     """From the present answers of sidecars: which member would take over, its lag, and the loss."""
     result = scene.kubectl("explain", "orders", "-O", "json")
@@ -373,7 +394,7 @@ def test_cluster_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path)
 
     assert result.exit_code == 0 and str(file) in result.stdout, result.output
     found = packed(file)
-    assert {"group.yaml", "look.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
+    assert {"group.yaml", "status.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
             "objects/leases/orders-0.yaml", "operator/pods/gantry-operator-1.yaml", "nodes/machine-1.yaml",
             "operator/logs/gantry-operator-1/operator.log"} <= set(found)  # fmt: skip
     for pod in PODS:

@@ -125,7 +125,14 @@ def test_every_order_action_becomes_an_order_of_the_control_socket() -> None:
     for kind in kinds:
         if kind is act.OrderAction:
             continue
-        samples = {"epoch": 7, "electable": (1, 2), "master": "m:1", "timeout_ms": 5, "goes_on": True, "force": True}
+        samples = {
+            "epoch": 7,
+            "electable": (1, 2),
+            "master": "m:1",
+            "timeout_ms": 5,
+            "clients_only": True,
+            "force": True,
+        }
         fields = {field.name for field in msgspec.structs.fields(kind)}
         known = {name: value for name, value in samples.items() if name in fields}
         other = {"last_epoch": 1, "end": 2} if kind is act.Promote else {}

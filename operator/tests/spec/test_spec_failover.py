@@ -132,7 +132,7 @@ def test_a_damaged_master_hands_over_to_an_equal_slave_only_where_the_role_may_m
 
 def test_a_master_that_may_have_lost_its_tail_waits_for_its_slaves() -> None:
     """A slave may have what it lost."""
-    shard = promised(electing(silent(healthy(), 2)), 1, is_whole=False)
+    shard = promised(electing(silent(healthy(), 2)), 1, is_complete=False)
     decision = decide(spec_with(), observed(shard), NOW_MS)
 
     assert not any(isinstance(one, act.RecordMaster) for one in decision.actions)

@@ -135,10 +135,10 @@ def test_bands_are_in_order(one: int, other: int) -> None:
 
 def test_the_ledger_names_what_bounds_the_risk() -> None:
     """It is the buffer, the disk, or a slave."""
-    assert ledger().bound == "buffer"
-    assert ledger(committed=10_000).bound == "disk"
-    assert ledger(committed=10_000, flushed=10_000).bound == "slave"
-    assert ledger(committed=10_000, flushed=10_000, received=10_000).bound == ""
+    assert ledger().bottleneck == "buffer"
+    assert ledger(committed=10_000).bottleneck == "disk"
+    assert ledger(committed=10_000, flushed=10_000).bottleneck == "slave"
+    assert ledger(committed=10_000, flushed=10_000, received=10_000).bottleneck == ""
 
 
 # -- the gate ----------------------------------------------------------------------------------------------------------

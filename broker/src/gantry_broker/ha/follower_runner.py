@@ -8,7 +8,7 @@ kinds of masters:
 - Pauses grow to two seconds. An attempt costs a master next to nothing, and each second without a stream is a second in
   which this slave acknowledges nothing and falls behind.
 - A stream counts once the master has sent something on it after the handshake. Only that resets the pauses and makes
-  ``trouble`` None: otherwise a master that refuses a slave right after the handshake would get five connections a
+  ``problem`` None: otherwise a master that refuses a slave right after the handshake would get five connections a
   second.
 - ``last_heartbeat_at`` is the time at which such a stream last sent something. It is kept when the stream ends:
   elections need the time since the master was last seen, not whether a connection exists.
@@ -161,7 +161,7 @@ class FollowerRunner(ABC, Generic[S]):
         self._tls: Final = tls
         self._stream: S | None = None
         self._last_heartbeat_at: float | None = None
-        self._trouble: str | None = None
+        self._problem: str | None = None
 
     @abstractmethod
     async def _open(self) -> S:
@@ -178,10 +178,10 @@ class FollowerRunner(ABC, Generic[S]):
         return self._last_heartbeat_at if heartbeat_at is None else heartbeat_at
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Why there is no stream; None while there is one, and before the first attempt has failed."""
         has_stream = self._stream is not None and self._stream.last_heartbeat_at is not None
-        return None if has_stream else self._trouble
+        return None if has_stream else self._problem
 
     async def run(self) -> None:
         """Follow the master, and reconnect after every failure, until cancelled."""
@@ -195,11 +195,11 @@ class FollowerRunner(ABC, Generic[S]):
             except Exception as exc:  # A slave that stops trying would fall behind unnoticed.
                 log.exception("unexpected error while following the master")
                 reason = f"{type(exc).__name__}: {exc}"
-            if reason != self.trouble:
+            if reason != self.problem:
                 log.warning("not following the master; retrying", extra={"master": self.address[0], "reason": reason})
             if self._stream is not None and self._stream.last_heartbeat_at is not None:
                 self._last_heartbeat_at, failures = self._stream.last_heartbeat_at, 0
-            self._trouble, self._stream = reason, None
+            self._problem, self._stream = reason, None
             await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 

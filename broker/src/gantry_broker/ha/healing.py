@@ -216,7 +216,7 @@ class Healer:
                 )
                 has_failed = True
                 continue
-            if data and self._store.guard.is_whole(data, start):
+            if data and self._store.guard.is_intact(data, start):
                 return data, HealOutcome.HEALED
             lacking += 1
         is_known = lacking > 0 and not has_failed and lacking >= self._count_expected()

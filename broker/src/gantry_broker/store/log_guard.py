@@ -220,7 +220,7 @@ class LogGuard:
         is_to_the_end = good < len(data) == end - start and self._is_blank(start + good, len(data) - good)
         return data if is_to_the_end else data[:good]
 
-    def is_whole(self, data: bytes, start: int) -> bool:
+    def is_intact(self, data: bytes, start: int) -> bool:
         """Return whether ``data``, read from the log at ``start``, is only good records and a file's final blank."""
         whole = self.good_bytes(memoryview(data), start)
         if whole == len(data):
@@ -232,7 +232,7 @@ class LogGuard:
     def is_range_good(self, start: int, end: int) -> bool:
         """Return whether the current content of ``[start, end)`` of the log is only good records."""
         data = self._log.slice(start, end - start)
-        return data is not None and self.is_whole(bytes(data), start)
+        return data is not None and self.is_intact(bytes(data), start)
 
     def good_bytes(self, view: memoryview, start: int) -> int:
         """Return how many bytes of good records ``view`` begins with, which was read from the log at ``start``."""

@@ -1,4 +1,4 @@
-"""Topics and consumer groups of this broker, with their lag: from the broker, or from disk while it stands still."""
+"""Topics and consumer groups of this broker, with their lag: from the broker, or from disk while it is stalled."""
 
 from __future__ import annotations
 

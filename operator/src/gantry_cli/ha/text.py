@@ -56,8 +56,8 @@ def notes(member: Member) -> Iterator[str]:
     status = member.status
     if status is None:
         return
-    if status.trouble:
-        yield f"{member.name}: {status.trouble}"
+    if status.problem:
+        yield f"{member.name}: {status.problem}"
     for lost in status.missing:
         yield f"{member.name}: log data is missing: \\[{lost.start}, {lost.end}) ({lost.cause})"
     for lost in status.accepted:

@@ -306,6 +306,6 @@ def shard_of(document: Object, number: int) -> ClusterShardStatus:
 
 
 NO_SHARD: Final = ClusterShardStatus(
-    number=0, master="", epoch=0, in_sync=0, lag="unknown", fence=None, at_risk="unknown", bound="",
+    number=0, master="", epoch=0, in_sync=0, lag="unknown", fence=None, at_risk="unknown", bottleneck="",
     is_durability_met=False, action="", blocked_by=[], if_master_dies=[],
 )  # fmt: skip

@@ -109,7 +109,7 @@ class Publisher:
             view,
             role=str(report.role) if observed.process == "Running" else "",
             epoch=report.epoch,
-            seen_ago_ms=max(0, now_ms() - report.asked_ms),
+            report_age_ms=max(0, now_ms() - report.asked_ms),
             wrote=report.wrote,
             committed=report.committed,
             flushed=report.flushed,
@@ -117,7 +117,7 @@ class Publisher:
             confirmed=report.confirmed,
             behind_bytes=behind_bytes,
             is_draining=report.is_draining,
-            trouble=report.trouble,
+            problem=report.problem,
             missing_bytes=report.missing_bytes,
             damaged_bytes=report.damaged_bytes,
         )

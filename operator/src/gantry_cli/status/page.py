@@ -88,7 +88,7 @@ def rows(reading: Reading) -> Iterator[Row]:
         yield "accepted loss", f"{bytes_text(status.log_accepted_loss_bytes)} of the log"
     yield "write buffer", _write_buffer_text(reading)
     yield "disk", _share_text(status.disk_used_bytes, status.disk_total_bytes)
-    yield "sends", "refused" if status.is_refusing_sends else f"accepted, {_optional_count(status.parked_sends)} parked"
+    yield "sends", "refused" if status.is_refusing_sends else f"accepted, {_optional_count(status.held_sends)} held"
     if status.refused_requests:
         yield "refused requests", _refusals_text(status.refused_requests)
     yield "connections", _optional_count(status.connections)

@@ -43,7 +43,7 @@ ALERTS: Final = (
         " promotion waits for.",
     ),
     Alert(
-        "GantryGroupUnseen",
+        "GantryGroupNotObserved",
         "absent(gantry_role{{{s}}})",
         "10m",
         "critical",
@@ -68,8 +68,8 @@ ALERTS: Final = (
         "The sidecar's /readyz gives the reason: recovering, too far behind, without its master, or without a role.",
     ),
     Alert(
-        "GantryBrokerStandsStill",
-        "gantry_broker_moving{{{s}}} == 0",
+        "GantryBrokerStalled",
+        "gantry_broker_loop_running{{{s}}} == 0",
         "1m",
         "critical",
         "The broker of {{ $labels.pod }} makes no progress",

@@ -14,17 +14,17 @@ from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import ObservedGroup, Process
 
-GOOD_WHEN_SO: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
+GOOD_WHEN_TRUE: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
 """Conditions that are true in a healthy group."""
 
 
-def is_remarkable(kind: str, is_so: bool | None, message: str) -> bool:
+def is_remarkable(kind: str, is_true: bool | None, message: str) -> bool:
     """Return whether `gantry status` shows a condition.
 
     A condition that is true in a healthy group is shown unless it is true. Every other one is shown unless it is false
-    and has no message. ``is_so`` is None for an unknown condition, which is always shown.
+    and has no message. ``is_true`` is None for an unknown condition, which is always shown.
     """
-    return is_so is not True if kind in GOOD_WHEN_SO else is_so is not False or bool(message)
+    return is_true is not True if kind in GOOD_WHEN_TRUE else is_true is not False or bool(message)
 
 
 def conditions(
@@ -45,19 +45,19 @@ def conditions(
     unacked = [one.shard for one in ledgers if len(one.in_sync) < one.acks_needed]
     behind = [one.shard for one in ledgers if len(one.in_sync) < spec.slaves]
     is_complete = len(mastered) == spec.shards
-    available = _condition("Available", is_complete and not unacked, "EveryShardAcknowledges", "NoMaster", without)
+    available = _condition("Available", is_complete and not unacked, "AllShardsAcknowledge", "NoMaster", without)
     if is_complete and unacked:
         available = _condition("Available", False, "", "NoInSyncSlave", unacked)
     if is_complete and (fenced or observed.is_hibernated):
         available = _condition("Available", False, "", "Fenced" if fenced else "Hibernating", fenced)
     degraded = sorted({*without, *behind})
     return (
-        _condition("Ready", is_complete and not degraded, "EverybodyInSync", "NotInSync", degraded),
+        _condition("Ready", is_complete and not degraded, "AllReplicasInSync", "NotInSync", degraded),
         available,
-        _condition("Replicating", is_complete and not behind, "EverySlaveInSync", "SlavesBehind", degraded),
+        _condition("Replicating", is_complete and not behind, "AllSlavesInSync", "SlavesBehind", degraded),
         _durability(spec, ledgers, is_complete=is_complete),
         _condition("Progressing", is_acting, "Acting", "NothingToDo", []),
-        _condition("Degraded", bool(degraded) or not is_complete, "ShardsDegraded", "AllWell", degraded),
+        _condition("Degraded", bool(degraded) or not is_complete, "ShardsDegraded", "Healthy", degraded),
         *states,
     )
 
@@ -73,12 +73,12 @@ def has_hibernated(views: Sequence[ShardView], observed: ObservedGroup) -> bool:
 
 def _hibernated_conditions() -> tuple[Condition, ...]:
     negative = [
-        Condition(type=kind, is_so=False, reason="Hibernated", message="the group is hibernated by its annotation")
+        Condition(type=kind, is_true=False, reason="Hibernated", message="the group is hibernated by its annotation")
         for kind in ("Ready", "Available", "Replicating", "Degraded")
     ]
     return (
         *negative,
-        Condition(type="DurabilityMet", is_so=True, reason="Hibernated", message="all messages are on disks"),
+        Condition(type="DurabilityMet", is_true=True, reason="Hibernated", message="all messages are on disks"),
     )
 
 
@@ -95,7 +95,7 @@ def _requested_states(
 ) -> Iterator[Condition]:
     """Yield the conditions of states that people have requested, and of a scale-in."""
     if fences.still_open:
-        yield _condition("Fenced", False, "", "StillOpen", fences.still_open)
+        yield _condition("Fenced", False, "", "SendsNotRefused", fences.still_open)
     else:
         yield _condition("Fenced", bool(fences.closed), "ByAnnotation", "NotFenced", fences.closed)
     if observed.is_hibernated and not has_hibernated(views, observed):
@@ -110,7 +110,7 @@ def _requested_states(
         f"shard {shard.number}: {shard.remaining_text or 'its remaining messages are unknown'}" for shard in surplus
     )
     reason = "Draining" if any(not shard.is_empty for shard in surplus) else "Closing"
-    yield Condition(type="ScalingIn", is_so=bool(surplus), reason=reason if surplus else "NothingToDo", message=left)
+    yield Condition(type="ScalingIn", is_true=bool(surplus), reason=reason if surplus else "NothingToDo", message=left)
 
 
 def _durability(spec: Spec, ledgers: Sequence[Ledger], *, is_complete: bool) -> Condition:
@@ -118,11 +118,11 @@ def _durability(spec: Spec, ledgers: Sequence[Ledger], *, is_complete: bool) -> 
     broken = [f"shard {shard}: {verdict.reason}" for shard, verdict in verdicts if not verdict.is_allowed]
     is_unknown = not is_complete or any(verdict.bytes is None for _, verdict in verdicts)
     if is_unknown:
-        return Condition(type="DurabilityMet", is_so=None, reason="Unknown", message="; ".join(broken))
+        return Condition(type="DurabilityMet", is_true=None, reason="Unknown", message="; ".join(broken))
     reason = "MoreAtRiskThanAllowed" if broken else "WithinSpec"
-    return Condition(type="DurabilityMet", is_so=not broken, reason=reason, message="; ".join(broken))
+    return Condition(type="DurabilityMet", is_true=not broken, reason=reason, message="; ".join(broken))
 
 
-def _condition(kind: str, is_so: bool, yes: str, no: str, shards: Sequence[int]) -> Condition:
+def _condition(kind: str, is_true: bool, yes: str, no: str, shards: Sequence[int]) -> Condition:
     message = f"shards {list(shards)}" if shards else ""
-    return Condition(type=kind, is_so=is_so, reason=yes if is_so else no, message=message)
+    return Condition(type=kind, is_true=is_true, reason=yes if is_true else no, message=message)

@@ -15,7 +15,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """One condition of the group: true, false, or unknown (None)."""
 
     type: str
-    is_so: bool | None
+    is_true: bool | None
     reason: str
     """The reason as one stable word in CamelCase."""
 

@@ -41,7 +41,7 @@ class DurabilityStatus(StatusPart, frozen=True):
     at_risk: str = "unknown"
     """The band of bytes that the loss of the master's machine would lose."""
 
-    bound: str = ""
+    bottleneck: str = ""
     """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing."""
 
     is_met: bool = False

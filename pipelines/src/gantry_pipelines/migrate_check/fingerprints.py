@@ -31,12 +31,15 @@ def fingerprints(messages: DataFrame, names: Mapping[str, str], whole: frozenset
 
     `names`: names of brokers in the target cluster. Topics in `whole` have one fingerprint each.
     """
-    is_whole = F.col("topic").isin(list(whole)) if whole else F.lit(False)
+    is_topic_wide = F.col("topic").isin(list(whole)) if whole else F.lit(False)
     rows = messages.select(
         "topic",
-        F.when(is_whole, F.lit(WHOLE_TOPIC)).otherwise(_renamed(names)).alias("broker"),
-        F.when(is_whole, F.lit(-1)).otherwise(F.col("queue")).alias("queue"),
-        F.when(is_whole, F.lit(-1)).otherwise(F.floor(F.col("offset") / SLICE) * SLICE).cast("bigint").alias("slice"),
+        F.when(is_topic_wide, F.lit(WHOLE_TOPIC)).otherwise(_renamed(names)).alias("broker"),
+        F.when(is_topic_wide, F.lit(-1)).otherwise(F.col("queue")).alias("queue"),
+        F.when(is_topic_wide, F.lit(-1))
+        .otherwise(F.floor(F.col("offset") / SLICE) * SLICE)
+        .cast("bigint")
+        .alias("slice"),
         F.xxhash64(*_content()).alias("hash"),
     )
     low = F.col("hash").bitwiseAND(F.lit(_LOW))

@@ -96,7 +96,7 @@ def _commit(options: SinkOptions, messages: Messages, batch: int, *, is_new_quer
 def _abort(options: SinkOptions, messages: Messages, batch: int, *, is_new_query: bool = False) -> None:
     done = _done(messages)
     if options.is_transactional and done:
-        asyncio.run(_driver(options, done, batch, is_new_query).abort(done, is_whole=len(done) == len(messages)))
+        asyncio.run(_driver(options, done, batch, is_new_query).abort(done, is_full_batch=len(done) == len(messages)))
 
 
 def _driver(options: SinkOptions, done: Sequence[TaskDone], batch: int, is_new_query: bool) -> Driver:

@@ -223,7 +223,7 @@ class SettingsFile:
 
     def __init__(self, path: str, live: LiveSettings) -> None:
         """With an empty path no file is read."""
-        self.trouble: str | None = None
+        self.problem: str | None = None
         """Why the present content of the file is not used; None if it is used."""
 
         self._path: Final = path
@@ -256,12 +256,12 @@ class SettingsFile:
         try:
             self._live.mount(parse_properties_file(content.decode("utf-8", "replace")))
         except (SettingsError, NotChangeable) as error:
-            self.trouble = str(error)
+            self.problem = str(error)
             log.error(
-                "ignored invalid settings file; settings unchanged", extra={"path": self._path, "reason": self.trouble}
+                "ignored invalid settings file; settings unchanged", extra={"path": self._path, "reason": self.problem}
             )
         else:
-            self.trouble = None
+            self.problem = None
 
 
 def _read_content(path: str) -> bytes | None:

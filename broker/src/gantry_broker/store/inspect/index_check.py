@@ -104,9 +104,9 @@ class IndexCheck:
 
     # -- after the log was read ----------------------------------------------------------------------------------------
 
-    def finish(self, *, is_whole: bool) -> None:
-        """Check the entries behind the end of the log and, if ``is_whole`` log was read, the chains."""
-        while is_whole and self._entry is not None:
+    def finish(self, *, is_full_range: bool) -> None:
+        """Check the entries behind the end of the log and, if ``is_full_range`` log was read, the chains."""
+        while is_full_range and self._entry is not None:
             if self._entry.physical >= self._context.end and not self._context.is_cleanly_stopped:
                 text = "has an entry that points behind the end of the log's files"
                 self._report(Kind.INDEX_STRAY, Harm.UNSETTLED, self._entry.physical, text)
@@ -114,7 +114,7 @@ class IndexCheck:
                 self._judge_stray(self._entry)
             self._next()
         for reader in self._readers:
-            if is_whole and not self._context.is_in_use:
+            if is_full_range and not self._context.is_in_use:
                 self._check_chains(reader)
             reader.close()
 

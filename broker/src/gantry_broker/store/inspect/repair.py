@@ -71,7 +71,7 @@ class RepairPlan:
     cut_records: int = 0
     """Number of whole records behind the end of the log, in the torn tail that would be cut off."""
 
-    rotten: list[tuple[int, int]] = field(default_factory=list)
+    damaged: list[tuple[int, int]] = field(default_factory=list)
     """Half-open damaged ranges that would be reported and skipped."""
 
     lost_flushed_bytes: int = 0
@@ -95,7 +95,7 @@ class RepairPlan:
 
     @property
     def is_lossless(self) -> bool:
-        return not (self.rotten or self.lost_flushed_bytes or self.lost_messages or self.missing)
+        return not (self.damaged or self.lost_flushed_bytes or self.lost_messages or self.missing)
 
 
 class _PlannedBuffers(NamedTuple):
@@ -183,7 +183,7 @@ class RepairPlanner:
                 lost_flushed_bytes=missing_bytes(missing),
             )  # fmt: skip
         result = self._scan(start)
-        rotten, planned = result.damaged, self._plan_buffers(result, start, buffers_path)
+        damaged, planned = result.damaged, self._plan_buffers(result, start, buffers_path)
         end, read_bytes = planned.end, planned.end - start.start
         # Buffers that cannot be read from here are not counted as a loss, since the start may be able to read them.
         written = 0 if planned.fault else facts.written_end(self._boot_id)
@@ -195,16 +195,16 @@ class RepairPlanner:
         derived = DerivedPlanner(self._disk, facts, self._reader, start)
         is_index_rebuilt, queues_rebuilt = derived.must_rebuild_index(), derived.find_queues_to_rebuild()
         if not start.is_full and (queues_rebuilt or is_index_rebuilt):
-            rotten = sorted(rotten + self._damage_before(start.start))
+            damaged = sorted(damaged + self._damage_before(start.start))
             read_bytes += start.start - facts.log_start
         return RepairPlan(
             root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean,
             read_from=start.start, is_full=start.is_full, read_bytes=read_bytes, records=self._records, end=end,
             cut_bytes=cut_bytes,
             cut_records=self._reader.count_records(end, facts.files_end) if cut_bytes else 0,
-            rotten=rotten, lost_flushed_bytes=lost_flushed_bytes, missing=missing,
-            lost_bytes=sum(stop - begin for begin, stop in rotten) + max(lost_flushed_bytes, cut_bytes),
-            lost_messages=derived.count_lost(rotten, end),
+            damaged=damaged, lost_flushed_bytes=lost_flushed_bytes, missing=missing,
+            lost_bytes=sum(stop - begin for begin, stop in damaged) + max(lost_flushed_bytes, cut_bytes),
+            lost_messages=derived.count_lost(damaged, end),
             queues_rebuilt=queues_rebuilt,
             queues_behind=[(topic, queue_id, count) for (topic, queue_id), count in sorted(self._units.items())],
             is_index_rebuilt=is_index_rebuilt, buffers=planned.buffers, buffers_path=planned.path,

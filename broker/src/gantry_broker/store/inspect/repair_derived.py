@@ -91,13 +91,13 @@ class DerivedPlanner:
                 return False
         return True
 
-    def count_lost(self, rotten: list[tuple[int, int]], log_end: int) -> int:
+    def count_lost(self, damaged: list[tuple[int, int]], log_end: int) -> int:
         """Return the number of messages with queue units in damaged ranges or behind the end of the log."""
         count = 0
         for location in list_queue_locations(self._disk, self._facts.root):
             queue = QueueReader(self._disk, location)
             end = queue.end()
-            for begin, stop in [*rotten, (log_end, None)]:
+            for begin, stop in [*damaged, (log_end, None)]:
                 last = end if stop is None else queue.first_from(stop, end)
                 lost = (queue.unit(offset) for offset in range(queue.first_from(begin, end), last))
                 count += sum(not is_filler(unit) for unit in lost)

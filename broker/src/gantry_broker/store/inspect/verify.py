@@ -62,7 +62,7 @@ class VerifyReport:
     end: int
     """Exclusive end of the range of the log that was read."""
 
-    is_whole: bool
+    is_full_range: bool
     """Whether the whole log was read."""
 
     is_interrupted: bool
@@ -94,7 +94,7 @@ class Verifier:
         self._deleted: Final = self.facts.point.deleted if self.facts.point is not None else {}
         self._written: Final = find_unbuffered_end(disk, self.facts, options.boot_id)
         plan = plan_next_start(self.facts, self._reader, written=self._written)
-        self._start, self._end, self._is_whole = self._range(plan)
+        self._start, self._end, self._is_full_range = self._range(plan)
         self._context: Final = CheckContext(
             findings=Findings(),
             is_record_of=self._is_record_of,
@@ -126,7 +126,7 @@ class Verifier:
             self._reader.close()
         return VerifyReport(
             root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean, start=self._start, end=end,
-            is_whole=self._is_whole and not is_interrupted, is_interrupted=is_interrupted,
+            is_full_range=self._is_full_range and not is_interrupted, is_interrupted=is_interrupted,
             records=self._records, records_bytes=self._records_bytes, records_sealed=self._records_sealed,
             queues=self._queues_opened, units=sum(queue.units for queue in self._queues.values()),
             older_records=self._records_older + sum(queue.older for queue in self._queues.values()),
@@ -236,7 +236,7 @@ class Verifier:
             check_file_starts(self._reader, self._start, self._context)
             for queue in self._queues.values():
                 queue.check_ends()
-        self._index.finish(is_whole=self._is_whole)
+        self._index.finish(is_full_range=self._is_full_range)
         self._judge.finish()
 
     def _queue_end(self, topic: str, queue_id: int) -> int | None:
