@@ -101,7 +101,7 @@ def test_shards_are_fenced_independently() -> None:
     result = decide(spec_with(shards=2), observed(closed, still_open), NOW_MS)
 
     assert result.fences == Fences(closed=(0,), still_open=(1,))
-    assert (result.condition("Fenced").is_so, result.condition("Fenced").message) == (False, "shards [1]")
+    assert (result.condition("Fenced").is_true, result.condition("Fenced").message) == (False, "shards [1]")
 
 
 # -- hibernation -------------------------------------------------------------------------------------------------------
