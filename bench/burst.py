@@ -165,8 +165,8 @@ def main(
     is_publishing: bool, assert_goals: bool,
 ) -> None:  # fmt: skip
     """Measure bursts, compared with Apache's broker: refusals, losses, an honest client's p99. About ten minutes."""
-    is_whole = (tuple(names), tuple(loads), count) == (get_args(ProgramName), LOADS, BURST_COUNT)
-    if is_publishing and (is_alone or not is_whole):
+    is_full_run = (tuple(names), tuple(loads), count) == (get_args(ProgramName), LOADS, BURST_COUNT)
+    if is_publishing and (is_alone or not is_full_run):
         raise click.UsageError("--publish needs a complete run, without --program, --load and --without-apache")
     console = Console(width=None if sys.stdout.isatty() else 200)
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -147,7 +147,7 @@ def goals_of(rates: list[Rate]) -> list[Goal]:
 def print_rates(console: Console, rates: list[Rate]) -> None:
     """Print the table of the benchmark page."""
     table = Table(title="Filters in SQL92, per second and core", title_justify="left")
-    for heading in ("filter", "words", "takes", "evaluations", "records"):
+    for heading in ("filter", "words", "accepted", "evaluations", "records"):
         table.add_column(heading, justify="left" if heading == "filter" else "right")
     for one in rates:
         table.add_row(

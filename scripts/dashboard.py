@@ -83,7 +83,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Connections", f"gantry_connections{{{S}}}", "{{pod}}", "short", "Client connections."),
         Panel(
-            "Parked sends", f"gantry_parked_sends{{{S}}}", "{{pod}}", "short", "Sends that wait for a flush or a slave."
+            "Parked sends", f"gantry_held_sends{{{S}}}", "{{pod}}", "short", "Sends that wait for a flush or a slave."
         ),
         Panel("Sends refused", f"gantry_sends_refused{{{S}}}", "{{pod}}", "none", "1 while a broker refuses sends."),
         Panel(

@@ -173,8 +173,8 @@ def disagreements(events: Iterable[LogEvent], explanations: dict[str, dict[str, 
 def page(root: Path) -> str:
     """Return docs/logs.md as it should be. Raises CatalogueError when source and explanations do not agree."""
     events, explanations = events_of(root), explanations_of(root)
-    if faults := disagreements(events, explanations):
-        raise CatalogueError("docs/logs.toml: " + "; ".join(faults))
+    if problems := disagreements(events, explanations):
+        raise CatalogueError("docs/logs.toml: " + "; ".join(problems))
     parts = [BEGINNING]
     for component, packages in COMPONENTS.items():
         levels: dict[str, set[str]] = defaultdict(set)

@@ -121,7 +121,7 @@ def burst_figures(cells: Sequence[Cell]) -> Figures:
         rows=rows,
         notes=[
             "Load: busy processes of the same priority. Refused: by code, of all runs. The honest client sends "
-            "one message at a time over a connection of its own; its figures are of requests that met a flood."
+            "one message at a time over its own connection; its figures are those of requests during a flood."
         ],
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ When = Literal["async", "sync"]
 
 BUSY_CODE: Final = "2"
 """The answer code of a broker that rejects requests because it is busy."""
-TROUBLE_MAX: Final = 160
+PROBLEM_MAX: Final = 160
 WRONG: Final = "wrong"
 """Answers that matched no request, counted with the codes."""
 
@@ -69,7 +69,7 @@ class HaRun(msgspec.Struct, frozen=True):
     setup: Setup
     level: int
     run: Run | None
-    trouble: str = ""
+    problem: str = ""
 
 
 class HaCell(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class HaCell(msgspec.Struct, frozen=True):
 
     messages: int
     other_cores: float
-    trouble: str = ""
+    problem: str = ""
 
     @property
     def busy_answers(self) -> int:
@@ -102,7 +102,7 @@ class HaCell(msgspec.Struct, frozen=True):
 
 def reason_line(error: Exception) -> str:
     """Return the reason of a failed run for a table cell: its first line, shortened, without a vertical bar."""
-    return str(error).partition("\n")[0].replace("|", "/")[:TROUBLE_MAX]
+    return str(error).partition("\n")[0].replace("|", "/")[:PROBLEM_MAX]
 
 
 def failures_of(run: Run) -> Counter[str]:
@@ -118,7 +118,7 @@ def summarise_cell(runs: Sequence[HaRun]) -> HaCell:
     """Summarise the repetitions of one load in one cell."""
     done = [one.run for one in runs if one.run is not None]
     reports = [run.report for run in done]
-    trouble = next((one.trouble for one in runs if one.trouble), "")
+    problem = next((one.problem for one in runs if one.problem), "")
     return HaCell(
         system=runs[0].system,
         setup=runs[0].setup,
@@ -130,7 +130,7 @@ def summarise_cell(runs: Sequence[HaRun]) -> HaCell:
         failures=dict(sum((failures_of(run) for run in done), Counter[str]())),
         messages=sum(report.messages for report in reports),
         other_cores=max([run.other_cores for run in done] or [0.0]),
-        trouble=trouble,
+        problem=problem,
     )
 
 

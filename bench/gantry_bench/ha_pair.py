@@ -136,18 +136,18 @@ def start_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
 def attach(pair: Pair, load: LoadGenerator) -> None:
     """Wait until a send to the master is answered with code 0 and the slave has it."""
     deadline = time.monotonic() + ATTACH_SECONDS_MAX
-    trouble = ""
+    problem = ""
     while time.monotonic() < deadline:
         try:
             report = load.run(load_of(1), BODY_BYTES, header="json", target=pair.master, timing=FIRST_SENDS).report
             if report.errors == 0 and _is_caught_up(pair):
                 return
-            trouble = report.first_refusal or "the slave has not caught up with its master"
+            problem = report.first_refusal or "the slave has not caught up with its master"
         except BenchmarkFailed as error:
-            trouble = str(error)
+            problem = str(error)
         time.sleep(POLL_SECONDS)
     raise BenchmarkFailed(
-        f"no slave of {pair.system}'s, {pair.setup.text}, within {ATTACH_SECONDS_MAX:.0f} s: {trouble}"
+        f"no slave of {pair.system}'s, {pair.setup.text}, within {ATTACH_SECONDS_MAX:.0f} s: {problem}"
     )
 
 

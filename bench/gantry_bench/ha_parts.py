@@ -20,7 +20,7 @@ from gantry_bench.ha_table import relay_figures, table_figures, table_goals
 from gantry_bench.measurement import Goal
 
 PartName = Literal["table", "producer", "memory", "slow"]
-UNPINNED = "No process is tied to a core, so that brokers of several threads are not held to one."
+UNPINNED = "Processes are not pinned to cores, so that brokers can use several threads."
 
 
 class HaOutcome(msgspec.Struct, frozen=True):
@@ -68,9 +68,9 @@ class HaParts:
         """Measure every setup and the relay."""
         runs, relay = self._runner.measure_table()
         cells, relayed = summarise_cells(runs), summarise_cells(relay)
-        apache = "." if self._without else ", those of Apache RocketMQ 5.3.3 in direct memory; its brokers have -Xmx1g."
+        apache = "." if self._without else ", Apache RocketMQ 5.3.3's in direct memory; its brokers have -Xmx1g."
         conditions = [
-            f"{self._load_note(self._scale.repetitions, 'both systems')} A slave is attached in every cell. "
+            f"{self._load_note(self._scale.repetitions, 'both systems')} A slave is connected in every cell. "
             f"Before the first run each master gets {self._scale.first_load_ms / 1000:g} s of load. "
             f"{self._buffers_note()}{apache} Synchronous replication is `inSyncReplicas=2`. {_other_load_note(cells)}",
             *self._missing_notes(),
@@ -87,8 +87,7 @@ class HaParts:
         conditions = [
             f"The benchmark producer of RocketMQ's examples, messages of {BODY_BYTES} bytes, each thread one send at a "
             "time; one run for each cell, both systems in turn; the rate of the ten seconds before the last report. It "
-            "counts answers 10, 11 and 12 as sent; refused are the answers in its client's log, whether the client "
-            "sent the message again or not. "
+            "counts answers 10, 11 and 12 as sent; refused are the errors in its client's log, also of retries. "
             f"{self._buffers_note()}, Apache's in direct memory; its brokers have -Xmx1g. {UNPINNED}"
         ]
         errors = sum(run.failed for run in runs if run.system == "Gantry")
@@ -101,11 +100,11 @@ class HaParts:
         runs = self._runner.measure_memory()
         room = 2 * self._scale.segment_bytes // MEBIBYTE
         conditions = [
-            f"{self._load_note(self._scale.memory_repetitions, 'the groups')} Master and slave are each in a control "
-            "group of their own. A group cannot count page cache separately, so its limit is 256 MiB or 4 GiB plus "
-            f"{room} MiB for mapped log files and queues; own memory is the broker's without files, sampled after each "
-            f"run. {self._buffers_note()}; huge pages are in no group's count, and buffers on tmpfs are added to the "
-            "limit. Limit met: how often the kernel dropped page cache to stay within the limit."
+            f"{self._load_note(self._scale.memory_repetitions, 'the groups')} Master and slave have one control "
+            f"group each. A group cannot exclude page cache, so the limits of 256 MiB and 4 GiB are increased by "
+            f"{room} MiB for mapped log files and queues. A broker's own memory is sampled after each run. "
+            f"{self._buffers_note()}; huge pages are not counted, and the limit includes room for tmpfs. Limit met: "
+            "how often the kernel dropped page cache to stay within the limit."
         ]
         errors = sum(
             _errors(summarise_cells([one.run for one in runs if one.group == group])) for group in _groups(runs)
@@ -118,9 +117,9 @@ class HaParts:
         cells = summarise_slow(runs)
         conditions = [
             f"{self._load_note(self._scale.slow_repetitions, 'with and without the delay')} SYNC_MASTER with one "
-            "slave behind a proxy that delays every ack and keeps their order; runs without a delay use the proxy too. "
-            "Pulls of 32 stored messages, one at a time, 4 ms after the answer of the one before. "
-            f"{self._buffers_note()}; the master with the slow disk has none."
+            "slave behind a proxy that delays every ack by this time, in order and without a limit of bandwidth; runs "
+            "without a delay use the proxy, too. Pulls of 32 stored messages, one at a time, 4 ms after the previous "
+            f"answer. {self._buffers_note()}; with the slow disk none."
         ]
         errors = sum(cell.errors + cell.pulls_refused for cell in cells)
         return HaOutcome([slow_figures(cells, conditions)], slow_goals(cells), runs, [], errors)

@@ -44,7 +44,7 @@ class ProducerPlan(msgspec.Struct, frozen=True):
 
 
 class ProducerRun(msgspec.Struct, frozen=True):
-    """The last report of a run. Without any, the rate is 0 and ``trouble`` has the reason."""
+    """The last report of a run. Without any, the rate is 0 and ``problem`` has the reason."""
 
     system: System
     setup: Setup
@@ -57,7 +57,7 @@ class ProducerRun(msgspec.Struct, frozen=True):
     refused: dict[str, int] = {}
     """Answers by code, and broken requests by name, from the client's log, including those that it sent again."""
 
-    trouble: str = ""
+    problem: str = ""
 
 
 def read_refusals(log_text: str) -> dict[str, int]:
@@ -71,10 +71,10 @@ def read_producer(text: str, log_text: str, *, system: System, setup: Setup, thr
     if not reports:
         lines = text.strip().splitlines()
         last_line = lines[-1][:100].replace("|", "/") if lines else "nothing"
-        trouble = f"the producer reported no rate; its last line: {last_line}"
+        problem = f"the producer reported no rate; its last line: {last_line}"
         return ProducerRun(
             system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0,
-            refused=read_refusals(log_text), trouble=trouble,
+            refused=read_refusals(log_text), problem=problem,
         )  # fmt: skip
     rate, _, mean_ms, send_failed, response_failed = reports[-1]
     return ProducerRun(
@@ -158,8 +158,8 @@ def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figu
 def _columns(runs: Sequence[ProducerRun]) -> list[str]:
     if not runs:
         return ["", "", "", ""]
-    trouble = next((run.trouble for run in runs if run.trouble), "")
-    failed = f"{sum(run.failed for run in runs):,}" + (f" ({trouble})" if trouble else "")
+    problem = next((run.problem for run in runs if run.problem), "")
+    failed = f"{sum(run.failed for run in runs):,}" + (f" ({problem})" if problem else "")
     rate = median(run.messages_per_second for run in runs)
     refused = sum((Counter(run.refused) for run in runs), Counter[str]())
     codes = ", ".join(f"{code}: {count:,}" for code, count in sorted(refused.items())) or "0"

@@ -39,7 +39,7 @@ class PullLoop:
         self._is_over = threading.Event()
         self._answers: list[tuple[float, float]] = []
         self._refusals: list[float] = []
-        self._trouble: OSError | None = None
+        self._problem: OSError | None = None
 
     @contextmanager
     def run_meanwhile(self) -> Iterator[None]:
@@ -51,8 +51,8 @@ class PullLoop:
         finally:
             self._is_over.set()
             thread.join()
-        if self._trouble is not None:
-            raise BenchmarkFailed(f"pulls failed: {self._trouble}") from self._trouble
+        if self._problem is not None:
+            raise BenchmarkFailed(f"pulls failed: {self._problem}") from self._problem
 
     def report(self, start: float, end: float) -> PullReport:
         """Return the report on pulls that were answered in [start, end) of the monotonic clock."""
@@ -65,7 +65,7 @@ class PullLoop:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._pull_until_over(connection)
         except OSError as error:
-            self._trouble = error
+            self._problem = error
 
     def _pull_until_over(self, connection: socket.socket) -> None:
         reader, offset = FrameReader(), 0

@@ -67,7 +67,7 @@ class Runner:
             self._report_progress(f"replication, setup {number} of {len(self._scale.setups)}: {setup.text}; starting")
             with ExitStack() as stack:
                 relay = stack.enter_context(start_relay(self._folder, core=None)) if setup == SYNC_BUFFERED else None
-                pairs = self._start_pairs(stack, setup, f"table-{setup.short}", troubles=runs)
+                pairs = self._start_pairs(stack, setup, f"table-{setup.short}", problems=runs)
                 for level in self._scale.levels:
                     self._report_progress(f"replication, {setup.text}, {level} outstanding")
                     for _ in range(self._scale.repetitions):
@@ -77,8 +77,8 @@ class Runner:
                             relayed.append(HaRun(system="Gantry", setup=setup, level=level, run=run))
         return runs, relayed
 
-    def _start_pairs(self, stack: ExitStack, setup: Setup, name: str, troubles: list[HaRun]) -> list[Pair]:
-        """Start Gantry's pair, and Apache's if possible; if not, ``troubles`` gets a cell for each level."""
+    def _start_pairs(self, stack: ExitStack, setup: Setup, name: str, problems: list[HaRun]) -> list[Pair]:
+        """Start Gantry's pair, and Apache's if possible; if not, ``problems`` gets a cell for each level."""
         plan = self._plan(setup, stack)
         pairs = [stack.enter_context(start_pair(plan, self._folder / name))]
         self._make_ready(pairs[0])
@@ -86,8 +86,8 @@ class Runner:
             try:
                 pairs.append(self._start_apache(stack, plan, name))
             except BenchmarkFailed as error:
-                troubles += [
-                    HaRun(system="Apache", setup=setup, level=level, run=None, trouble=reason_line(error))
+                problems += [
+                    HaRun(system="Apache", setup=setup, level=level, run=None, problem=reason_line(error))
                     for level in self._scale.levels
                 ]
         return pairs
@@ -130,7 +130,7 @@ class Runner:
         except BenchmarkFailed as error:
             if pair.system == "Gantry":
                 raise
-            return HaRun(system=pair.system, setup=pair.setup, level=level, run=None, trouble=reason_line(error))
+            return HaRun(system=pair.system, setup=pair.setup, level=level, run=None, problem=reason_line(error))
         return HaRun(system=pair.system, setup=pair.setup, level=level, run=run)
 
     def _send(self, target: Target, level: int) -> Run:
@@ -145,14 +145,14 @@ class Runner:
         for number, setup in enumerate(setups, 1):
             self._report_progress(f"Apache's producer, setup {number} of {len(setups)}: {setup.text}; starting")
             with ExitStack() as stack:
-                troubles: list[HaRun] = []
-                pairs = self._start_pairs(stack, setup, f"producer-{setup.short}", troubles)
+                problems: list[HaRun] = []
+                pairs = self._start_pairs(stack, setup, f"producer-{setup.short}", problems)
                 for threads in self._scale.producer_levels:
                     for pair in pairs:
                         self._report_progress(f"Apache's producer, {setup.text}, {threads} threads, {pair.system}")
                         runs.append(self._produce(pair, threads))
-                    if troubles:
-                        runs.append(_no_run("Apache", setup, threads, troubles[0].trouble))
+                    if problems:
+                        runs.append(_no_run("Apache", setup, threads, problems[0].problem))
         return runs
 
     def _produce(self, pair: Pair, threads: int) -> ProducerRun:
@@ -248,7 +248,7 @@ class Runner:
         return SlowRun(kind="ack", level=level, delay_ms=delay_ms, run=run, pulls=measured)
 
 
-def _no_run(system: System, setup: Setup, threads: int, trouble: str) -> ProducerRun:
+def _no_run(system: System, setup: Setup, threads: int, problem: str) -> ProducerRun:
     return ProducerRun(
-        system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0, trouble=trouble
+        system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0, problem=problem
     )

@@ -75,9 +75,9 @@ def _columns(cell: HaCell | None) -> list[str]:
     if cell is None:
         return ["", "", "", ""]
     if not cell.messages:
-        return ["none", cell.trouble, cell.failures_text, f"{cell.busy_answers:,}"]
+        return ["none", cell.problem, cell.failures_text, f"{cell.busy_answers:,}"]
     times = " / ".join(f"{value:,.0f}" for value in (cell.p50_us, cell.p99_us, cell.p99_9_us))
-    failures = cell.failures_text + (f"; {cell.trouble}" if cell.trouble else "")
+    failures = cell.failures_text + (f"; {cell.problem}" if cell.problem else "")
     return [f"{cell.messages_per_second:,.0f}", times, failures, f"{cell.busy_answers:,}"]
 
 
@@ -86,7 +86,7 @@ def lost_notes(cells: Sequence[HaCell]) -> list[str]:
     slower, later, compared = [], [], 0
     for ours in cells:
         theirs = find_cell(cells, "Apache", ours.setup, ours.level)
-        if ours.system != "Gantry" or theirs is None or theirs.trouble:
+        if ours.system != "Gantry" or theirs is None or theirs.problem:
             continue
         compared += 1
         name = f"{ours.setup.text}, {ours.level} outstanding"

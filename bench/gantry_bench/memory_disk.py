@@ -64,7 +64,7 @@ class MemoryFile:
     def advise(self, start: int, end: int) -> None:
         """Do nothing, because all pages are in memory."""
 
-    def read_in_order(self, is_expected: bool) -> None:
+    def set_read_ahead(self, is_useful: bool) -> None:
         """Do nothing, because there is no read-ahead."""
 
     def regrow(self) -> int | None:

@@ -115,7 +115,8 @@ class OperatorChild:
         return OperatorSample(
             datetime.now(UTC), time.monotonic(), buckets, int(buckets[float("inf")]),
             int(values.get("gantry_operator_api_calls_total", 0)),
-            values.get("gantry_operator_api_call_seconds_sum", 0.0), int(values["gantry_operator_bugs_total"]),
+            values.get("gantry_operator_api_call_seconds_sum", 0.0),
+            int(values["gantry_operator_unexpected_errors_total"]),
             read_process_cpu_seconds(self.process.pid),
         )  # fmt: skip
 

@@ -30,8 +30,8 @@ PartName = Literal["tail", "sync", "recovery", "rss"]
 ROOM_FOR_HEADERS_BYTES = 16 * MEBIBYTE
 UNFLUSHED_BYTES_MAX = 512 * MEBIBYTE
 ANONYMOUS_NOTE = (
-    "With anonymous memory the call does less: messages that consumers may not see yet get their queue and index "
-    "entries after the commit, outside of the call, so its excess can be negative."
+    "With anonymous memory the call does less: queue and index entries are written later, after the commit. So its "
+    "excess can be negative."
 )
 
 
@@ -136,8 +136,8 @@ class Parts:
                 cells += run_recovery(plan, report_progress=self._add_prefix(f"recovery, {size:,} bytes"))
         conditions = [
             f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
-            "each, after `kill -9`. A recovery point is written every 10 s. A recovery checks every byte it reads, "
-            f"writes queues and index again, and ends when everything is on the disk. {other_work_note(others.cores)}"
+            "each, after `kill -9`. A recovery point is written every 10 s. Reading includes verifying every byte, "
+            f"rebuilding queues and index, and syncing everything. {other_work_note(others.cores)}"
         ]
         return Outcome(recovery_figures(cells, conditions), [], cells, others.cores)
 
@@ -154,8 +154,8 @@ class Parts:
             )  # fmt: skip
         conditions = [
             f"Log files of {scale.resident_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers, one "
-            f"connection, 64 messages of {BODY_BYTES} bytes in flight, {seconds:g} s. Own memory is all resident "
-            f"memory except for the store's mapped files and the buffers. {other_work_note(others.cores)}",
+            f"connection, 64 messages of {BODY_BYTES} bytes in flight, {seconds:g} s. Own memory is the resident "
+            f"memory without the store's mapped files and the buffers. {other_work_note(others.cores)}",
             *missing_notes(media),
         ]
         return Outcome(resident_figures(cells, conditions), [], cells, others.cores)

@@ -19,7 +19,7 @@ def archive(source: Group, target: Path) -> int:
     document = {
         "topics": {"include": [TOPIC]},
         "transport": "file",
-        "here": {
+        "runtime": {
             "nameServers": [source.name_server],
             "directories": {source.broker: str(source.slave_store)},
             "destination": str(target),

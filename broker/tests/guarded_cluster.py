@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gantry_access import SignatureKind
+from gantry_access import AccessMode, SignatureKind
 from gantry_broker.app import Broker
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
@@ -21,7 +21,7 @@ async def guarded_cluster(path: Path, mode: str = "V1") -> AsyncIterator[tuple[s
     own = path / "broker.yml"
     own.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
     settings = NameServerSettings(
-        bind_address="127.0.0.1", listen_port=0, acl_enable=True, acl_file=str(file), acl_mode=mode
+        bind_address="127.0.0.1", listen_port=0, acl_enable=True, acl_file=str(file), acl_mode=AccessMode(mode)
     )
     server = NameServer(settings, path / "ns")
     await server.start()

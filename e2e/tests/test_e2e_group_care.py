@@ -38,7 +38,7 @@ UNKEPT: Object = SMALL | {"storage": {**SMALL["storage"], "retain": "Never"}}
 def is_asked_for(group: Group, topic: str) -> bool:
     """Return whether sidecars are configured to keep a topic."""
     found = group.namespace.cluster.api.get(f"{group.namespace.path('configmaps')}/{group.name}-0")
-    return f'"{topic}"' in found["data"]["wanted"]
+    return f'"{topic}"' in found["data"]["topics.json"]
 
 
 def test_paused_group_is_unchanged_until_the_pause_ends(namespaces: NamespaceFactory) -> None:
@@ -100,18 +100,18 @@ def test_hibernated_group_wakes_up_with_all_messages(namespaces: NamespaceFactor
     """No pod runs; volumes stay regardless of `retain`; the same master continues in the reserved epoch."""
     group = namespaces.group("hibernated", UNKEPT)
     masters, claims = group.masters(), claim_ids(group)
-    asleep: list[Object] = []
+    hibernated: list[Object] = []
 
     def sleep() -> None:
         started, before = time.monotonic(), group.record()["epoch"]
         group.annotate(HIBERNATE, "true")
         wait_for_condition(group, "Hibernated", "True", "ByAnnotation")
         wait_until("no pods", lambda: not group.brokers() and not group.name_servers(), NOTICED_SECONDS_MAX)
-        print(f"asleep after {time.monotonic() - started:.1f} s")
+        print(f"hibernated after {time.monotonic() - started:.1f} s")
         assert condition_of(group, "Ready") == ("False", "Hibernated")
         assert claim_ids(group) == claims
-        asleep.append(group.record())
-        assert asleep[0]["epoch"] > before and asleep[0]["reigns"][-1]["epoch"] == before, (
+        hibernated.append(group.record())
+        assert hibernated[0]["epoch"] > before and hibernated[0]["terms"][-1]["epoch"] == before, (
             "reserved, but without a master yet"
         )
         group.annotate(HIBERNATE, None)
@@ -124,5 +124,5 @@ def test_hibernated_group_wakes_up_with_all_messages(namespaces: NamespaceFactor
 
     outcome.check_limits(HIBERNATED_SECONDS_MAX)
     assert group.masters() == masters
-    assert group.record()["epoch"] == asleep[0]["epoch"]
+    assert group.record()["epoch"] == hibernated[0]["epoch"]
     assert claim_ids(group) == claims

@@ -57,7 +57,7 @@ def test_role_does_not_move_if_that_would_lose_too_much(namespaces: NamespaceFac
     with revive_crashed_nodes(operated), group.load(LOAD, 4) as load:
         lose_the_only_copy(group, operated)
         time.sleep(WATCHED_S)
-        epochs = [term["epoch"] for term in group.record()["reigns"]]
+        epochs = [term["epoch"] for term in group.record()["terms"]]
         assert max(epochs) <= epoch, "no master was promoted"
         blocked = group.read()["status"]["eachShard"][0]["decision"]["blockedBy"]
         print(f"RESULT guarded: blocked by {blocked}")

@@ -54,7 +54,7 @@ def test_scheduled_archive_survives_a_kill_of_its_pod(namespaces: NamespaceFacto
     archive.wait("another run", lambda: archive.status().get("lastRun", {}).get("end", "") > end, RUN_SECONDS_MAX)
     assert archive.read_archived(TOPIC) == wanted, "another run adds nothing"
     assert archive.condition("Ready") == ("True", "Scheduled")
-    assert archive.condition("DataLoss") == ("False", "NoneSeen")
+    assert archive.condition("DataLoss") == ("False", "NoneObserved")
     assert archive.status()["lag"]["rows"] == 0
     print(f"RESULT verify: {archive.verify().strip()}")
 

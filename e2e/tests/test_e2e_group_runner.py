@@ -94,7 +94,7 @@ def edited(group: Group, spec: Object, what: str, is_so: Callable[[], bool]) -> 
 
 def electable_slaves(group: Group) -> int:
     """Return how many slaves may be elected; another number begins another epoch."""
-    return len(group.record()["reigns"][-1]["electable"])
+    return len(group.record()["terms"][-1]["electable"])
 
 
 def is_kept_longer(group: Group) -> bool:

@@ -36,7 +36,7 @@ async def test_java_slave_has_our_log_byte_for_byte_and_continues_after_a_restar
             assert [one.broker_id for one in master.slaves] == [-2]
             await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
             await wait_until(lambda: len(master.slaves) == 0)
-            assert master.slaves.acked() == -1
+            assert master.slaves.acked_offset() == -1
 
             await master.send(2_500)
             slave = ha_store.start_java_slave(nursery, layout)

@@ -54,7 +54,7 @@ async def consume(address: str, offset: int) -> None:
 def check(theirs: peers.Peer, ours: peers.Peer, folder: Path, *more: str) -> tuple[int, dict[str, object]]:
     """Run the command as a user does."""
     sets = [
-        f"source.nameServers=[{theirs.address}]", f"nameServers=[{ours.address}]", f"here.destination={folder}",
+        f"source.nameServers=[{theirs.address}]", f"nameServers=[{ours.address}]", f"runtime.destination={folder}",
         "topics.include=['check_.*']", f"consumerGroups=[{GROUP}]", "engine.cores=2", *more,
     ]  # fmt: skip
     words = [part for one in sets for part in ("--set", one)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
@@ -143,21 +143,23 @@ class Scene:
             now = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
             self.server.ask("DELETE", path, now)
 
-    def set_status(self, shard: int, master: str, epoch: int, *, fenced: str = "", **decision: Any) -> None:
+    def set_status(self, shard: int, master: str, epoch: int, *, fenced: Sequence[int] = (), **decision: Any) -> None:
         """What the operator has written: of one shard this, of the other that all is well."""
         words = {"action": "", "blockedBy": [], "ifMasterDies": [f"shard {shard}: as the operator wrote it"]} | decision
-        well = {"atRisk": "64Ki", "bound": "disk", "isMet": True, "observedAt": "2026-01-01T00:00:00Z"}
+        well = {"atRisk": "64Ki", "bottleneck": "disk", "isMet": True, "observedAt": "2026-01-01T00:00:00Z"}
         other = 1 - shard
         shards = [
             {"number": shard, "master": master, "epoch": epoch, "inSync": 1, "lag": "none", "durability": well,
-             "decision": words},
+             "fence": "Fenced" if shard in fenced else "", "decision": words},
             {"number": other, "master": f"orders-{other}-master-0", "epoch": EPOCH, "inSync": 1, "lag": "none",
-             "durability": well, "decision": words | {"ifMasterDies": []}},
+             "durability": well, "fence": "Fenced" if other in fenced else "",
+             "decision": words | {"ifMasterDies": []}},
         ]  # fmt: skip
         available = {"type": "Available", "status": "False" if fenced else "True",
-                     "reason": "Fenced" if fenced else "EveryShardAcknowledges", "message": "",
+                     "reason": "Fenced" if fenced else "AllShardsAcknowledge", "message": "",
                      "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
-        held = available | {"type": "Fenced", "status": "True" if fenced else "False", "message": fenced,
+        held = available | {"type": "Fenced", "status": "True" if fenced else "False",
+                            "message": f"shards {list(fenced)}" if fenced else "",
                             "reason": "ByAnnotation" if fenced else "NotFenced"}  # fmt: skip
         status = {"phase": "Ready", "ready": "2/2", "observedGeneration": 1, "eachShard": shards,
                   "conditions": [available, held]}  # fmt: skip
@@ -182,15 +184,15 @@ class Scene:
     # -- inside of pods ------------------------------------------------------------------------------------------------
 
     def run_inside(self, pod: str, container: str, command: list[str]) -> Outcome | None:
-        """`gantry pod ask` of a sidecar."""
-        assert container == "sidecar" and command[:3] == ["gantry", "pod", "ask"]
+        """`gantry pod get` of a sidecar."""
+        assert container == "sidecar" and command[:3] == ["gantry", "pod", "get"]
         if command[3] == "--raw":
             return Outcome(b"\x1f\x8bpacked by " + pod.encode() + bytes(range(256)))
         role = self.reported_roles.get(pod, role_of(pod))
         if role is None:
             return None
         status = {name: role[name] for name in ("role", "epoch", "wrote", "committed", "flushed", "acked", "confirmed")}
-        status |= {"loop_state": {"state": "moving"}, "ready": {"ready": True, "reason": "in sync"}}
+        status |= {"loop_state": {"state": "running"}, "ready": {"ready": True, "reason": "in sync"}}
         reported_roles = {"/v1/status": {"status": 200, "body": status}, "/v1/role/now": {"status": 200, "body": role}}
         return Outcome(json.dumps(reported_roles).encode())
 
@@ -253,10 +255,10 @@ def role_of(pod: str) -> Object:
         "broker_name": pod.partition("-master")[0].partition("-slave")[0], "epoch": EPOCH,
         "promised_epoch": EPOCH, "identity": "store-1" if is_master else "store-2", "last_epoch": EPOCH,
         "epoch_start": 0, "wrote": wrote, "committed": wrote, "flushed": 5_000, "acked": WROTE - BEHIND,
-        "confirmed": WROTE - BEHIND, "ha_address": "10.0.0.1:10912", "heard_ms": 10, "granted_ms": 1_000,
+        "confirmed": WROTE - BEHIND, "ha_address": "10.0.0.1:10912", "heartbeat_age_ms": 10, "granted_ms": 1_000,
         "peak_bytes_per_s": 100, "master_id": 1, "master": "", "electable": [2], "acks_needed": 1,
-        "slaves": [slave] if is_master else [], "is_whole": True, "is_crash_safe": True, "is_draining": False,
-        "trouble": "",
+        "slaves": [slave] if is_master else [], "is_complete": True, "is_crash_safe": True, "is_draining": False,
+        "problem": "",
     }  # fmt: skip
 
 

@@ -128,7 +128,7 @@ class Group:
     def is_well(self) -> bool:
         """Whether everybody is there and in sync, and nothing is to be done."""
         look = self.look()
-        conditions = {one.type: one.is_so for one in look.conditions}
+        conditions = {one.type: one.is_true for one in look.conditions}
         return bool(conditions.get("Ready") and conditions["Available"]) and not look.decision
 
     def until(self, predicate: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:

@@ -99,7 +99,7 @@ class Run:
             "limits": {"maxRowsPerTrigger": plan.rows_max},
             "layout": {"rowsPerFile": max(1000, self.messages // 100), "compactAfter": "0s"},
             "engine": {"cores": plan.cores, "sparkConf": PATIENT | {"spark.local.dir": str(self.folder / "spark")}},
-            "here": {
+            "runtime": {
                 "nameServers": self.group.record.addresses,
                 "sidecars": [one.sidecar_url for one in self.group.record.members],
                 "tokenFiles": {"*": str(token)},

@@ -292,7 +292,7 @@ def test_unusable_destination_is_reported_in_one_line(
         address = server.address(address).replace(str(server.port), str(port))
 
     with pytest.raises(SystemExit) as ended:
-        main(["verify", "--set", f"here.destination={address}"])
+        main(["verify", "--set", f"runtime.destination={address}"])
 
     lines = capfd.readouterr().err.splitlines()
     assert ended.value.code == code and len(lines) == 1

@@ -68,8 +68,8 @@ def test_archive_is_restored_to_a_real_broker(brokers: Group, tmp_path: Path) ->
     options = {"subscribe": "gone", "startingOffsets": "earliest", "archive.destination": str(tmp_path / "archive")}
     options |= {"nameServers": brokers.name_server, "sidecars": ",".join(brokers.urls[:1]), "archive.cores": "1"}
     archived = Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100)).lived()
-    here = {"nameServers": [brokers.name_server], "destination": str(tmp_path / "archive")}
-    document = {"here": here, "restore": {"topics": {"gone": "back"}}}
+    runtime = {"nameServers": [brokers.name_server], "destination": str(tmp_path / "archive")}
+    document = {"runtime": runtime, "restore": {"topics": {"gone": "back"}}}
     job, reporter = RestoreJob(), Reporter("restore")
 
     with Admin(brokers.name_server) as admin:

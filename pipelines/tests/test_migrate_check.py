@@ -80,7 +80,7 @@ def test_topic_with_unpaired_queues_is_compared_as_a_whole() -> None:
     target = cluster({MINE: (0, 25)}, readers={MINE: 17})
     behind = cluster({MINE: (0, 25)}, readers={MINE: 9})
 
-    assert match_queues("orders", SOURCE, target).is_whole
+    assert match_queues("orders", SOURCE, target).is_topic_wide
     assert kinds(SOURCE, target) == [(DifferenceKind.QUEUES, False)]
     assert kinds(SOURCE, behind) == [(DifferenceKind.QUEUES, False), (DifferenceKind.GROUP_BEHIND, False)]
     assert ranges_of((), SOURCE, frozenset({"orders"})) == {A: (0, 10), B: (5, 20)}

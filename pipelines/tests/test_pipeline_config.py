@@ -1,5 +1,6 @@
 """Parsing of configurations, and the errors for invalid ones."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_resource_and_its_spec_alone_are_the_same_configuration() -> None:
 
 def test_set_option_overrides_the_file() -> None:
     """`--set a.b=value` changes one field, keeps the others, and creates missing parents."""
-    config = read(RESOURCE, "engine.mode=local", "here.nameServers=[127.0.0.1:9876]", "topics.include=[a, b]")
+    config = read(RESOURCE, "engine.mode=local", "runtime.nameServers=[127.0.0.1:9876]", "topics.include=[a, b]")
     assert config.spec.engine.mode is EngineMode.LOCAL
     assert config.spec.engine.executor.instances == 3
     assert config.name_servers == ("127.0.0.1:9876",)
@@ -86,11 +87,24 @@ def test_invalid_field_is_named_by_its_path(text: str, settings: tuple[str, ...]
     assert words in str(refused.value)
 
 
+def test_former_name_of_the_runtime_settings_is_read() -> None:
+    """A file, and an operator of an earlier version, name them `here`; with both names the file is refused."""
+    settings = {"destination": "/archive", "once": True}
+    expected = read("", "runtime.destination=/archive", "runtime.once=true")
+
+    assert read(json.dumps({"here": settings})) == expected
+    assert read(RESOURCE + "here: {destination: /archive, once: true}").runtime == expected.runtime
+    assert config_of({"here": settings}, ArchiveSpec) == expected
+    assert read("here: {once: true}", "here.destination=/archive") == expected
+    with pytest.raises(ConfigError, match="here: unknown field"):
+        read("here: {once: true}\nruntime: {once: true}")
+
+
 def test_all_unknown_fields_are_named_at_once() -> None:
     """All problems are reported together, so that a file has to be corrected only once."""
     with pytest.raises(ConfigError) as refused:
-        read("nope: 1\ntopics: {of: [a]}\nhere: {where: b}")
-    assert [problem.split(":")[0] for problem in refused.value.problems] == ["nope", "topics.of", "here.where"]
+        read("nope: 1\ntopics: {of: [a]}\nruntime: {where: b}")
+    assert [problem.split(":")[0] for problem in refused.value.problems] == ["nope", "topics.of", "runtime.where"]
 
 
 @pytest.mark.parametrize("kind", PIPELINE_KINDS, ids=[kind.name for kind in PIPELINE_KINDS])
@@ -99,7 +113,7 @@ def test_spec_written_by_the_operator_is_parsed_unchanged(kind: PipelineKind) ->
     assert config_of(plain_values(kind.spec()), kind.spec) == PipelineConfig(kind.spec())
 
 
-@pytest.mark.parametrize(("settings", "is_continuous"), [((), True), (("here.once=true",), False)])
+@pytest.mark.parametrize(("settings", "is_continuous"), [((), True), (("runtime.once=true",), False)])
 def test_archive_without_schedule_is_continuous_unless_once_is_set(
     settings: tuple[str, ...], is_continuous: bool
 ) -> None:
@@ -120,9 +134,9 @@ def test_configuration_is_converted_to_options_of_the_source(tmp_path: Path) -> 
     (tmp_path / "token").write_text("# readers\nspark:the-token-of-spark\nother:another-token-here\n")
     (tmp_path / "account").write_text("accessKey: archiver\nsecretKey: a-secret-key\n")
     text = "limits: {maxRowsPerTrigger: 7, maxBytesPerTrigger: 1Mi}\nreadFrom: slave"
-    secure = ["here.caFile=/ca", "here.sidecars=['https://a:1', 'https://b:2']", "here.hostNamesChecked=false"]
-    files = [f"here.tokenFiles={{'*': {tmp_path}/token}}", f"here.accessFile={tmp_path}/account"]
-    config = read(text, "here.nameServers=['127.0.0.1:9876']", *secure, *files)
+    secure = ["runtime.caFile=/ca", "runtime.sidecars=['https://a:1', 'https://b:2']", "runtime.hostNamesChecked=false"]
+    files = [f"runtime.tokenFiles={{'*': {tmp_path}/token}}", f"runtime.accessFile={tmp_path}/account"]
+    config = read(text, "runtime.nameServers=['127.0.0.1:9876']", *secure, *files)
     found = connection_options(config) | limit_options(config.spec.limits) | start_options("group:mine")
 
     assert set(found) <= {*CONNECTION_OPTIONS, *READ_OPTIONS}
@@ -147,7 +161,11 @@ def test_longest_url_prefix_selects_the_token_of_a_sidecar() -> None:
 
 def test_restore_names_an_unreadable_file() -> None:
     """An unreadable credentials file is reported by the parser, before anything is started."""
-    settings = ("here.nameServers=['127.0.0.1:9876']", "here.destination=/archive", "here.accessFile=/nowhere/account")
+    settings = (
+        "runtime.nameServers=['127.0.0.1:9876']",
+        "runtime.destination=/archive",
+        "runtime.accessFile=/nowhere/account",
+    )
     config = read_config("restore: {topics: {orders: again}}", RestoreSpec, "TopicArchive", settings)
 
     with pytest.raises(ConfigError, match="/nowhere/account"):
@@ -181,7 +199,7 @@ def test_invalid_topic_patterns_are_refused(text: str, words: str) -> None:
 @pytest.mark.parametrize("text", ["brokerGroups: [prod]", ""])
 def test_missing_name_servers_are_reported_with_a_remedy(text: str) -> None:
     """A broker group can only be resolved in a cluster; elsewhere name servers are required."""
-    with pytest.raises(ConfigError, match=r"here\.nameServers, or -n"):
+    with pytest.raises(ConfigError, match=r"runtime\.nameServers, or -n"):
         read_settings(read(text))
 
 
@@ -191,7 +209,7 @@ def test_memory_and_executors_follow_the_fields() -> None:
     own = (
         'engine: {mode: kubernetes, sparkConf: {"spark.sql.shuffle.partitions": "9"}, executor: {heap: 2Gi, cores: 3}}'
     )
-    override = "here.sparkConf={spark.master: 'k8s://https://x', spark.kubernetes.namespace: shop}"
+    override = "runtime.sparkConf={spark.master: 'k8s://https://x', spark.kubernetes.namespace: shop}"
     found = spark_conf(read(own, override), pod)
 
     assert (found["spark.master"], found["spark.kubernetes.driver.pod.name"]) == ("k8s://https://x", "orders-archive-0")

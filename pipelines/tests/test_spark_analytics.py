@@ -10,7 +10,7 @@ import pytest
 from spark_kit.processes import Group
 
 from gantry_pipelines.analytics.tables import TABLES, Tables
-from gantry_pipelines.config import HostConfig, PipelineConfig
+from gantry_pipelines.config import PipelineConfig, RuntimeConfig
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.manifest.quantities import Duration
 from gantry_spec.pipelines.kinds import AnalyticsSpec
@@ -150,11 +150,11 @@ def test_only_messages_stored_in_the_range_are_read(spark: SparkSession) -> None
 
 
 def config_of(brokers: Group, folder: Path, topic: str, **more: Any) -> PipelineConfig[AnalyticsSpec]:
-    here = HostConfig(
+    runtime = RuntimeConfig(
         name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(folder), once=True
     )
     given: dict[str, Any] = {"window": Duration(1_000), "watermark": Duration(0)}
-    return PipelineConfig(AnalyticsSpec(topics=Topics(include=[topic], exclude=[]), **(given | more)), here)
+    return PipelineConfig(AnalyticsSpec(topics=Topics(include=[topic], exclude=[]), **(given | more)), runtime)
 
 
 def later(tables: Tables) -> int:

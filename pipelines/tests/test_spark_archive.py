@@ -30,13 +30,13 @@ pytestmark = pytest.mark.needs_spark
 
 def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
     """Run the job once, for the present messages."""
-    here = {
+    runtime = {
         "nameServers": [brokers.name_server],
         "sidecars": list(brokers.urls[:1]),
         "destination": str(root),
         "once": True,
     }
-    document = {"topics": {"include": [topic]}, "layout": {"rowsPerFile": 1000}, "here": here} | more
+    document = {"topics": {"include": [topic]}, "layout": {"rowsPerFile": 1000}, "runtime": runtime} | more
     job, reporter = ArchiveJob(), Reporter("archive")
     with reporter.stop.handle_signals():
         return job.run(job.parse(config_of(document, ArchiveSpec)), reporter)
@@ -70,11 +70,11 @@ def test_archive_in_an_object_store_has_the_sent_messages(spark: SparkSession, b
     store.start()
     try:
         address = store.address("archive")
-        here = {
+        runtime = {
             "nameServers": [brokers.name_server], "sidecars": list(brokers.urls[:1]), "once": True,
             "destination": address, "checkpoint": str(tmp_path / "checkpoint"),
         }  # fmt: skip
-        outcome = archive(brokers, tmp_path, "far", here=here)
+        outcome = archive(brokers, tmp_path, "far", runtime=runtime)
         verified = VerifyJob().run(VerifyParameters(address, is_deep=True), Reporter("verify"))
         seen = {name: dict(read(store.folder / BUCKET / "archive")) for name, read in READERS.items()}
     finally:

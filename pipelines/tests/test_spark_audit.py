@@ -29,7 +29,7 @@ from gantry_pipelines.audit.planning import plan_broker
 from gantry_pipelines.audit.result import AuditResult
 from gantry_pipelines.audit.running import AuditTask, audit, run_in_process
 from gantry_pipelines.audit.settings import AuditSettings
-from gantry_pipelines.config import HostConfig, PipelineConfig
+from gantry_pipelines.config import PipelineConfig, RuntimeConfig
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import AuditSpec
 
@@ -159,9 +159,9 @@ def test_only_differing_ranges_are_read_as_records(stores: Stores, tmp_path: Pat
 def test_running_group_is_audited_through_its_sidecars(brokers: Group, tmp_path: Path) -> None:
     """The job finds the copies itself, exits with 0, and writes a table, a report and a document."""
     brokers.send(200, topic="audited")
-    here = HostConfig(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(tmp_path))
+    runtime = RuntimeConfig(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(tmp_path))
     job = AuditJob(lambda order, reporter: run_in_process)
-    order = job.parse(PipelineConfig(AuditSpec(), here))
+    order = job.parse(PipelineConfig(AuditSpec(), runtime))
 
     outcome = job.run(order, Reporter("audit"))
 

@@ -117,7 +117,7 @@ def test_driver_creates_and_deletes_executor_pods(server: ApiServer, tmp_path: P
     assert server.ask("PATCH", f"{PODS}/the-driver/status", ready, "application/merge-patch+json")[0] == 200
     way_in = json.loads(server.kubeconfig(tmp_path, "shop", "orders-archive").read_text())
     (tmp_path / "token").write_text(way_in["users"][0]["user"]["token"])
-    here = {
+    runtime = {
         "spark.master": f"k8s://{server.url}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.port": "0",
@@ -129,7 +129,7 @@ def test_driver_creates_and_deletes_executor_pods(server: ApiServer, tmp_path: P
         "spark.log.level": "WARN",
     }
     document = json.loads(config["data"]["pipeline.json"])
-    document["here"]["sparkConf"] |= here
+    document["runtime"]["sparkConf"] |= runtime
     (tmp_path / "pipeline.json").write_text(json.dumps(document))
     (tmp_path / "program.py").write_text(PROGRAM)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_kit.processes import Group, group
 
-from gantry_pipelines.config import HostConfig, PipelineConfig
+from gantry_pipelines.config import PipelineConfig, RuntimeConfig
 from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, SourceCluster
 from gantry_pipelines.outcome import Outcome
 from gantry_pipelines.reporting import Reporter
@@ -64,11 +64,11 @@ def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSessio
 
 
 def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:
-    here = HostConfig(name_servers=[target.name_server], sidecars=list(target.urls), destination=str(folder))
+    runtime = RuntimeConfig(name_servers=[target.name_server], sidecars=list(target.urls), destination=str(folder))
     topics = Topics(include=["moved"], exclude=[])
     spec = MigrateCheckSpec(source=SourceCluster(name_servers=[source.name_server]), topics=topics, **more)
     job = MigrateCheckJob(lambda config: spark)
-    return job.run(job.parse(PipelineConfig(spec, here)), Reporter("migrate-check"))
+    return job.run(job.parse(PipelineConfig(spec, runtime)), Reporter("migrate-check"))
 
 
 @pytest.mark.verify

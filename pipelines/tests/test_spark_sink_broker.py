@@ -179,11 +179,11 @@ def test_aborted_batch_is_rolled_back_unless_decided(broker: Group) -> None:
     """Spark also aborts when commit has failed, and a decided batch must not be rolled back then."""
     scene = Scene(broker, sweep="false")
     failed = scene.tasks(["a", "b"])
-    assert asyncio.run(scene.driver().abort(failed[:1], is_whole=False)) == 1
+    assert asyncio.run(scene.driver().abort(failed[:1], is_full_batch=False)) == 1
     decided = scene.tasks(["c", "d"])
     scene.decide(decided)
 
-    assert asyncio.run(scene.driver().abort(decided, is_whole=True)) == 0
+    assert asyncio.run(scene.driver().abort(decided, is_full_batch=True)) == 0
 
     with pytest.raises(BatchTorn, match="1 of 1"):
         scene.end(HalfMessageList(unpack(failed[0].halves)), 1)

@@ -122,7 +122,7 @@ async def test_abort_rolls_back_without_reading_the_queue() -> None:
     world = World()
     halves = world.store(ROWS)
 
-    assert await attempt(world).abort(halves, is_whole=False) == 3
+    assert await attempt(world).abort(halves, is_full_batch=False) == 3
 
     assert world.markers == []
     assert world.open_rows == []
@@ -137,7 +137,7 @@ async def test_abort_after_a_decided_commit_rolls_nothing_back() -> None:
     with pytest.raises(Died):
         await attempt(world, life=Life(5)).commit(halves)
 
-    assert await attempt(world).abort(halves, is_whole=True) == 0
+    assert await attempt(world).abort(halves, is_full_batch=True) == 0
 
     await attempt(world).commit(world.store(ROWS))
     assert world.delivered == ROWS
@@ -149,7 +149,7 @@ async def test_commit_marker_after_its_abort_marker_is_invalid() -> None:
     halves = world.store(ROWS)
     late = BatchDecider(WorldQueue(world, Life()), QUERY, 0)
     scan = await late.scan()
-    assert await attempt(world).abort(halves, is_whole=True) == 3
+    assert await attempt(world).abort(halves, is_full_batch=True) == 3
     marker = Marker(
         kind=MarkerKind.COMMIT, query=QUERY, batch=0, attempt=halves.fingerprint, scanned=scan.end, newest=NO_BATCH,
         payload=halves.pack(),
@@ -245,7 +245,7 @@ def test_each_batch_is_delivered_once_with_random_deaths(deaths: list[tuple[int,
                 asyncio.run(attempt(world, batch=batch, run=f"{batch}-{run}", life=life).commit(halves))
             except Died:
                 if is_aborted:
-                    asyncio.run(attempt(world, batch=batch, run=f"{batch}-{run}").abort(halves, is_whole=True))
+                    asyncio.run(attempt(world, batch=batch, run=f"{batch}-{run}").abort(halves, is_full_batch=True))
                 continue
             break
 

@@ -1,4 +1,4 @@
-"""Removes secrets from text, for support bundles that are passed to other people.
+"""Removes secrets from text, and packs it into diagnostics bundles, which are passed to other people.
 
 A secret is recognized by its name (`password=...`, `"secretKey": "..."`, also inside quoted JSON), by the scheme of a
 header (`Bearer ...`) or by its format: a private key, a token of a Kubernetes service account. Redacting too much is
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import re
+import tarfile
+import time
 from pathlib import Path
 from typing import Final
 
@@ -48,3 +50,10 @@ def redact(text: str) -> str:
     """Return ``text`` with every recognized secret replaced."""
     text = _JWT.sub(REDACTED, _PRIVATE_KEY.sub(REDACTED, text))
     return _BEARER.sub(rf"\1{REDACTED}", _NAMED.sub(rf"\1{REDACTED}", text))
+
+
+def add_bundle_entry(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a file to a diagnostics bundle, readable by its owner only. The caller has redacted it."""
+    facts = tarfile.TarInfo(f"gantry-bundle/{name}")
+    facts.size, facts.mtime, facts.mode = len(data), int(time.time()), 0o600
+    archive.addfile(facts, io.BytesIO(data))

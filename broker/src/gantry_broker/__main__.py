@@ -23,10 +23,11 @@ from gantry_broker.errors import BrokerError, describe_disk_error
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.core.stopping import StopTimeout
 from gantry_broker.setting_keys import broker_settings, describe_settings, parse_properties_file, unknown_keys
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
 from gantry_remoting.addresses import join_address
 from gantry_remoting.file_access import limit_existing_files, limit_new_files
 from gantry_remoting.logs import set_up_logs
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_status import PageWriter
 from gantry_wire.structs import make_structs_ready
 

@@ -140,7 +140,7 @@ class Broker(Host):
             self.store.open,
             self._recovering,
             on_locked=self._locked,
-            is_tail_hidden=self.settings.ha.is_tail_hidden,
+            is_unconfirmed_hidden=self.settings.ha.is_unconfirmed_hidden,
         )
         log.info(
             "store opened",
@@ -271,7 +271,7 @@ class Broker(Host):
     def _with_server_facts(self, status: Status) -> Status:
         return with_server_facts(
             status, self.core, self.roles, self.retention, self.scrubber,
-            connections=self.listeners.count_connections(), parked_sends=self.path.ack_gate.count,
+            connections=self.listeners.count_connections(), held_sends=self.path.ack_gate.count,
             certificate_ends_at=self.tls.expires_at,
         )  # fmt: skip
 
@@ -365,7 +365,7 @@ class Broker(Host):
     def damage_resolved(self) -> None:
         """Resume waiting pulls and slaves after a damaged range was repaired or has timed out."""
         self.pulls.hold.wake_all()
-        self.replication.master.server.appended()
+        self.replication.master.server.feed_streams()
 
     def _log_changed(self, end: int) -> None:
         """Forget cached positions, because the log ends at ``end`` now and continues with other records."""

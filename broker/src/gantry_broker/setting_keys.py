@@ -14,9 +14,9 @@ from dataclasses import fields
 from typing import Any, Final
 
 from gantry_access import AccessMode, AccessSettings
-from gantry_broker import setting_kinds as kinds
+from gantry_broker import setting_kinds as broker_kinds
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
 from gantry_broker.settings_consistency import check_consistency
 from gantry_broker.store.settings import (
     FlushSettings,
@@ -26,25 +26,25 @@ from gantry_broker.store.settings import (
     parse_delay_levels,
 )
 from gantry_remoting import bare_host
+from gantry_remoting import setting_kinds as kinds
 from gantry_remoting.file_access import FileAccess
-from gantry_wire.properties_text import property_lines, split_property
-
-IGNORE_UNKNOWN_KEY: Final = "ignoreUnknownSettings"
+from gantry_remoting.setting_kinds import SettingsError
+from gantry_wire.properties_text import read_properties
 
 _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "brokerClusterName": ("cluster_name", kinds.name),
-    "brokerName": ("broker_name", kinds.name),
+    "brokerClusterName": ("cluster_name", broker_kinds.name),
+    "brokerName": ("broker_name", broker_kinds.name),
     "brokerId": ("broker_id", kinds.whole_number(0)),
-    "brokerIP1": ("broker_ip", kinds.ip_address),
-    "brokerMasterIP": ("master_ip", kinds.ip_address),
+    "brokerIP1": ("broker_ip", broker_kinds.ip_address),
+    "brokerMasterIP": ("master_ip", broker_kinds.ip_address),
     "externalAddressPath": ("external_address_path", str),
     "memoryScope": ("memory_scope", str),
     "bindAddress": ("listen_host", bare_host),
     "listenPort": ("listen_port", kinds.PORT),
     "fastListenPort": ("fast_port", kinds.whole_number(-1, 65535)),
     "haListenPort": ("ha_port", kinds.whole_number(-1, 65535)),
-    "brokerIP2": ("ha_ip", kinds.ip_address),
-    "namesrvAddr": ("name_servers", kinds.addresses),
+    "brokerIP2": ("ha_ip", broker_kinds.ip_address),
+    "namesrvAddr": ("name_servers", broker_kinds.addresses),
     "storePathRootDir": ("store_path", str),
     "fileAccess": ("file_access", kinds.one_of(FileAccess)),
     "statusPagePath": ("status_page_path", str),
@@ -69,9 +69,9 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "useServerSideResetOffset": ("is_reset_kept", kinds.boolean),
     "storeReplyMessageEnable": ("is_reply_stored", kinds.boolean),
     "traceTopicEnable": ("is_trace_topic_made", kinds.boolean),
-    "msgTraceTopicName": ("trace_topic", kinds.topic),
+    "msgTraceTopicName": ("trace_topic", broker_kinds.topic),
     "flushConsumerOffsetInterval": ("offsets_interval_ms", kinds.whole_number(100)),
-    "regionId": ("region", kinds.name),
+    "regionId": ("region", broker_kinds.name),
     "serverMaxConnections": ("connections_max", kinds.POSITIVE),
     "serverMaxConnectionsPerAddress": ("connections_per_address_max", kinds.POSITIVE),
     "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", kinds.whole_number(1000)),
@@ -79,7 +79,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxUnfinishedFrameBytes": ("unfinished_frame_bytes_max", kinds.POSITIVE),
     "maxUnauthenticatedFrameBytes": ("unauthenticated_frame_bytes_max", kinds.POSITIVE),
     "maxUnreadReplyBytes": ("unread_reply_bytes_max", kinds.POSITIVE),
-    "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.whole_number(64 * 1024)),
+    "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.TURN_READ_BYTES),
     "maxDeferredAnswers": ("deferred_answers_max", kinds.POSITIVE),
     "maxDeferredAnswersPerConnection": ("deferred_answers_per_connection_max", kinds.POSITIVE),
     "tlsMode": ("tls_mode", kinds.tls_mode),
@@ -105,7 +105,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
     "scrubBytesPerSecond": ("store.scrub_bytes_per_second", kinds.whole_number(0)),
     "healWait": ("store.heal_wait_ms", kinds.whole_number(0)),
-    "flushDiskType": ("store.flush.is_sync", kinds.flush_type),
+    "flushDiskType": ("store.flush.is_sync", broker_kinds.flush_type),
     "flushCommitLogTimed": ("store.flush.is_timed", kinds.boolean),
     "syncFlushTimeout": ("sync_flush_timeout_ms", kinds.POSITIVE),
     "transientStorePoolEnable": ("store.pool.is_enabled", kinds.boolean),
@@ -115,7 +115,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "commitCommitLogLeastPages": ("store.pool.commit_pages_min", kinds.whole_number(0)),
     "commitCommitLogThoroughInterval": ("store.pool.commit_thorough_interval_ms", kinds.POSITIVE),
     "fileReservedTime": ("store.retention.reserved_hours", kinds.whole_number(1, 24 * 3660)),
-    "deleteWhen": ("store.retention.delete_hours", kinds.hours),
+    "deleteWhen": ("store.retention.delete_hours", broker_kinds.hours),
     "diskMaxUsedSpaceRatio": ("store.retention.used_percent_max", kinds.whole_number(10, 95)),
     "diskSpaceCleanForciblyRatio": ("store.retention.forced_percent", kinds.whole_number(10, 99)),
     "diskSpaceWarningLevelRatio": ("store.retention.full_percent", kinds.whole_number(10, 99)),
@@ -131,11 +131,11 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "haMaxGapNotInSync": ("ha.gap_bytes_max", kinds.POSITIVE),
     "haAckLevel": ("ha.ack_level", kinds.one_of(AckLevel)),
     "haDegrade": ("ha.degrade", kinds.one_of(Degrade)),
-    "haMasterAddress": ("ha.master_address", kinds.address),
+    "haMasterAddress": ("ha.master_address", broker_kinds.address),
     "haClassicPeers": ("ha.is_classic_allowed", kinds.boolean),
     "haMasterIsClassic": ("ha.is_master_classic", kinds.boolean),
-    "haMasterBrokerAddress": ("ha.classic_broker_address", kinds.address),
-    "haElectable": ("ha.electable", kinds.slave_ids),
+    "haMasterBrokerAddress": ("ha.classic_broker_address", broker_kinds.address),
+    "haElectable": ("ha.electable", broker_kinds.slave_ids),
     "haGrant": ("ha.grant_ms", kinds.whole_number(1_000, 60_000)),
     "haSecretPath": ("ha.secret_path", str),
     "haTlsCertPath": ("ha.tls_certificate", str),
@@ -147,12 +147,12 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "aclEnable": ("access.is_enabled", kinds.boolean),
     "aclFile": ("access.file", str),
     "aclMode": ("access.mode", kinds.one_of(AccessMode)),
-    "aclTimeWindow": ("access.window_ms", kinds.whole_number(1_000, 3_600_000)),
+    "aclTimeWindow": ("access.window_ms", kinds.ACL_TIME_WINDOW_MS),
     "aclCredentialsPath": ("access.credentials", str),
 }
 
 _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
-    "flushDiskType": kinds.FLUSH_TYPES.__getitem__,
+    "flushDiskType": broker_kinds.FLUSH_TYPES.__getitem__,
     "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
 }
 """How values are formatted whose format does not follow from their type."""
@@ -175,16 +175,10 @@ def parse_properties_file(text: str) -> dict[str, str]:
 
     Errors never quote an invalid line, which may contain a secret.
     """
-    pairs: dict[str, str] = {}
-    for number, line in property_lines(text):
-        entry = split_property(line)
-        if entry is None:
-            raise SettingsError(f"line {number} is not key=value")
-        key, value = entry
-        if key in pairs:
-            raise SettingsError(f"line {number}: {key} is set twice")
-        pairs[key] = value
-    return pairs
+    try:
+        return read_properties(text, is_duplicate_allowed=False)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
@@ -197,23 +191,14 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
         if key in _WITHOUT_EFFECT:
             raise SettingsError(f"{key}={text} has no effect in this broker ({_WITHOUT_EFFECT[key]}); remove it")
         if key not in _KEYS:
-            if ignores_unknown(pairs):
+            if kinds.ignores_unknown(pairs):
                 continue
             raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
         name, read = _KEYS[key]
-        try:
-            values[name] = read(text)
-        except ValueError as error:
-            reason = "write a whole number" if str(error).startswith("invalid literal") else error
-            raise SettingsError(f"{key}={text}: {reason}") from error
+        values[name] = kinds.parse_setting(key, text, read)
     settings = _assemble(values, dict(pairs))
     check_consistency(settings)
     return settings
-
-
-def ignores_unknown(pairs: Mapping[str, str]) -> bool:
-    """Return whether keys are ignored that this version does not know."""
-    return pairs.get(IGNORE_UNKNOWN_KEY, "").lower() == "true"
 
 
 def unknown_keys(pairs: Mapping[str, str]) -> list[str]:

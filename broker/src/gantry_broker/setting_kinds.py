@@ -1,48 +1,16 @@
-"""Types of settings: conversions between the text in `broker.conf` and a value.
+"""Kinds of settings that only a `broker.conf` has; `gantry_remoting.setting_kinds` has those of every server.
 
-Each reader raises a ValueError that describes valid values; the caller adds the key.
+Each parser raises a ValueError that describes valid values; the caller adds the key.
 """
 
 import ipaddress
 import re
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
-from gantry_remoting import TlsMode, bare_host, split_address
+from gantry_remoting import bare_host, split_address
 from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
 FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
-
-
-def format_value(value: Any) -> str:
-    """Return the value as text, as in a `broker.conf`."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (TlsMode, StrEnum)):
-        return value.value
-    if isinstance(value, tuple):
-        return ";".join(str(part) for part in value)
-    return str("" if value is None else value)
-
-
-def boolean(text: str) -> bool:
-    """Parse `true` or `false`, in any case."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    raise ValueError("write true or false")
-
-
-def whole_number(minimum: int, maximum: int = 1 << 62) -> Callable[[str], int]:
-    """Return a parser of whole numbers within these bounds."""
-
-    def read(text: str) -> int:
-        value = int(text)
-        if not minimum <= value <= maximum:
-            raise ValueError(f"{minimum} to {maximum} is allowed")
-        return value
-
-    return read
 
 
 def flush_type(text: str) -> bool:
@@ -50,18 +18,6 @@ def flush_type(text: str) -> bool:
     if text.upper() in FLUSH_TYPES:
         return text.upper() == FLUSH_TYPES[True]
     raise ValueError(f"write {FLUSH_TYPES[False]} or {FLUSH_TYPES[True]}")
-
-
-def one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    """Return a parser of the names of an enumeration, in any case."""
-
-    def read(text: str) -> StrEnum:
-        try:
-            return kind(text.upper())
-        except ValueError as error:
-            raise ValueError(f"write one of {', '.join(kind)}") from error
-
-    return read
 
 
 def slave_ids(text: str) -> tuple[int, ...]:
@@ -118,15 +74,3 @@ def ip_address(text: str) -> str:
         return str(ipaddress.ip_address(bare_host(text)))
     except ValueError as error:
         raise ValueError("write an IP address: it goes into message ids, and clients connect to it") from error
-
-
-def tls_mode(text: str) -> TlsMode:
-    """Parse one of RocketMQ's TLS modes."""
-    try:
-        return TlsMode(text.lower())
-    except ValueError as error:
-        raise ValueError(f"write one of {', '.join(mode.value for mode in TlsMode)}") from error
-
-
-PORT: Final = whole_number(1, 65535)
-POSITIVE: Final = whole_number(1)

@@ -24,12 +24,10 @@ from gantry_remoting import (
     listener_tls,
 )
 from gantry_remoting.file_access import FileAccess
+from gantry_status.broker_ports import BROKER_PORT, fast_port_of, replication_port_of
 from gantry_wire import WireLimits
 from gantry_wire.limits import HEADER_BYTES_MAX
-
-
-class SettingsError(ValueError):
-    """The settings cannot be used. The text names the keys and the remedy."""
+from gantry_wire.names import TRACE_TOPIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +71,8 @@ class BrokerSettings:
     listen_host: str = "0.0.0.0"
     """bindAddress: the address to listen on. `::` is all addresses of both families, `0.0.0.0` those of IPv4."""
 
-    listen_port: int = 10911
-    """listenPort: the main port, which serves all requests."""
+    listen_port: int = BROKER_PORT
+    """listenPort: the main port, which serves all requests; by default 10911, as in RocketMQ."""
 
     fast_port: int | None = None
     """fastListenPort: the second port; by default listenPort minus 2, as clients and slaves expect. -1 disables it."""
@@ -173,8 +171,8 @@ class BrokerSettings:
     is_trace_topic_made: bool = False
     """traceTopicEnable: whether this broker creates the topic for clients' traces; RocketMQ's default is false."""
 
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
-    """msgTraceTopicName: the name of that topic; clients must be configured with the same name."""
+    trace_topic: str = TRACE_TOPIC
+    """msgTraceTopicName: the name of that topic, which clients must also use; RMQ_SYS_TRACE_TOPIC by default."""
 
     offsets_interval_ms: int = 5_000
     """flushConsumerOffsetInterval: milliseconds between two writes of consumer and delay offsets to the disk."""
@@ -346,18 +344,19 @@ class BrokerSettings:
     @property
     def ha_listen_port(self) -> int | None:
         if self.ha_port is None:
-            return self.listen_port + 1 if self.listen_port else 0
+            return replication_port_of(self.listen_port) if self.listen_port else 0
         return self.ha_port if self.ha_port >= 0 else None
 
     @property
     def ha_address(self) -> str:
         """Address that slaves connect to."""
-        return join_address(self.ha_ip or self.broker_ip, self.ha_listen_port or self.listen_port + 1)
+        return join_address(self.ha_ip or self.broker_ip, self.ha_listen_port or replication_port_of(self.listen_port))
 
     @property
     def fast_listen_port(self) -> int | None:
         if self.fast_port is None:
-            return self.listen_port - 2 if self.listen_port > 2 else None
+            port = fast_port_of(self.listen_port)
+            return port if port > 0 else None
         return self.fast_port if self.fast_port >= 0 else None
 
     def listener(self, port: int) -> ListenerSettings:

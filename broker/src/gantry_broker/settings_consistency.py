@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
+from gantry_remoting.setting_kinds import SettingsError, check_budget
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest answer to a pull in bytes: maxTransferBytesOnRequest is at most 15 MiB."""
@@ -45,8 +46,7 @@ def check_consistency(settings: BrokerSettings) -> None:
 
 
 def _check_budgets(settings: BrokerSettings) -> None:
-    """Check that each budget suffices for one honest connection, which could never be served otherwise."""
-    for key, budget, name, least in (
+    for key, budget, name, largest in (
         ("maxUnfinishedFrameBytes", settings.unfinished_frame_bytes_max, "frameMaxLength", settings.frame_bytes_max),
         (
             "maxUnauthenticatedFrameBytes",
@@ -56,8 +56,7 @@ def _check_budgets(settings: BrokerSettings) -> None:
         ),
         ("maxUnreadReplyBytes", settings.unread_reply_bytes_max, "the largest reply", REPLY_BYTES_MAX),
     ):
-        if budget < 2 * least:
-            raise SettingsError(f"{key}={budget} is too small: it must be at least twice {name}, {2 * least}")
+        check_budget(key, budget, name, largest)
 
 
 def _check_tls(settings: BrokerSettings) -> None:

@@ -13,8 +13,8 @@ from gantry_wire.commands.pull import QueryMessage, ViewMessage
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record, decode_records, parse_offset_message_id
 from gantry_wire.properties import KEYS, UNIQUE_KEY, split_keys
+from gantry_wire.signatures import UNIQUE_KEY_QUERY
 
-UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 

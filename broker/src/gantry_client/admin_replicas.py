@@ -19,6 +19,7 @@ from gantry_wire.commands.offsets import (
     UpdateConsumerOffset,
 )
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage
+from gantry_wire.filters import EXPRESSION_TAG
 
 
 @final
@@ -66,7 +67,7 @@ class Replicas:
             suspend_timeout_millis=0,
             sub_version=0,
             subscription=tags,
-            expression_type="TAG",
+            expression_type=EXPRESSION_TAG,
             max_msg_bytes=bytes_max,
         )
         reply = await self._session.calls.request(address, RequestCode.PULL_MESSAGE, request)

@@ -20,9 +20,9 @@ from gantry_client.producer import Producer
 from gantry_client.pull_consumer import PullConsumer
 from gantry_wire import properties as names
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.names import dead_letter_topic, group_fault, is_retry_or_dead_letter, topic_fault
+from gantry_wire.names import SYSTEM_GROUP_PREFIX, dead_letter_topic, group_fault, is_retry_or_dead_letter, topic_fault
 
-READER_PREFIX: Final = "CID_RMQ_SYS_RESEND_"
+READER_PREFIX: Final = f"{SYSTEM_GROUP_PREFIX}RESEND_"
 """The prefix of the reader group; brokers create such groups even where automatic creation is off."""
 
 FETCH_MESSAGES: Final = 32

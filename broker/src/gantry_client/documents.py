@@ -22,9 +22,19 @@ class TopicStats(Document):
     offset_table: dict[MessageQueue, QueueOffsets] = msgspec.field(default_factory=dict)
 
 
+def count_lag(begin: int, end: int, consumed: int) -> int:
+    """Return the lag of a group in a queue `[begin, end)` whose next offset to consume is `consumed`.
+
+    Messages that expired before they were consumed do not count, since no consumer can read them.
+    """
+    return max(0, end - max(begin, consumed))
+
+
 class QueueProgress(Document):
     """The progress of a group in one queue."""
 
+    min_offset: Int64 = 0
+    """The offset of the queue's first message. Only our brokers report it."""
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
     pull_offset: Int64 = 0
@@ -33,7 +43,7 @@ class QueueProgress(Document):
     @property
     def lag(self) -> int:
         """The number of messages that the group has not consumed."""
-        return max(0, self.broker_offset - max(0, self.consumer_offset))
+        return count_lag(self.min_offset, self.broker_offset, self.consumer_offset)
 
 
 class ConsumeStats(Document):

@@ -31,7 +31,7 @@ class MasterTerm(NamedTuple):
     epoch: int
 
 
-class WantedTables(NamedTuple):
+class DeclaredTables(NamedTuple):
     """Numbers of queues by topic, and numbers of redeliveries by subscription group."""
 
     topics: Mapping[str, int]
@@ -40,36 +40,36 @@ class WantedTables(NamedTuple):
 
 @final
 class TopicReconciler:
-    """Compares masters with the wanted tables after every change of either, and every `INTERVAL_S`.
+    """Compares masters with the declared tables after every change of either, and every `INTERVAL_S`.
 
     Owned by the event loop.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s: Final = clock_s
-        self._last_reconciled: tuple[WantedTables, list[tuple[str, int]]] | None = None
+        self._last_reconciled: tuple[DeclaredTables, list[tuple[str, int]]] | None = None
         """The tables and terms of the last successful reconciliation; None after a failure."""
         self._next_s = 0.0
 
-    def is_due(self, wanted: WantedTables, masters: Sequence[MasterTerm]) -> bool:
+    def is_due(self, declared: DeclaredTables, masters: Sequence[MasterTerm]) -> bool:
         """Return whether the masters must be compared now."""
-        if not masters or not (wanted.topics or wanted.groups):
+        if not masters or not (declared.topics or declared.groups):
             return False
-        return self._last_reconciled != (wanted, _term_keys(masters)) or self._clock_s() >= self._next_s
+        return self._last_reconciled != (declared, _term_keys(masters)) or self._clock_s() >= self._next_s
 
     def reset(self) -> None:
         """Make the next comparison due at once."""
         self._last_reconciled = None
 
-    async def reconcile(self, admin: Admin, wanted: WantedTables, masters: Sequence[MasterTerm]) -> WantedTables:
+    async def reconcile(self, admin: Admin, declared: DeclaredTables, masters: Sequence[MasterTerm]) -> DeclaredTables:
         """Create and update what differs, and return it. Raises ``ClientError``, and then is due again."""
         self._last_reconciled = None
         addresses = [master.address for master in masters]
-        changed = WantedTables(
-            await _reconcile_topics(admin, wanted.topics, addresses),
-            await _reconcile_groups(admin, wanted.groups, addresses),
+        changed = DeclaredTables(
+            await _reconcile_topics(admin, declared.topics, addresses),
+            await _reconcile_groups(admin, declared.groups, addresses),
         )
-        self._last_reconciled, self._next_s = (wanted, _term_keys(masters)), self._clock_s() + INTERVAL_S
+        self._last_reconciled, self._next_s = (declared, _term_keys(masters)), self._clock_s() + INTERVAL_S
         return changed
 
 
@@ -77,10 +77,10 @@ def _term_keys(masters: Sequence[MasterTerm]) -> list[tuple[str, int]]:
     return [(master.identity, master.epoch) for master in masters]
 
 
-async def _reconcile_topics(admin: Admin, wanted: Mapping[str, int], addresses: list[str]) -> dict[str, int]:
-    tables = [await admin.brokers.topic_table(address) for address in addresses] if wanted else []
+async def _reconcile_topics(admin: Admin, declared: Mapping[str, int], addresses: list[str]) -> dict[str, int]:
+    tables = [await admin.brokers.topic_table(address) for address in addresses] if declared else []
     changed = {}
-    for name, queues in wanted.items():
+    for name, queues in declared.items():
         like = next((table[name] for table in tables if name in table), None)
         for address, table in zip(addresses, tables, strict=False):
             change = topic_change(name, queues, table.get(name), like=like)
@@ -90,10 +90,10 @@ async def _reconcile_topics(admin: Admin, wanted: Mapping[str, int], addresses: 
     return changed
 
 
-async def _reconcile_groups(admin: Admin, wanted: Mapping[str, int], addresses: list[str]) -> dict[str, int]:
-    tables = [await admin.brokers.group_table(address) for address in addresses] if wanted else []
+async def _reconcile_groups(admin: Admin, declared: Mapping[str, int], addresses: list[str]) -> dict[str, int]:
+    tables = [await admin.brokers.group_table(address) for address in addresses] if declared else []
     changed = {}
-    for name, retry_max in wanted.items():
+    for name, retry_max in declared.items():
         for address, table in zip(addresses, tables, strict=False):
             change = group_change(name, retry_max, table.get(name))
             if change is not None:

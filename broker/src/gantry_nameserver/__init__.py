@@ -7,7 +7,8 @@ other: brokers register with all of them.
 
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
 from gantry_nameserver.server import NameServer
-from gantry_nameserver.settings import NameServerSettings, SettingsError
+from gantry_nameserver.settings import NameServerSettings
+from gantry_remoting.setting_kinds import SettingsError
 
 __all__ = [
     "BrokerRegistration",

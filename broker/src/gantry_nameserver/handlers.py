@@ -13,10 +13,11 @@ from gantry_nameserver.key_value_store import KeyValueError, KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings, NotPermitted
 from gantry_nameserver.registration import read_registration
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
-from gantry_nameserver.settings import SettingsError, entries_of
+from gantry_nameserver.settings import entries_of
 from gantry_nameserver.topics import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from gantry_remoting.addresses import split_address
 from gantry_remoting.log_deduplicator import LogDeduplicator
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands import nameserver as wire

@@ -8,8 +8,9 @@ import asyncio
 from pathlib import Path
 from typing import final
 
-from gantry_nameserver.settings import UPDATABLE, NameServerSettings, SettingsError, entries_of, with_entries
+from gantry_nameserver.settings import UPDATABLE, NameServerSettings, entries_of, with_entries
 from gantry_remoting.durable_files import read_candidates, replace_file
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire.properties_text import read_properties, write_properties
 
 
@@ -37,7 +38,7 @@ class LiveSettings:
             try:
                 overrides = {key: text for key, text in read_properties(data.decode()).items() if key in UPDATABLE}
                 self._settings = with_entries(self._settings, overrides)
-            except (ValueError, SettingsError) as error:
+            except ValueError as error:
                 raise SettingsError(f"{path}: {error}; repair or remove it") from error
             self._overrides = overrides
             return

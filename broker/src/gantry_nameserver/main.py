@@ -16,10 +16,11 @@ import uvloop
 
 from gantry_nameserver.key_value_store import KeyValueCorrupt
 from gantry_nameserver.server import DirectoryInUse, NameServer
-from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
+from gantry_nameserver.settings import NameServerSettings, read_settings_file, with_entries
 from gantry_remoting.addresses import PortInUse, join_address, split_address
 from gantry_remoting.file_access import FileAccess, limit_existing_files, limit_new_files
 from gantry_remoting.logs import set_up_logs
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_remoting.settings import TlsMode
 
 EXAMPLES: Final = """\b

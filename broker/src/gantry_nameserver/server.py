@@ -22,10 +22,11 @@ from gantry_nameserver.handlers import AUDITED, Handlers, unexpected_failure
 from gantry_nameserver.key_value_store import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.routes import RouteTable
-from gantry_nameserver.settings import NameServerSettings, SettingsError
+from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting.audit import with_audit_log
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import Answer, CommandService, Connection, Dispatch, Listener
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire.command import Command
 
 log = logging.getLogger(__name__)

@@ -7,21 +7,20 @@ tune Java's threads are accepted and have no effect.
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from gantry_access import AccessMode, AccessSettings
 from gantry_nameserver.routes import RouteLimits
+from gantry_remoting import setting_kinds as kinds
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_remoting.settings import ListenerSettings, TlsMode, TlsSettings, listener_tls
 from gantry_wire.limits import FRAME_BYTES_MAX
 from gantry_wire.properties_text import read_properties
 
 log = logging.getLogger(__name__)
-
-
-class SettingsError(Exception):
-    """A setting is unknown or invalid. The operator should correct it; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ class NameServerSettings:
     acl_file: str = ""
     """The file of accounts, in the format of RocketMQ's `plain_acl.yml`. It is reloaded when it changes."""
 
-    acl_mode: str = AccessMode.V1.value
+    acl_mode: AccessMode = AccessMode.V1
     """V1 accepts the signatures of RocketMQ's clients; STRICT only signatures that cover request, time and replays."""
 
     acl_time_window: int = 60_000
@@ -124,12 +123,8 @@ class NameServerSettings:
 
     def access(self) -> AccessSettings:
         """Return the access control settings. Raises SettingsError if they contradict each other."""
-        try:
-            mode = AccessMode(self.acl_mode.upper())
-        except ValueError:
-            raise SettingsError(f"aclMode must be one of {', '.join(AccessMode)}, not {self.acl_mode!r}") from None
         access = AccessSettings(
-            is_enabled=self.acl_enable, file=self.acl_file, mode=mode, window_ms=self.acl_time_window
+            is_enabled=self.acl_enable, file=self.acl_file, mode=self.acl_mode, window_ms=self.acl_time_window
         )
         fault = access.fault()
         if fault is not None:
@@ -166,9 +161,6 @@ WITHOUT_EFFECT: Final = frozenset(
 )  # fmt: skip
 """Keys of Java's name server that are accepted and have no effect."""
 
-_BUDGETS: Final = frozenset({"maxUnfinishedFrameBytes", "maxUnauthenticatedFrameBytes", "maxUnreadReplyBytes"})
-"""Memory limits in bytes; each must have room for the largest frames of two regular connections."""
-
 TLS_KEYS: Final = frozenset(
     {"tlsMode", "tlsServerCertPath", "tlsServerKeyPath", "tlsServerTrustCertPath", "tlsServerNeedClientAuth"}
 )
@@ -185,11 +177,27 @@ def java_name(name: str) -> str:
 
 _FIELDS: Final = {java_name(f.name): f for f in dataclasses.fields(NameServerSettings) if f.name not in _NESTED}
 
+_KINDS: Final[dict[str, Callable[[str], Any]]] = {
+    "listenPort": kinds.whole_number(0, 65535),
+    "externalListenPort": kinds.whole_number(0, 65535),
+    "waitSecondsForService": kinds.whole_number(0, 86_400),
+    "scanNotActiveBrokerInterval": kinds.whole_number(100, 3_600_000),
+    "aclMode": kinds.one_of(AccessMode),
+    "aclTimeWindow": kinds.ACL_TIME_WINDOW_MS,
+    "maxUnfinishedFrameBytes": kinds.POSITIVE,
+    "maxUnauthenticatedFrameBytes": kinds.POSITIVE,
+    "maxUnreadReplyBytes": kinds.POSITIVE,
+    "maxReadBytesPerTurn": kinds.TURN_READ_BYTES,
+    "maxDeferredAnswers": kinds.POSITIVE,
+    "maxDeferredAnswersPerConnection": kinds.POSITIVE,
+}
+"""The kinds of the keys that are neither booleans nor texts."""
+
 
 def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameServerSettings:
     """Return `settings` with entries under Java's names applied. Raises SettingsError that names the invalid one."""
     changes: dict[str, Any] = {}
-    is_tolerant = settings.ignore_unknown_settings or entries.get("ignoreUnknownSettings", "").lower() == "true"
+    is_tolerant = settings.ignore_unknown_settings or kinds.ignores_unknown(entries)
     if TLS_KEYS & entries.keys():
         changes["tls"] = _tls(entries)
     for key, text in entries.items():
@@ -200,17 +208,19 @@ def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameS
             continue
         if key not in _FIELDS:
             raise SettingsError(f"unknown setting {key!r}")
-        changes[_FIELDS[key].name] = _value(key, text, type(_FIELDS[key].default))
-    return dataclasses.replace(settings, **changes)
+        is_boolean = isinstance(_FIELDS[key].default, bool)
+        changes[_FIELDS[key].name] = kinds.parse_setting(
+            key, text, kinds.boolean if is_boolean else _KINDS.get(key, str)
+        )
+    changed = dataclasses.replace(settings, **changes)
+    for name in ("max_unfinished_frame_bytes", "max_unauthenticated_frame_bytes", "max_unread_reply_bytes"):
+        kinds.check_budget(java_name(name), getattr(changed, name), "the largest frame", FRAME_BYTES_MAX)
+    return changed
 
 
 def entries_of(settings: NameServerSettings) -> dict[str, str]:
     """Return all plain settings under Java's names, as request code 319 does."""
-    shown: dict[str, str] = {}
-    for key, definition in _FIELDS.items():
-        value = getattr(settings, definition.name)
-        shown[key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return shown
+    return {key: kinds.format_value(getattr(settings, definition.name)) for key, definition in _FIELDS.items()}
 
 
 def read_settings_file(path: Path) -> dict[str, str]:
@@ -225,49 +235,17 @@ def read_settings_file(path: Path) -> dict[str, str]:
 
 def _tls(entries: dict[str, str]) -> TlsSettings | None:
     """Build the TLS settings like a broker: permissive by default, plain text without a certificate."""
-    mode = entries.get("tlsMode", TlsMode.PERMISSIVE.value).lower()
-    if mode not in [known.value for known in TlsMode]:
-        raise SettingsError(f"tlsMode must be one of {', '.join(known.value for known in TlsMode)}, not {mode!r}")
+    mode: TlsMode = kinds.parse_setting("tlsMode", entries.get("tlsMode", TlsMode.PERMISSIVE.value), kinds.tls_mode)
+    needs_certificate = kinds.parse_setting(
+        "tlsServerNeedClientAuth", entries.get("tlsServerNeedClientAuth", "false"), kinds.boolean
+    )
     try:
         return listener_tls(
-            TlsMode(mode),
+            mode,
             entries.get("tlsServerCertPath", ""),
             entries.get("tlsServerKeyPath", ""),
             entries.get("tlsServerTrustCertPath", ""),
-            requires_client_certificate=bool(
-                _value("tlsServerNeedClientAuth", entries.get("tlsServerNeedClientAuth", "false"), bool)
-            ),
+            requires_client_certificate=needs_certificate,
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
-
-
-def _value(key: str, text: str, kind: type) -> object:
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise SettingsError(f"{key} must be true or false, not {text!r}")
-        return text.lower() == "true"
-    if kind is int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise SettingsError(f"{key} must be a whole number, not {text!r}") from None
-        low, high = _bounds(key)
-        if not low <= number <= high:
-            raise SettingsError(f"{key} must be between {low} and {high}, not {number}")
-        return number
-    return text
-
-
-def _bounds(key: str) -> tuple[int, int]:
-    if key in ("listenPort", "externalListenPort"):
-        return 0, 65535
-    if key == "aclTimeWindow":
-        return 1_000, 3_600_000
-    if key in _BUDGETS:
-        return 2 * FRAME_BYTES_MAX, 1 << 40
-    if key == "maxReadBytesPerTurn":
-        return 64 * 1024, 1 << 40
-    if key in ("maxDeferredAnswers", "maxDeferredAnswersPerConnection"):
-        return 1, 1 << 40
-    return (100, 3_600_000) if key == "scanNotActiveBrokerInterval" else (0, 86_400)

@@ -3,6 +3,9 @@
 The page is one small file with a fixed layout, published ten times a second and at each change of phase. The broker
 writes it with ``PageWriter``, every other program reads it with ``PageReader``. ``layout`` defines the bytes, and
 ``broker/docs/status-page.md`` describes them.
+
+The package also has what data plane and control plane must agree on and no other common package holds: a broker's
+state, the orders to it, its ports, and how sizes are written.
 """
 
 from gantry_status.clocks import Moment, Now, machine_boot_id, now

@@ -107,17 +107,17 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     """The address of the master that it follows, or will follow."""
     master_id: int | None = None
     """The master's own number in ``epoch``."""
-    trouble: str = ""
+    problem: str = ""
     """The reason for a deviation from its normal state; empty without one."""
     epoch_start: int | None = None
     """The offset at which ``last_epoch`` begins."""
-    heard_ms: int | None = None
+    heartbeat_age_ms: int | None = None
     """The time since a slave last received data or a heartbeat from its master."""
     granted_ms: int | None = None
     """The remaining time for which a grant that it gave may be valid."""
     peak_bytes_per_s: int | None = None
     """A lower bound of the largest growth of its log in any second of the last minute."""
-    is_whole: bool | None = None
+    is_complete: bool | None = None
     """Whether its log has everything that it ever acknowledged to clients or to a master. True after a clean stop and
     after a crash without loss; false after a start that may have lost bytes, until it has followed a master again and
     has all of that master's log; null while unknown."""

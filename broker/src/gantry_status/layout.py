@@ -84,7 +84,7 @@ COPY_FIELDS: Final = (
     ("recovery_total_bytes", "q"),
     ("connections", "q"),
     ("queues", "q"),
-    ("parked_sends", "q"),
+    ("held_sends", "q"),
     ("last_error_wall_ms", "q"),
     ("last_error", "256p"),
     ("slaves", "1024s"),

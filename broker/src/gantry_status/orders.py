@@ -25,6 +25,7 @@ from gantry_status.broker_state import BrokerState, document_of
 from gantry_status.broker_state import HaRole as HaRole
 from gantry_status.broker_state import RangeState as RangeState
 from gantry_status.broker_state import SlaveState as SlaveState
+from gantry_status.former_names import DRAIN_NAMES, STATE_NAMES, with_present_names
 
 LINE_BYTES_MAX: Final = 1 << 20
 """The size of one order or answer with its newline. The longest real one, a status with all its slaves, has 10 KiB."""
@@ -103,18 +104,21 @@ class Fence(Order, frozen=True, kw_only=True, tag="fence"):
 
 
 @final
-class Drain(Order, frozen=True, kw_only=True, tag="drain"):
+class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
     """Refuse sends, then commit, flush, and wait for the slaves' acks.
 
     After a success the broker refuses sends until the next promotion, or until it follows or is fenced. After a timeout
     the order is ``Refused``, and sends are accepted again.
+
+    Fields with their defaults are not sent, so that a broker of an earlier version, which knows ``clients_only`` by
+    another name, refuses only an order that has it.
     """
 
     timeout_ms: Milliseconds
     withdraw: bool = False
     """Drain for an unlimited time and withdraw the routes: name servers get routes without write permission.
     After a timeout this stays so, although not everything could be handed over."""
-    goes_on: bool = False
+    clients_only: bool = False
     """Only withdraw the routes: clients stop sending, and the broker completes accepted work. Delayed messages are
     delivered, transactions end, retries return; the order waits for nothing."""
 
@@ -232,8 +236,6 @@ class BadLine(OrderError):
 
 
 _ENCODER: Final = msgspec.json.Encoder()
-_ORDERS: Final[msgspec.json.Decoder[AnyOrder]] = msgspec.json.Decoder(AnyOrder)
-_ANSWERS: Final[msgspec.json.Decoder[AnyAnswer]] = msgspec.json.Decoder(AnyAnswer)
 
 
 def encode(value: AnyOrder | AnyAnswer) -> bytes:
@@ -246,14 +248,25 @@ def encode(value: AnyOrder | AnyAnswer) -> bytes:
 def decode_order(line: bytes) -> AnyOrder:
     """Return the order in a line. Raises ``BadLine``."""
     try:
-        return _ORDERS.decode(line)
+        document = msgspec.json.decode(line)
+        if isinstance(document, dict) and document.get("order") == "drain":
+            document = with_present_names(document, DRAIN_NAMES)
+        order: AnyOrder = msgspec.convert(document, AnyOrder)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine(f"invalid order: {error}") from error
+    return order
+
+
+def status_of(document: object) -> HaStatus:
+    """Return the status in a decoded JSON document. Raises ``msgspec.ValidationError``."""
+    return msgspec.convert(with_present_names(document, STATE_NAMES), HaStatus)
 
 
 def decode_answer(line: bytes) -> AnyAnswer:
     """Return the answer in a line. Raises ``BadLine``."""
     try:
-        return _ANSWERS.decode(line)
+        document = with_present_names(msgspec.json.decode(line), STATE_NAMES)
+        answer: AnyAnswer = msgspec.convert(document, AnyAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine(f"invalid answer: {error}") from error
+    return answer

@@ -163,7 +163,7 @@ class Status:
     recovery_total_bytes: int | None = None
     connections: int | None = None
     queues: int | None = None
-    parked_sends: int | None = None
+    held_sends: int | None = None
     """The number of sends whose answers wait for the disk or a slave."""
     last_error: str = ""
     last_error_wall_ms: int | None = None

@@ -25,10 +25,9 @@ from typing import Final, NamedTuple, final
 
 from gantry_store_files.disk import StoreDisk
 from gantry_store_files.log_spans import read_span
-from gantry_store_files.segments import segment_at, segments_of, whole_segments
+from gantry_store_files.segments import contiguous_segments, segment_at, segments_of
 from gantry_wire.message import (
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGICS,
     RECORD_BYTES_MIN,
     RECORD_HEAD,
     record_store_timestamp,
@@ -109,15 +108,15 @@ def list_queue_locations(disk: StoreDisk, root: str) -> Iterator[QueueLocation]:
 
 
 def head_store_time(head: bytes | bytearray | memoryview, physical: int) -> int | None:
-    """Return the store time of the record that begins at ``physical``, by its first bytes, or None without a record.
+    """Return the store time of the record that begins at ``physical``; None if no record begins there.
 
-    A message's unit always points at a record. The offset of a filler may be in the middle of one, where any eight
-    bytes could be taken for a time.
+    ``head`` is the bytes at ``physical``. A message's unit always points to a record, but the offset of a filler may be
+    in the middle of one, where any eight bytes could be taken for a time.
     """
     if len(head) < STORE_TIME_BYTES:
         return None
     _, magic, _, _, _, _, claimed, _, _ = RECORD_HEAD.unpack_from(head)
-    is_record = magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) and claimed == physical
+    is_record = magic in MESSAGE_MAGICS and claimed == physical
     return record_store_timestamp(head) if is_record else None
 
 
@@ -146,18 +145,18 @@ def ends_before(unit: Unit, end: int) -> bool:
     return is_filler(unit) or unit[0] + unit[1] <= end
 
 
-def partition(first: int, last: int, predicate: Callable[[int], bool]) -> int:
-    """Return the first number in ``[first, last)`` for which ``predicate`` is false, otherwise ``last``.
+def partition(start: int, end: int, predicate: Callable[[int], bool]) -> int:
+    """Return the first number in ``[start, end)`` for which ``predicate`` is false; ``end`` if it is true for all.
 
-    The search is by bisection: the predicate is true up to one number and false from there on.
+    The search is by bisection: the predicate must be true up to one number and false from there on.
     """
-    while first < last:
-        middle = (first + last) // 2
+    while start < end:
+        middle = (start + end) // 2
         if predicate(middle):
-            first = middle + 1
+            start = middle + 1
         else:
-            last = middle
-    return first
+            end = middle
+    return start
 
 
 @final
@@ -178,7 +177,7 @@ class QueueReader:
         """
         self.location: Final = location
         segments = segments_of(disk, location.directory)
-        self.segments: Final = segments if file_bytes is None else whole_segments(segments, file_bytes)
+        self.segments: Final = segments if file_bytes is None else contiguous_segments(segments, file_bytes)
         self.vanished: str = ""
         """The path of a file that has vanished since it was listed: its topic was deleted, or its messages have
         expired."""
@@ -283,9 +282,9 @@ class QueueReader:
 
         return partition(bounds.begin, bounds.end, is_older)
 
-    def partition(self, first: int, last: int, predicate: Callable[[Unit], bool]) -> int:
-        """Return the first unit of ``[first, last)`` for which ``predicate`` is false."""
-        return partition(first, last, lambda offset: predicate(self.read_single_unit(offset)))
+    def partition(self, start: int, end: int, predicate: Callable[[Unit], bool]) -> int:
+        """Return the first unit of ``[start, end)`` for which ``predicate`` is false; ``end`` if there is none."""
+        return partition(start, end, lambda offset: predicate(self.read_single_unit(offset)))
 
     def read_single_unit(self, offset: int) -> Unit:
         """Return one unit, read alone, because bisection does not need its neighbours.

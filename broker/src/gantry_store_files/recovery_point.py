@@ -1,7 +1,7 @@
-"""The head of a recovery point: the position up to which a store is durable.
+"""The fields of a recovery point that a reader of the log needs: above all the offset up to which a store is durable.
 
-The broker's own reader adds the rest of the document. Every reader accepts the same recovery points: undamaged ones
-(`sealed`) of a known format, written by the store in which they lie.
+The broker's own reader adds the other fields of the document. Every reader accepts the same recovery points: undamaged
+ones (see ``sealed``) of a known format, written by the store in whose directory they are.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RecoveryPointHead(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
-            raise ValueError(f"its format is {self.format}")
+            raise ValueError(f"its format is {self.format}, expected {FORMAT}")
 
 
 def read_recovery_point(disk: StoreDisk, root: str, identity: StoreIdentity | None) -> RecoveryPointHead | None:

@@ -85,19 +85,22 @@ def most_common_size(segments: Sequence[Segment]) -> int:
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
-def whole_segments(segments: Sequence[Segment], size: int) -> tuple[Segment, ...]:
+def contiguous_segments(segments: Sequence[Segment], size: int) -> tuple[Segment, ...]:
     """Return the files before the first one that is missing, misplaced, or not of ``size`` bytes."""
-    whole: list[Segment] = []
+    found: list[Segment] = []
     for segment in segments:
-        is_next = not whole or segment.base_offset == whole[-1].end_offset
+        is_next = not found or segment.base_offset == found[-1].end_offset
         if segment.size != size or segment.base_offset % size or not is_next:
             break
-        whole.append(segment)
-    return tuple(whole)
+        found.append(segment)
+    return tuple(found)
 
 
 def segment_faults(segments: Sequence[Segment], size: int) -> Iterator[SegmentFault]:
-    """Yield the faults: missing, misplaced or wrongly sized files. An empty last file was just being created."""
+    """Yield the faults: missing, misplaced or wrongly sized files.
+
+    An empty last file is no fault: its creation is in progress, or was interrupted.
+    """
     previous: Segment | None = None
     for number, segment in enumerate(segments):
         if previous is not None and segment.base_offset > previous.base_offset + size:

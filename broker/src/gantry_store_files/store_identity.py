@@ -26,7 +26,7 @@ from gantry_store_files.sealed import read_sealed_or_fault
 
 FORMAT: Final = 1
 IDENTITY_FILE: Final = "store.json"
-IDENTITY_TWIN: Final = "store.json.bak"
+IDENTITY_BACKUP: Final = "store.json.bak"
 LOG_END_MAX: Final = 2**63 - 1
 """The end of an unbounded range: offsets are 64-bit."""
 
@@ -72,8 +72,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     """The uuid in other files when this was created for a log whose ``store.json`` was missing."""
 
     cuts: int = 0
-    """The number of times that the log's end was cut. Log file heads that were read before the last cut are not
-    trusted."""
+    """The number of times that the log was truncated. Heads of log files that were recorded before the last truncation
+    are not trusted."""
 
     format: int = FORMAT
 
@@ -81,7 +81,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         if len(self.uuid) != 32 or set(self.uuid) - set("0123456789abcdef"):
             raise ValueError("its uuid is not 32 hex digits")
         if self.format != FORMAT:
-            raise ValueError(f"its format is {self.format}")
+            raise ValueError(f"its format is {self.format}, expected {FORMAT}")
         if self.generation < 0 or not self.epochs or self.epochs[0].start < 0:
             raise ValueError("it has no epochs, or negative numbers")
         for earlier, later in zip(self.epochs, self.epochs[1:], strict=False):
@@ -112,10 +112,10 @@ class StoreIdentity(msgspec.Struct, frozen=True):
                 break
         return OwnershipRange(answer, end)
 
-    def truncated(self, end: int) -> StoreIdentity:
-        """Return the identity after the log was cut at ``end``: epochs that begin after it are dropped.
+    def with_truncated_log(self, end: int) -> StoreIdentity:
+        """Return the identity after the log was truncated at ``end``: epochs that begin after it are dropped.
 
-        Write it only after the cut is durable. The next append needs an epoch of ours: see ``with_new_start``.
+        Write it only after the truncation is durable. The next append needs an epoch of ours: see ``with_new_start``.
         """
         kept = [epoch for epoch in self.epochs if epoch.start <= end]
         return msgspec.structs.replace(
@@ -123,13 +123,13 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         )
 
     def with_new_start(
-        self, end: int, *, written_by_others_from: int | None, is_tail_lost: bool = False
+        self, end: int, *, written_by_others_from: int | None, is_end_lost: bool = False
     ) -> StoreIdentity:
         """Return the identity for the next start, which appends at ``end``.
 
         Write it before the first message is accepted. ``written_by_others_from`` is where RocketMQ may have begun to
         write since the last stop: after the last recovery point, if the checkpoint's seal is not ours; at the start of
-        the log, if there is no such point either. With ``is_tail_lost`` the epochs that began after ``end`` are kept:
+        the log, if there is no such point either. With ``is_end_lost`` the epochs that began after ``end`` are kept:
         they belonged to this log, and a slave that has their bytes may give them back.
         """
         epochs, number = list(self.epochs), self.epoch
@@ -139,7 +139,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
             if not epochs or epochs[-1].is_ours:
                 number += 1
                 epochs.append(Epoch(number, foreign, is_ours=False))
-        if not is_tail_lost:
+        if not is_end_lost:
             epochs = [epoch for epoch in epochs if epoch.start <= end]
         if not epochs or not epochs[-1].is_ours:
             epochs.append(Epoch(number + 1, max(end, epochs[-1].start if epochs else 0)))
@@ -159,37 +159,37 @@ def create_identity(end: int, former: str = "") -> StoreIdentity:
 class IdentityCopies(NamedTuple):
     """The two copies of the identity as they were read, and the fault of a copy that cannot be used."""
 
-    own: StoreIdentity | None
-    twin: StoreIdentity | None
-    own_fault: str = ""
-    twin_fault: str = ""
+    current: StoreIdentity | None
+    backup: StoreIdentity | None
+    current_fault: str = ""
+    backup_fault: str = ""
 
     @classmethod
-    def of(cls, own: tuple[StoreIdentity | None, str], twin: tuple[StoreIdentity | None, str]) -> Self:
+    def of(cls, current: tuple[StoreIdentity | None, str], backup: tuple[StoreIdentity | None, str]) -> Self:
         """Return both copies from two results of (identity, fault)."""
-        return cls(own[0], twin[0], own[1], twin[1])
+        return cls(current[0], backup[0], current[1], backup[1])
 
     @property
     def chosen(self) -> StoreIdentity | None:
         """Return the valid copy: ``store.json``, unless the other one has more starts of the same store."""
-        own, twin = self.own, self.twin
-        if own is None or twin is None:
-            return own or twin
-        return twin if twin.uuid == own.uuid and twin.generation > own.generation else own
+        current, backup = self.current, self.backup
+        if current is None or backup is None:
+            return current or backup
+        return backup if backup.uuid == current.uuid and backup.generation > current.generation else current
 
     @property
     def fault(self) -> str:
         """Return why ``store.json`` or both copies cannot be used; empty without a fault, or if neither file exists."""
-        own, chosen = self.own, self.chosen
-        if own is not None:
-            if chosen is None or chosen is own:
+        current, chosen = self.current, self.chosen
+        if current is not None:
+            if chosen is None or chosen is current:
                 return ""
-            return f"{IDENTITY_FILE} has generation {own.generation}, {IDENTITY_TWIN} has {chosen.generation}"
-        if chosen is None and not self.own_fault and not self.twin_fault:
+            return f"{IDENTITY_FILE} has generation {current.generation}, {IDENTITY_BACKUP} has {chosen.generation}"
+        if chosen is None and not self.current_fault and not self.backup_fault:
             return ""
-        own_fault = self.own_fault or "it is missing"
-        twin_fault = "" if chosen is not None else f"; {IDENTITY_TWIN}: {self.twin_fault or 'it is missing'}"
-        return f"{IDENTITY_FILE}: {own_fault}{twin_fault}"
+        current_fault = self.current_fault or "it is missing"
+        backup_fault = "" if chosen is not None else f"; {IDENTITY_BACKUP}: {self.backup_fault or 'it is missing'}"
+        return f"{IDENTITY_FILE}: {current_fault}{backup_fault}"
 
 
 def read_copies(disk: StoreDisk, root: str) -> IdentityCopies:
@@ -198,17 +198,17 @@ def read_copies(disk: StoreDisk, root: str) -> IdentityCopies:
     Raises ``OSError`` where a file cannot be read at all.
     """
     return IdentityCopies.of(
-        *(read_sealed_or_fault(disk, f"{root}/{name}", StoreIdentity) for name in (IDENTITY_FILE, IDENTITY_TWIN))
+        *(read_sealed_or_fault(disk, f"{root}/{name}", StoreIdentity) for name in (IDENTITY_FILE, IDENTITY_BACKUP))
     )
 
 
 def read_identity(disk: StoreDisk, root: str) -> StoreIdentity | None:
     """Return the identity of the store in ``root`` by its valid copy, or None if no copy can be used."""
     found: list[StoreIdentity | None] = []
-    for name in (IDENTITY_FILE, IDENTITY_TWIN):
+    for name in (IDENTITY_FILE, IDENTITY_BACKUP):
         try:
             found.append(read_sealed_or_fault(disk, f"{root}/{name}", StoreIdentity)[0])
         except OSError:
             found.append(None)
-    own, twin = found
-    return IdentityCopies(own, twin).chosen
+    current, backup = found
+    return IdentityCopies(current, backup).chosen

@@ -5,7 +5,7 @@
 
 The last field that the broker writes is a CRC-32 of the rest, since JSON with a flipped bit in a number is still JSON.
 The field before it is the file's edition: the beginning of the store's uuid and a number that increases with each
-write, since a file that was rolled back, or belongs to another store, has a correct checksum. Of two good files the
+write, since a file that was rolled back, or belongs to another store, has a correct checksum. Of two readable files the
 newer one of this store is used. RocketMQ ignores both fields and omits them when it writes; a file without them is
 accepted.
 """

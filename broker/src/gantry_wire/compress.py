@@ -119,10 +119,10 @@ def missing_codec_text(codec: Codec) -> str:
 
 
 def _unpack_completely(data: bytes, codec: Codec, bytes_max: int) -> bytes:
-    body, is_whole = _unpack(data, codec, bytes_max + 1)
+    body, is_complete = _unpack(data, codec, bytes_max + 1)
     if len(body) > bytes_max:
         raise RemoteProtocolError(f"a compressed body exceeds the limit of {bytes_max} bytes")
-    if not is_whole:
+    if not is_complete:
         raise RemoteProtocolError("a compressed body is cut short")
     return body
 
@@ -152,15 +152,15 @@ def _unpack(data: bytes, codec: Codec, bytes_max: int) -> tuple[bytes, bool]:
 def _unpack_frames(data: bytes, make: Callable[[], _FrameDecompressor], bytes_max: int) -> tuple[bytes, bool]:
     """Decompress frames that follow each other, as Java's readers do."""
     pieces: list[bytes] = []
-    room, is_whole = bytes_max, False
+    room, is_complete = bytes_max, False
     while data and room:
         frame, given = make(), data
         while room and not frame.eof and (given or not frame.needs_input):
             piece = frame.decompress(given, max_length=room)
             pieces.append(piece)
             room, given = room - len(piece), b""
-        data, is_whole = (frame.unused_data or b"", True) if frame.eof else (b"", False)
-    return b"".join(pieces), is_whole and not data
+        data, is_complete = (frame.unused_data or b"", True) if frame.eof else (b"", False)
+    return b"".join(pieces), is_complete and not data
 
 
 def _module(codec: Codec) -> Any:

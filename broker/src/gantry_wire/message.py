@@ -24,12 +24,14 @@ from gantry_wire.checksum import crc32
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.properties import parse_properties
+from gantry_wire.seal import CRC_MASK as CRC_MASK
 from gantry_wire.seal import SEAL, SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, has_seal, seal, sealable_properties
 
 Buffer = bytes | bytearray | memoryview
 
 MESSAGE_MAGIC_V1: Final = -626843481
 MESSAGE_MAGIC_V2: Final = -626843477
+MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 BLANK_MAGIC: Final = -875286124
 
 FLAG_COMPRESSED: Final = 0x1
@@ -44,8 +46,6 @@ COMPRESSION_MASK: Final = 0x700
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
-
-CRC_MASK: Final = 0x7FFFFFFF
 
 RECORD_HEAD: Final = struct.Struct(">iiiiiqqiq")
 """The head: total, magic, body crc, queue id, flag, queue offset, physical offset, sys flag, born timestamp."""
@@ -72,7 +72,10 @@ LONG: Final = struct.Struct(">q")
 SHORT: Final = struct.Struct(">h")
 INT: Final = struct.Struct(">i")
 
+MAGIC_POSITION: Final = 4
 PHYSICAL_OFFSET_POSITION: Final = 28
+PHYSICAL_OFFSET: Final = struct.Struct(f">{PHYSICAL_OFFSET_POSITION}xq")
+"""The physical offset of a record, read from its start."""
 RECORD_BYTES_MIN: Final = 91
 RECORD_BYTES_MAX: Final = 64 << 20
 """The maximum size of a record, far above that of any message: RocketMQ accepts 4 MiB by default, and the blank record
@@ -276,7 +279,7 @@ def _classify_other_bytes(data: Buffer, position: int, remaining: int) -> Record
         return _END
     if magic == BLANK_MAGIC:
         return RecordCheck(RecordFault.BLANK, size) if BLANK_BYTES <= size <= remaining else _LENGTH
-    return _LENGTH if magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) else _MAGIC
+    return _LENGTH if magic in MESSAGE_MAGICS else _MAGIC
 
 
 def _layout(data: Buffer, end: int, magic: int, sys_flag: int, body_start: int) -> Layout | None:

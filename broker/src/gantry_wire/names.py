@@ -14,6 +14,8 @@ from gantry_wire.limits import GROUP_BYTES_MAX, RETRY_TOPIC_BYTES_MAX, TOPIC_BYT
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+TRANSACTION_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}TRANS"
+"""The group under which the broker stores its position in the topics of open transactions."""
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -22,7 +24,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 """The consumer groups that every broker has for itself."""
 
@@ -33,8 +35,6 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group under which the broker stores its position in the topics of open transactions."""
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 
@@ -61,7 +61,7 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
 """Topics that only the broker itself reads: a client that reads them would get messages that were never committed."""
 
-_INTERNAL_PREFIX: Final = "rmq_sys_"
+INTERNAL_PREFIX: Final = "rmq_sys_"
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
@@ -132,7 +132,7 @@ def is_internal_topic(topic: str) -> bool:
 
     Brokers and clusters also have topics of their own names, which only name servers know.
     """
-    return topic in SYSTEM_TOPICS or is_retry_or_dead_letter(topic) or topic.startswith(_INTERNAL_PREFIX)
+    return topic in SYSTEM_TOPICS or is_retry_or_dead_letter(topic) or topic.startswith(INTERNAL_PREFIX)
 
 
 def is_probably_internal(topic: str) -> bool:
@@ -140,7 +140,7 @@ def is_probably_internal(topic: str) -> bool:
 
     An application's topic may match, too: read such topics by name.
     """
-    return is_internal_topic(topic) or topic.startswith(_INTERNAL_PREFIX.upper()) or topic.endswith(_REPLY_SUFFIX)
+    return is_internal_topic(topic) or topic.startswith(INTERNAL_PREFIX.upper()) or topic.endswith(_REPLY_SUFFIX)
 
 
 def is_system_group(group: str) -> bool:

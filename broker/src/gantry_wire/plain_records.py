@@ -18,19 +18,20 @@ from gantry_wire.message import (
     FLAG_STORE_HOST_V6,
     MESSAGE_MAGIC_V1,
     RECORD_BYTES_MIN,
+    RECORD_PREFIX_V4,
     SHORT,
+    TRANSACTION_PREPARED,
 )
-from gantry_wire.properties import KEYS, TAGS, UNIQUE_KEY, index_keys
+from gantry_wire.properties import KEY_END, KEYS, PAIR_END, TAGS, UNIQUE_KEY, VALUE_END, index_keys
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX
 
 _HEAD: Final = struct.Struct(">iiii4xqqi16xq20xi")
 """The fields before the body: size, magic, body CRC, queue id, queue offset, physical offset, system flag, store
 timestamp, body length."""
-_BODY_START: Final = 88
+_BODY_START: Final = RECORD_PREFIX_V4.size
 assert _HEAD.size == _BODY_START
 
-_PREPARED: Final = 0x4
-_NOT_PLAIN: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | _PREPARED
+_NOT_PLAIN: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | TRANSACTION_PREPARED
 
 
 PlainRecord = tuple[int, int, bytes, int, int, int, bytes]
@@ -82,17 +83,16 @@ def plain_records(
 
 # -- properties --------------------------------------------------------------------------------------------------------
 
-_UNIQUE: Final = UNIQUE_KEY.encode() + b"\x01"
-_KEYS: Final = KEYS.encode() + b"\x01"
-_TAGS: Final = TAGS.encode() + b"\x01"
-_VALUE_END: Final = b"\x02"
-_VALUE_END_BYTE: Final = 2
+_UNIQUE: Final = f"{UNIQUE_KEY}{KEY_END}".encode()
+_KEYS: Final = f"{KEYS}{KEY_END}".encode()
+_TAGS: Final = f"{TAGS}{KEY_END}".encode()
+_VALUE_END: Final = VALUE_END.encode()
 
 
 def _value(properties: bytes, mark: bytes) -> bytes:
     """Return the value of the last pair whose name is that of `mark`, or empty bytes without such a pair."""
     at = properties.rfind(mark)
-    while at > 0 and properties[at - 1] != _VALUE_END_BYTE:
+    while at > 0 and properties[at - 1] != PAIR_END:
         # The mark found is the end of a longer name, or part of a value.
         at = properties.rfind(mark, 0, at + len(mark) - 1)
     if at < 0:

@@ -20,14 +20,19 @@ def split_property(line: str) -> tuple[str, str] | None:
     return (line[: min(ends)].strip(), line[min(ends) + 1 :].strip()) if ends else None
 
 
-def read_properties(text: str) -> dict[str, str]:
-    """Return the entries of `text`; later ones win. Raises ValueError for a line without a separator."""
+def read_properties(text: str, *, is_duplicate_allowed: bool = True) -> dict[str, str]:
+    """Return the entries of `text`; of several with one key the last wins, as in Java, or they are refused.
+
+    Raises ValueError for a line without a separator.
+    """
     entries: dict[str, str] = {}
     for number, line in property_lines(text):
         entry = split_property(line)
         if entry is None:
             raise ValueError(f"line {number} is not key=value")
         key, value = entry
+        if key in entries and not is_duplicate_allowed:
+            raise ValueError(f"line {number}: {key} is set twice")
         entries[key] = value
     return entries
 

@@ -15,9 +15,9 @@ from typing import Final
 
 from gantry_wire.checksum import crc32
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
-from gantry_wire.properties import terminate_properties
+from gantry_wire.properties import KEY_END, RECORD_CRC, terminate_properties
 
-SEAL_MARK: Final = b"__CRC32#\x01"
+SEAL_MARK: Final = f"{RECORD_CRC}{KEY_END}".encode()
 SEAL_BYTES: Final = 20
 SEAL_REVERSED: Final = b"\x02%010d\x01#23CRC__"
 """The seal backwards: formatted with the CRC and reversed, it has the digits in their order."""
@@ -28,12 +28,13 @@ assert SEAL.size == SEAL_BYTES == len(SEAL_REVERSED % 0)
 SEALED_PROPERTIES_MAX: Final = PROPERTIES_BYTES_MAX - SEAL_BYTES
 """The maximum size of properties with a seal. Longer ones leave no space for it; their record has no seal."""
 
-_CRC_MASK: Final = 0x7FFFFFFF
+CRC_MASK: Final = 0x7FFFFFFF
+"""Java keeps a CRC as a non-negative int."""
 
 
 def seal(record: bytes | bytearray | memoryview) -> bytes:
     """Return the seal of `record`, whose lengths already include the seal."""
-    return (SEAL_REVERSED % (crc32(record) & _CRC_MASK))[::-1]
+    return (SEAL_REVERSED % (crc32(record) & CRC_MASK))[::-1]
 
 
 def sealable_properties(properties: bytes) -> tuple[bytes, int]:

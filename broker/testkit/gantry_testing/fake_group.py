@@ -68,7 +68,7 @@ class FakeMember:
             master=self._master_address,
             slaves=tuple(self._slaves()),
             granted_ms=self._granted_ms(),
-            is_whole=True,
+            is_complete=True,
             is_draining=self.is_draining,
             may_acknowledge=self.role is HaRole.MASTER,
         )
@@ -147,7 +147,7 @@ class FakeMember:
         self.role, self.promised, self.is_draining = HaRole.UNASSIGNED, epoch, False
         return await self.status()
 
-    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+    async def drain(self, timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         self.received_orders.append("withdraw" if withdraw else "drain")
         if self.drain_reason:
             raise OrderRefused(self.drain_reason)

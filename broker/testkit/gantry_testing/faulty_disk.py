@@ -53,8 +53,8 @@ class FaultyFile:
         self._life = disk.life
         self._is_open = True
         self._reserved = 0
-        self.is_read_in_order = True
-        """The last call of ``read_in_order``. Reading has no cost here."""
+        self.is_read_ahead_useful = True
+        """The last call of ``set_read_ahead``. Reading has no cost here."""
 
     def __repr__(self) -> str:
         return f"<FaultyFile {self._path} size={self.size} reserved={self._reserved}>"
@@ -91,8 +91,8 @@ class FaultyFile:
     def advise(self, start: int, end: int) -> None:
         """Do nothing, because advice has no effect in memory."""
 
-    def read_in_order(self, is_expected: bool) -> None:
-        self.is_read_in_order = is_expected
+    def set_read_ahead(self, is_useful: bool) -> None:
+        self.is_read_ahead_useful = is_useful
 
     def regrow(self) -> int | None:
         """Do nothing, because no other process shortens a file: the bytes are in memory, and have views."""

@@ -19,7 +19,7 @@ def remove_before(store: MessageStore, offset: int) -> int:
 
 def remove_files(store: MessageStore, count: int) -> int:
     """Delete the ``count`` oldest files of the log; return its new begin."""
-    ends = [file.end_offset for file in store.removal.facts() if file.is_removable][:count]
+    ends = [file.end_offset for file in store.removal.describe_oldest_files() if file.is_removable][:count]
     assert len(ends) == count, f"only {len(ends)} files can be deleted"
     remove_before(store, ends[-1])
     return store.log.min_physical

@@ -116,19 +116,19 @@ async def running_broker(
 async def expire(broker: Broker) -> None:
     """Delete all log files but the last one, as retention does, when recovery no longer needs them."""
     store = broker.store
-    await wait_until(lambda: all(file.is_removable for file in store.removal.facts()[:-1]))
+    await wait_until(lambda: all(file.is_removable for file in store.removal.describe_oldest_files()[:-1]))
     end = store.log.wrote - store.log.wrote % store.settings.mapped_file_size_commit_log
     store.removal.retire(end, store.removal.measure(end))
     store.removal.unlink()
 
 
-async def cut_log(broker: Broker, end: int) -> None:
+async def truncate_log(broker: Broker, end: int) -> None:
     """Cut the log at ``end``, where another epoch begins, like a member whose new master lacks the rest."""
     store = broker.store
-    epochs = [*store.identity.truncated(end).epochs, Epoch(store.identity.epoch + 1, end)]
+    epochs = [*store.identity.with_truncated_log(end).epochs, Epoch(store.identity.epoch + 1, end)]
 
     def change() -> None:
-        store.cut(end, epochs)
+        store.truncate(end, epochs)
 
     await broker.run_exclusively(change)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk, DiskFile, DiskSpace
-from gantry_broker.ports.reading import FileFacts, LockHolder, ReadingFile
+from gantry_broker.ports.reading import FileMetadata, LockHolder, ReadingFile
 from gantry_testing.faulty_volume import FaultyVolume
 
 PAGE_BYTES: Final = 4096
@@ -110,14 +110,14 @@ class ReadingTwin:
             return MemoryFile(path, self._volumes[directory].pieces[name])
         return TwinFile(self, self._disk.open(path))
 
-    def facts(self, path: str) -> FileFacts | None:
+    def metadata(self, path: str) -> FileMetadata | None:
         if path in self._volumes:
-            return FileFacts(0, 0, is_directory=True)
+            return FileMetadata(0, 0, is_directory=True)
         if not self._disk.exists(path):
             return None
         is_directory = self._disk.is_directory(path)
         size = 0 if is_directory else self._disk.file_size(path)
-        return FileFacts(size, size, is_directory)
+        return FileMetadata(size, size, is_directory)
 
     def file_size(self, path: str) -> int:
         if path in self._volumes:

@@ -9,7 +9,7 @@ import pytest
 from gantry_access import AccessMode
 from gantry_broker.errors import AccessFilesUnusable
 from gantry_broker.setting_keys import broker_settings
-from gantry_broker.settings import SettingsError
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.accounts import guarded_broker, write_accounts
 
 CONTRADICTIONS = [

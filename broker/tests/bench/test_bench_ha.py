@@ -109,7 +109,7 @@ def test_failures_are_summed_by_code_and_rates_are_medians() -> None:
 
 def test_failed_run_is_a_cell_with_its_reason() -> None:
     """Apache's broker may stop answering; the table shows that, and the benchmark continues."""
-    runs = [ha_cells.HaRun(system="Apache", setup=SYNC_BUFFERED, level=1, run=None, trouble="no answer for 5s")]
+    runs = [ha_cells.HaRun(system="Apache", setup=SYNC_BUFFERED, level=1, run=None, problem="no answer for 5s")]
     ours = cells(("Gantry", SYNC_BUFFERED, 1, 10_000))
 
     table = ha_table.table_figures([*ours, *ha_cells.summarise_cells(runs)], [])
@@ -208,7 +208,7 @@ def test_last_report_of_the_producer_counts() -> None:
     """Earlier reports include its start."""
     run = ha_producer.read_producer(PRINTED, "", system="Apache", setup=SYNC_BUFFERED, threads=1)
 
-    assert (run.messages_per_second, run.mean_ms, run.failed, run.trouble) == (7, 150.5, 3, "")
+    assert (run.messages_per_second, run.mean_ms, run.failed, run.problem) == (7, 150.5, 3, "")
 
 
 def test_producer_without_a_report_has_no_rate_but_a_reason() -> None:
@@ -216,7 +216,7 @@ def test_producer_without_a_report_has_no_rate_but_a_reason() -> None:
     run = ha_producer.read_producer("java.lang.Error: no\n", LOGGED, system="Apache", setup=PLAIN, threads=1)
 
     assert run.messages_per_second == 0
-    assert "java.lang.Error" in run.trouble
+    assert "java.lang.Error" in run.problem
 
 
 def test_resent_answers_of_the_producer_are_counted() -> None:
@@ -348,7 +348,7 @@ def test_reason_cannot_break_a_table() -> None:
     error = errors.BenchmarkFailed("no answer | for 5 s; see the log:\nat java.lang.Thread" + "x" * 1000)
 
     assert ha_cells.reason_line(error) == "no answer / for 5 s; see the log:"
-    assert len(ha_cells.reason_line(errors.BenchmarkFailed("x" * 1000))) == ha_cells.TROUBLE_MAX
+    assert len(ha_cells.reason_line(errors.BenchmarkFailed("x" * 1000))) == ha_cells.PROBLEM_MAX
 
 
 def test_complete_run_replaces_the_tables_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class Sort(StrEnum):
     TABLE = "table changed without a report"
     EPOCHS = "epochs vanished without a report"
     EPOCH_REUSED = "epoch given twice"
-    CALLED_WHOLE = "incomplete store calls itself complete"
+    CALLED_COMPLETE = "incomplete store calls itself complete"
     SEND_REFUSED = "sends are refused without a report"
     NO_REMEDY = "refused without a remedy that works"
     NOT_NAMED = "refused without naming what is damaged"
@@ -86,7 +86,7 @@ class QueueRead(msgspec.Struct):
     topic: str
     queue_id: int
     messages: list[Known]
-    trouble: str = ""
+    problem: str = ""
     tag: str = "*"
     rotten: list[str] = []
 
@@ -141,7 +141,7 @@ class MemberState(msgspec.Struct, frozen=True):
     """The state that a member reports about itself."""
 
     member: int
-    is_whole: bool | None
+    is_complete: bool | None
     epochs: list[tuple[int, int]]
     promised: int = 0
 
@@ -160,7 +160,7 @@ class Phase(msgspec.Struct):
     """Members that did not start after any remedy."""
     states: list[MemberState] = []
     waits_for: str = ""
-    """The trouble in the status of a master that appends nothing until a loss of log data is accepted."""
+    """The problem in the status of a master that appends nothing until a loss of log data is accepted."""
     is_accepted: bool = False
     """Whether the loss was accepted in this life, before its sends and its last readings."""
     asked: list[str] = []
@@ -329,13 +329,13 @@ class Judge:
             self._judge_bytes(reading, queue, expected)
             if queue.tag == "*":
                 served.update(message.place for message in queue.messages)
-            is_unknown_topic = "code 17:" in queue.trouble and self._is_reported("topics.json")
+            is_unknown_topic = "code 17:" in queue.problem and self._is_reported("topics.json")
             is_final = reading.is_last and not reading.is_cut_off
-            if queue.trouble and reading.is_master and is_final and not is_unknown_topic:
-                self._fault(Sort.STALLED, f"{_where(reading, queue)}: {queue.trouble}")
+            if queue.problem and reading.is_master and is_final and not is_unknown_topic:
+                self._fault(Sort.STALLED, f"{_where(reading, queue)}: {queue.problem}")
         if reading.is_cut_off:
             return
-        stalled = {(queue.topic, queue.queue_id) for queue in reading.queues if queue.trouble}
+        stalled = {(queue.topic, queue.queue_id) for queue in reading.queues if queue.problem}
         missing = {place for place in expected if place not in served}
         # A client that gets an error retries or asks another member: nothing is missing silently.
         silent = {place for place in missing if place[:2] not in stalled}
@@ -416,7 +416,7 @@ class Judge:
 
     def _judge_filters(self, reading: Reading, missing: set[tuple[str, int, int]]) -> None:
         for queue in reading.queues:
-            if queue.tag == "*" or queue.trouble:
+            if queue.tag == "*" or queue.problem:
                 continue
             served = {message.place for message in queue.messages}
             for message in self._ledger.known:
@@ -496,8 +496,8 @@ class Judge:
             lost = {place for place in self._missing_last.get(state.member, set()) if place in self._known}
             is_of_log = self._case.kind in LOG
             is_meant = is_of_log and not self._case.is_grouped and not self._is_accepted
-            if lost and state.is_whole is True and is_meant:
-                self._fault(Sort.CALLED_WHOLE, f"member {state.member} lacks {len(lost)} messages")
+            if lost and state.is_complete is True and is_meant:
+                self._fault(Sort.CALLED_COMPLETE, f"member {state.member} lacks {len(lost)} messages")
 
     def _judge_owed(self, phase: Phase) -> None:
         whole = [one for one in phase.readings if one.is_master and one.is_last and not one.is_cut_off]

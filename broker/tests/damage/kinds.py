@@ -46,7 +46,7 @@ class Kind(StrEnum):
     LOG_END = "log-end"
     """The file with the written end of the log."""
     HEADS = "log-heads"
-    WHOLE = "whole"
+    COMPLETENESS = "completeness"
     ROLE = "role"
     PROMISE = "promise"
     PROMISE_BAK = "promise.bak"
@@ -79,7 +79,7 @@ IN_GROUPS: Final = frozenset({Kind.PROMISE, Kind.PROMISE_BAK})
 _SMALL: Final = {
     "checkpoint": Kind.CHECKPOINT, "abort": Kind.ABORT, "lock": Kind.LOCK, "store.json": Kind.STORE,
     "store.json.bak": Kind.STORE_BAK, "recovery-point.json": Kind.POINT, "log-heads.json": Kind.HEADS,
-    "whole.json": Kind.WHOLE,
+    "completeness.json": Kind.COMPLETENESS,
     "role.json": Kind.ROLE, "promise.json": Kind.PROMISE, "promise.json.bak": Kind.PROMISE_BAK,
     "flush-failed": Kind.FAILURE, "log-end": Kind.LOG_END,
     "retention-clock.json": Kind.RETENTION_CLOCK,

@@ -228,7 +228,7 @@ class ProcessLife:
     def _accept(self, url: str) -> None:
         """Accept the loss in the last life, by the command that the status names."""
         status = self._role()
-        self.phase.waits_for = status["trouble"] if status["missing"] else ""
+        self.phase.waits_for = status["problem"] if status["missing"] else ""
         if not self.phase.waits_for:
             return
         code, text = _get(f"{url}/readyz")
@@ -264,7 +264,7 @@ class ProcessLife:
             for queue_id in range(queues):
                 served = await read_queue(peer, topic, queue_id)
                 reading.queues.append(
-                    QueueRead(topic, queue_id, served.messages, served.trouble, "*", list(served.rotten))
+                    QueueRead(topic, queue_id, served.messages, served.problem, "*", list(served.rotten))
                 )
         for message in self._trial.dice.sample(self._ledger.known, 6):
             with suppress(RemotingError):

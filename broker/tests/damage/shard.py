@@ -198,7 +198,7 @@ class Shard:
             with suppress(OrderRefused):
                 promises[number] = await broker.orders.promise(epoch, "the damage run")
         statuses = {number: await self.brokers[number].orders.status() for number in promises}
-        sure = {number for number, one in statuses.items() if one.is_whole is not False} or set(promises)
+        sure = {number for number, one in statuses.items() if one.is_complete is not False} or set(promises)
         if not sure:
             return "no member promises"
         winner = max(sure, key=lambda one: (promises[one].last_epoch, promises[one].end, one == self.master_number))

@@ -24,7 +24,7 @@ KEPT: Final = ("UNIQ_KEY", "KEYS", "TAGS", "own")
 BATCH: Final = 16
 STEPS_MAX: Final = 2_000
 NOTHING_YET: Final = "nothing yet"
-"""The trouble of a queue that is being rebuilt, or waits for a replica."""
+"""The problem of a queue that is being rebuilt, or waits for a replica."""
 SUCCESS, NOT_FOUND_CODE = 0, 22
 TRANSACTION: Final = "4"
 COMMIT, ROLL_BACK = "8", "12"
@@ -44,7 +44,7 @@ class Served(NamedTuple):
     """The messages of a queue in order, and the first answer that was neither a message nor the queue's end."""
 
     messages: list[Known]
-    trouble: str = ""
+    problem: str = ""
     rotten: Sequence[str] = ()
     """Faults of records that were served with code 0."""
 

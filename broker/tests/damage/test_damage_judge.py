@@ -79,7 +79,7 @@ def without(number: int) -> list[Known]:
     return [message for message in LEDGER.known if message.queue_offset != number]
 
 
-def lacking(number: int, *, is_whole: bool | None = False) -> Phase:
+def lacking(number: int, *, is_complete: bool | None = False) -> Phase:
     """Remove a message from every path to it."""
     reading = good_reading(
         queues=[
@@ -88,7 +88,7 @@ def lacking(number: int, *, is_whole: bool | None = False) -> Phase:
         ],
         by_key=[("Busy", f"U{number}", [])], by_id=[(number * 100, None)],
     )  # fmt: skip
-    return Phase(readings=[reading], states=[MemberState(1, is_whole, LEDGER.epochs)])
+    return Phase(readings=[reading], states=[MemberState(1, is_complete, LEDGER.epochs)])
 
 
 def test_complete_trial_has_no_fault() -> None:
@@ -182,7 +182,7 @@ def test_a_report_of_another_place_covers_nothing(report: Report) -> None:
 
 def test_an_incomplete_store_may_not_call_itself_complete() -> None:
     """An election would trust it."""
-    assert sorts(verdict(lacking(1, is_whole=True), RANGE)) == {Sort.CALLED_WHOLE}
+    assert sorts(verdict(lacking(1, is_complete=True), RANGE)) == {Sort.CALLED_COMPLETE}
 
 
 def test_reused_queue_or_physical_offset_is_a_fault() -> None:
@@ -249,7 +249,7 @@ def test_message_hidden_from_a_filter_is_a_fault() -> None:
 
 def test_a_stalled_queue_is_a_fault_on_the_master_alone() -> None:
     """A slave that refuses sends its clients to the master; clients of a master have no other broker."""
-    queues = [QueueRead("Busy", 0, [known(0)], trouble="at 1: code 1: the store failed"), QueueRead("Later", 0, [LATE])]
+    queues = [QueueRead("Busy", 0, [known(0)], problem="at 1: code 1: the store failed"), QueueRead("Later", 0, [LATE])]
     grouped = case(is_grouped=True, setup="async group")
     slave = good_reading(member=2, is_master=False, queues=queues)
 
@@ -266,21 +266,21 @@ def test_owed_message_must_arrive() -> None:
     assert verdict(Phase(readings=[reading]), rotten).outcome is Outcome.REPORTED
 
 
-TROUBLE = (
+PROBLEM = (
     "100 bytes of the log are missing: [300, 400) (tail); sends are refused, and delayed messages and transactions"
     " wait; bring the files back, or run `gantry ha accept-loss`"
 )
 
 
-def waiting(*, trouble: str = TROUBLE, line: str = TROUBLE, owed: Owed | None = None) -> tuple[Verdict, Verdict]:
+def waiting(*, problem: str = PROBLEM, line: str = PROBLEM, owed: Owed | None = None) -> tuple[Verdict, Verdict]:
     """Of a loss that is accepted in the second life: the owed message comes there; and the same if it does not."""
     ledger = msgspec.structs.replace(LEDGER, owed=[owed or Owed("Later", 0, "D1", b"late", physical=100)])
     queues = [QueueRead("Busy", 0, list(LEDGER.known))]
     found = []
     for later in ([LATE], []):
-        first = Phase(readings=[good_reading(queues=queues)], waits_for=trouble, reports=[Report("ERROR", line)])
+        first = Phase(readings=[good_reading(queues=queues)], waits_for=problem, reports=[Report("ERROR", line)])
         reading = good_reading(queues=[*queues, QueueRead("Later", 0, later)])
-        second = Phase(readings=[reading], waits_for=trouble, is_accepted=True)
+        second = Phase(readings=[reading], waits_for=problem, is_accepted=True)
         found.append(Judge(case(), ledger, [first, second]).verdict())
     return found[0], found[1]
 
@@ -291,9 +291,9 @@ def test_owed_message_may_wait_for_an_accepted_loss_if_reported() -> None:
     assert came.faults == [] and sorts(never_came) == {Sort.NOT_DELIVERED}
     assert waiting(owed=Owed("Later", 0, "D1", b"late", physical=300))[1].faults == []
 
-    vague = TROUBLE.replace("delayed messages and transactions wait; ", "")
-    for trouble, line in ((vague, TROUBLE), (TROUBLE, vague), (TROUBLE.partition(";")[2], TROUBLE)):
-        assert sorts(waiting(trouble=trouble, line=line)[0]) == {Sort.NOT_DELIVERED}, (trouble, line)
+    vague = PROBLEM.replace("delayed messages and transactions wait; ", "")
+    for problem, line in ((vague, PROBLEM), (PROBLEM, vague), (PROBLEM.partition(";")[2], PROBLEM)):
+        assert sorts(waiting(problem=problem, line=line)[0]) == {Sort.NOT_DELIVERED}, (problem, line)
 
 
 def test_arrived_message_may_be_lost_with_its_own_offset_only() -> None:
@@ -309,10 +309,10 @@ def test_arrived_message_may_be_lost_with_its_own_offset_only() -> None:
 def test_nothing_waits_and_no_send_is_refused_once_the_loss_is_accepted() -> None:
     """A last life without acceptance excuses nothing either."""
     reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
-    unaccepted = Phase(readings=[reading], waits_for=TROUBLE)
+    unaccepted = Phase(readings=[reading], waits_for=PROBLEM)
     refused = Sent("Busy", 0, "N1", b"new", 14, "still refused")
 
-    assert sorts(verdict(unaccepted, Report("ERROR", TROUBLE.replace("300", "350")))) == {Sort.NOT_DELIVERED}
+    assert sorts(verdict(unaccepted, Report("ERROR", PROBLEM.replace("300", "350")))) == {Sort.NOT_DELIVERED}
     for is_accepted, sort in ((False, set()), (True, {Sort.SEND_REFUSED})):
         phase = good_phase()
         phase.sends, phase.is_accepted = [refused], is_accepted

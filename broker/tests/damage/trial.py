@@ -286,13 +286,13 @@ class Life:
         for number, broker in shard.brokers.items():
             status = await broker.orders.status()
             epochs = [(one.epoch, one.start) for one in broker.store.identity.epochs]
-            self.phase.states.append(MemberState(number, status.is_whole, epochs, status.promised_epoch))
+            self.phase.states.append(MemberState(number, status.is_complete, epochs, status.promised_epoch))
 
     async def _accept_loss(self, master: Broker) -> None:
         """Accept the loss as the status says, in the last life at the latest."""
         if not master.roles.is_awaiting_acceptance:
             return
-        self.phase.waits_for = (await master.orders.status()).trouble
+        self.phase.waits_for = (await master.orders.status()).problem
         is_now = self._number > 1 or random.Random(f"{self._trial.seed}/{self._trial.number}/accept").random() < 0.5
         if is_now and ACCEPTANCE in self.phase.waits_for:
             await master.orders.accept_loss("the damage run")
@@ -332,7 +332,7 @@ class Life:
                 reading = await self._read(peer, number, is_master=is_master, is_last=True)
             places = {message.place for queue in reading.queues for message in queue.messages}
             uniques = {message.unique for queue in reading.queues for message in queue.messages}
-            is_stalled = any(queue.trouble.endswith(NOTHING_YET) for queue in reading.queues)
+            is_stalled = any(queue.problem.endswith(NOTHING_YET) for queue in reading.queues)
             if (wanted <= places and owed <= uniques) or loop.time() > (stall_end if is_stalled else end):
                 return
             reading.is_last = False
@@ -371,7 +371,7 @@ class Life:
         if tag == "*":
             await self._follow(peer, reading.member, topic, queue_id)
         served = await read_queue(peer, topic, queue_id, tag=tag)
-        reading.queues.append(QueueRead(topic, queue_id, served.messages, served.trouble, tag, list(served.rotten)))
+        reading.queues.append(QueueRead(topic, queue_id, served.messages, served.problem, tag, list(served.rotten)))
 
     async def _follow(self, peer: Dialogue, member: int, topic: str, queue_id: int) -> None:
         """Read a queue from where the previous call stopped."""

@@ -211,7 +211,7 @@ class WorldBuilder:
         for topic, queues in {**QUEUES, RETRIED: 1}.items():
             for queue_id in range(queues):
                 served = await read_queue(peer, topic, queue_id)
-                assert not served.trouble, served.trouble
+                assert not served.problem, served.problem
                 ledger.known += [self._checked(message) for message in served.messages]
         seen = {message.unique for message in ledger.known}
         ledger.owed = [one for one in ledger.owed if one.unique not in seen]

@@ -49,7 +49,7 @@ def main() -> None:
     hang_while(path, RealFile, "sync")
     hang_while(path, RealDisk, "sync_directory")
     scan_dispatcher.PROGRESS_RECORDS = 10  # type: ignore[misc]  # Constants everywhere but in this program.
-    recovery.STRETCH_BYTES = 4096  # type: ignore[misc]
+    recovery.READ_AHEAD_BYTES = 4096  # type: ignore[misc]
     sys.argv = sys.argv[3:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

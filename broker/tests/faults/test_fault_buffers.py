@@ -15,7 +15,7 @@ from faults.scene import Scene
 from faults.test_fault_kill import NO_COMMIT, copy, kill_under_load
 
 from gantry_broker.store import offline, replay
-from gantry_broker.store.replay import Expected, FoundBuffer
+from gantry_broker.store.replay import ExpectedHeader, FoundBuffer
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.faulty_volume import FaultyVolume
@@ -164,7 +164,7 @@ def test_buffer_of_deleted_files_is_ignored(begin: int) -> None:
     size = world.settings.mapped_file_size_commit_log
     view = memoryview(b"".join(world.records.values()).ljust(size, b"\0"))
     buffer = FoundBuffer("old", "store", 3, 0, 0, 0, size, view)
-    expected = Expected("store", 3, 0, size, is_clean=False)
+    expected = ExpectedHeader("store", 3, 0, size, is_clean=False)
 
     plan = replay.plan_replay(40_000, [buffer], expected, lambda offset, length: None, begin=begin)
 

@@ -23,6 +23,7 @@ LIMITS: Final = {"as": resource.RLIMIT_AS, "fsize": resource.RLIMIT_FSIZE, "nofi
 
 def replace(owner: object, name: str, method: object) -> None:
     """Replace an attribute of an object, which must exist."""
+    assert hasattr(owner, name), f"{owner!r} has no {name} that could be replaced"
     setattr(owner, name, method)
 
 
@@ -73,10 +74,10 @@ def share_the_lock() -> None:
 
 def take_the_last_room() -> None:
     """Disable the levels of use and the reserve, so that the log can fill the disk."""
-    from gantry_broker.store import commit_log, retention
+    from gantry_broker.store import next_file, retention
 
     replace(retention, "reserve_bytes", lambda space: 0)
-    replace(commit_log, "has_room_for", lambda space, size: True)
+    replace(next_file, "has_room_for", lambda space, size: True)
 
 
 GUARDS: Final[dict[str, Callable[[], None]]] = {

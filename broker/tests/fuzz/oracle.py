@@ -34,10 +34,11 @@ LATER: Final = frozenset(
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
         RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.END_TRANSACTION,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, *TO_MEMBERS,
+        RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.GET_CONSUME_STATS, RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.GET_TOPIC_STATS_INFO, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, *TO_MEMBERS,
     }
 )  # fmt: skip
-"""Answered when the disk or a requester has it, or when there is something: perhaps after the connection has ended."""
+"""Answered after a write, an event or a turn of other requests: perhaps after the connection has ended."""
 DECIDED: Final = ("8", "12")
 """Ends of a transaction: committed, rolled back."""
 SHORT_SUSPENSIONS: Final = ("0", "30")

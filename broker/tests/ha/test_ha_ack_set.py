@@ -20,17 +20,17 @@ def acks_of(levels: dict[int, int], *, acks_needed: int = 1) -> AckSet:
 @pytest.mark.parametrize(("needed", "end"), [(1, 900), (2, 500), (3, 100), (4, -1)])
 def test_acked_is_the_position_of_the_last_needed_slave(needed: int, end: int) -> None:
     """The position is that of the last needed slave; with too few slaves there is none."""
-    assert acks_of({1: 500, 2: 900, 3: 100}, acks_needed=needed).acked() == end
+    assert acks_of({1: 500, 2: 900, 3: 100}, acks_needed=needed).acked_offset() == end
 
 
 def test_ack_of_slave_without_a_vote_does_not_count() -> None:
     """A master that died right after such an ack would be followed by one that never had the message."""
     acks = acks_of({1: 500, 7: 900})
-    assert acks.acked() == 900
+    assert acks.acked_offset() == 900
 
     acks.begin_epoch(0, [1, 2])
 
-    assert acks.acked() == 500
+    assert acks.acked_offset() == 500
     assert not acks.has_enough(900, 300)
     assert acks.has_enough(900, 400)
 
@@ -47,12 +47,12 @@ def test_acks_before_the_epoch_do_not_count() -> None:
     """Before it, a slave's log ends in an older epoch, and loses to that of an epoch in between."""
     acks = acks_of({1: 500, 2: 400})
     acks.begin_epoch(600, [1, 2])
-    assert acks.acked() == -1
+    assert acks.acked_offset() == -1
 
     for slave in acks:
         slave.received = 600
 
-    assert acks.acked() == 600
+    assert acks.acked_offset() == 600
 
 
 def test_all_acks_count_without_elections() -> None:
@@ -60,4 +60,4 @@ def test_all_acks_count_without_elections() -> None:
     acks = acks_of({1: 500, 7: 900}, acks_needed=2)
     acks.begin_epoch(0, [])
 
-    assert acks.acked() == 500
+    assert acks.acked_offset() == 500

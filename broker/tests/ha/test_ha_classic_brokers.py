@@ -17,8 +17,8 @@ from gantry_broker.ha.classic.master_client import BadReply, ClassicMasterClient
 from gantry_broker.ha.classic.table_fetcher import ClassicTableFetcher
 from gantry_broker.ha.frames import Table
 from gantry_broker.setting_keys import broker_settings
-from gantry_broker.settings import SettingsError
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_status.orders import HaRole
 from gantry_testing.local import GROUP, TOPIC, dialogue, expire, running_broker, wait_until
 from gantry_testing.ports import free_ports
@@ -144,7 +144,7 @@ async def test_former_master_is_not_mixed_with_another_log(tmp_path: Path) -> No
             await one.send_ok(topic="only-there")
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             before = log_of(slave)
-            await wait_until(lambda: "differs from the master's" in slave.roles.report().trouble)
+            await wait_until(lambda: "differs from the master's" in slave.roles.report().problem)
 
             follower = slave.replication.slave.follower
             assert isinstance(follower, ClassicFollower) and follower.confirmed == -1
@@ -339,7 +339,7 @@ async def test_failed_table_does_not_block_the_others() -> None:
         b'{"offsetTable":{"a@g":{"0":3}}}', b'{"offsetTable":{"1":5}}', b'{"endTable":{"a":{"0":7}}}',
         b'{"offsetTable":{"1":6}}',
     ]  # fmt: skip
-    assert tables.trouble == "GET_ALL_SUBSCRIPTIONGROUP_CONFIG failed with code 1: not now"
+    assert tables.problem == "GET_ALL_SUBSCRIPTIONGROUP_CONFIG failed with code 1: not now"
 
 
 async def test_unreachable_master_is_reported_and_retried() -> None:
@@ -348,4 +348,4 @@ async def test_unreachable_master_is_reported_and_retried() -> None:
 
     await tables.fetch()
 
-    assert tables.trouble is not None and "cannot connect" in tables.trouble
+    assert tables.problem is not None and "cannot connect" in tables.problem

@@ -131,7 +131,7 @@ async def test_stream_resumes_after_every_disconnect() -> None:
 
         await wait_until(lambda: java.acks[-1] == java.end)
         assert slave.world.bodies() == java.bodies()
-        assert slave.follower.is_streaming and slave.follower.trouble is None
+        assert slave.follower.is_streaming and slave.follower.problem is None
         assert slave.follower.confirmed == java.end
 
 
@@ -142,12 +142,12 @@ async def test_invalid_data_ends_the_stream() -> None:
     async with following(java) as (broker, slave):
         await wait_until(lambda: slave.log() == java.log)
         broker.say(b"\x00" * 12)
-        await wait_until(lambda: slave.follower.trouble is not None)
-        assert slave.follower.trouble == f"the master sent offset 0, but offset {java.end} was expected"
+        await wait_until(lambda: slave.follower.problem is not None)
+        assert slave.follower.problem == f"the master sent offset 0, but offset {java.end} was expected"
 
         java.send(20)
         await wait_until(lambda: slave.log() == java.log)
-        assert slave.follower.trouble is None
+        assert slave.follower.problem is None
 
 
 async def test_slave_behind_expired_log_copies_again() -> None:
@@ -166,7 +166,7 @@ async def test_slave_behind_expired_log_copies_again() -> None:
         await asyncio.sleep(0)
         assert slave.follower.is_streaming, "it may only be slow"
         await slave.follower.tables.fetch()
-        await wait_until(lambda: "has expired" in (slave.follower.trouble or ""))
+        await wait_until(lambda: "has expired" in (slave.follower.problem or ""))
 
         await wait_until(lambda: slave.log() == java.log)
         assert slave.world.store.log.min_physical == 3 * FILE_BYTES
@@ -185,7 +185,7 @@ async def test_diverged_log_is_not_followed() -> None:
         while other.end < java.end:
             other.log += other.log
         broker.cut()
-        await wait_until(lambda: "differs from the master" in (slave.follower.trouble or ""))
+        await wait_until(lambda: "differs from the master" in (slave.follower.problem or ""))
         assert slave.follower.confirmed == -1 and not slave.follower.is_streaming
         assert slave.log() == java.log and java.end not in other.acks
 
@@ -198,7 +198,7 @@ async def test_unreachable_master_is_retried() -> None:
     main, ha = free_ports(2)
     slave = Slave(ClassicMaster(("127.0.0.1", ha), f"127.0.0.1:{main}"))
     task = asyncio.ensure_future(slave.follower.run())
-    await wait_until(lambda: f"127.0.0.1:{main}: cannot connect" in (slave.follower.trouble or ""))
+    await wait_until(lambda: f"127.0.0.1:{main}: cannot connect" in (slave.follower.problem or ""))
     task.cancel()
     await asyncio.wait([task])
 
@@ -235,5 +235,5 @@ async def test_silent_master_is_disconnected(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(follower_runner, "SILENCE_S", 0.5)
     java = JavaMaster()
     async with following(java) as (broker, slave):
-        await wait_until(lambda: "no data from the master" in (slave.follower.trouble or ""))
+        await wait_until(lambda: "no data from the master" in (slave.follower.problem or ""))
         await wait_until(lambda: broker.connections > 1)

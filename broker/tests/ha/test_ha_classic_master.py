@@ -114,12 +114,12 @@ def test_java_slave_gets_identical_log(end: int, size: int, is_pooled: bool, mor
     for count in more:
         wire.settle(slave, size)
         wire.world.send("orders", count)
-        assert wire.slaves.acked() <= slave.end
+        assert wire.slaves.acked_offset() <= slave.end
     wire.settle(slave, size)
 
     assert slave.end == wire.world.store.log.wrote or not slave.log
     assert slave.log == wire.log(0)
-    assert wire.slaves.acked() == wire.world.store.log.wrote
+    assert wire.slaves.acked_offset() == wire.world.store.log.wrote
 
 
 def test_empty_java_slave_starts_at_the_last_file() -> None:
@@ -145,7 +145,7 @@ def test_empty_java_slave_gets_unconfirmed_messages() -> None:
     wire.settle(slave)
 
     assert slave.begin == FILE_BYTES
-    assert wire.slaves.acked() == wire.world.store.log.wrote
+    assert wire.slaves.acked_offset() == wire.world.store.log.wrote
 
 
 @pytest.mark.parametrize("offset", [300, FILE_BYTES, FILE_BYTES + 1], ids=["amid a record", "at a file", "behind it"])
@@ -165,7 +165,7 @@ def test_offset_outside_the_log_is_refused(offset: int) -> None:
     """RocketMQ's master would let the two logs diverge silently, beyond the end, before the start, or below zero."""
     wire = Wire()
     wire.fill(2 * FILE_BYTES)
-    wire.world.store.restart(FILE_BYTES, wire.world.store.identity.epochs)
+    wire.world.store.discard_log(FILE_BYTES, wire.world.store.identity.epochs)
     wire.fill(FILE_BYTES + 2_000)
 
     with pytest.raises(
@@ -183,14 +183,14 @@ def test_impossible_classic_ack_ends_the_stream(lie: int) -> None:
     wire.session.receive(slave.request(), 0.0)
     wire.fill(1_000)
     wire.settle(slave)
-    acked = wire.slaves.acked()
+    acked = wire.slaves.acked_offset()
 
     with pytest.raises(StreamBroken):
         wire.session.receive(struct.pack(">q", slave.end + lie), 1.0)
 
-    assert wire.slaves.acked() == acked
+    assert wire.slaves.acked_offset() == acked
     wire.session.close()
-    assert wire.slaves.acked() == -1
+    assert wire.slaves.acked_offset() == -1
 
 
 @settings(max_examples=200)
@@ -213,7 +213,7 @@ def test_rogue_peer_does_not_affect_other_slaves(pieces: list[bytes]) -> None:
     session.close()
 
     assert [slave.identity for slave in wire.slaves] == ["ours"]
-    assert (friend.received, wire.slaves.acked()) == (wrote, wrote)
+    assert (friend.received, wire.slaves.acked_offset()) == (wrote, wrote)
 
 
 def test_each_java_slave_is_one_voter() -> None:
@@ -225,10 +225,10 @@ def test_each_java_slave_is_one_voter() -> None:
     end = struct.pack(">q", wire.world.store.log.wrote)
 
     first.receive(end, 0.0)
-    assert wire.slaves.acked() == -1
+    assert wire.slaves.acked_offset() == -1
     second.receive(end, 0.0)
 
-    assert wire.slaves.acked() == wire.world.store.log.wrote
+    assert wire.slaves.acked_offset() == wire.world.store.log.wrote
     assert sorted((slave.broker_id, slave.identity) for slave in wire.slaves) == [
         (-3, "classic 10.0.0.8:1"), (-2, "classic 10.0.0.7:1"), (1, "ours"),
     ]  # fmt: skip
@@ -244,7 +244,7 @@ def test_java_slave_does_not_count_for_flushed_acks() -> None:
     wire.settle(slave)
 
     assert slave.end == wire.world.store.log.wrote
-    assert wire.slaves.acked() == -1
+    assert wire.slaves.acked_offset() == -1
 
 
 def test_java_slave_does_not_count_where_the_role_may_move() -> None:
@@ -256,7 +256,7 @@ def test_java_slave_does_not_count_where_the_role_may_move() -> None:
     wire.settle(slave)
 
     assert slave.log == wire.log(0)
-    assert len(wire.slaves) == 0 and wire.slaves.acked() == -1
+    assert len(wire.slaves) == 0 and wire.slaves.acked_offset() == -1
     wire.session.close()
 
 
@@ -272,13 +272,13 @@ def test_comparing_master_refuses_classic_slaves() -> None:
 def test_idle_classic_stream_sends_heartbeats() -> None:
     """A heartbeat is sent after five seconds without data, at the slave's offset, and none before."""
     wire, slave = Wire(), JavaSlave()
-    assert wire.session.heartbeat(0) == b""
+    assert wire.session.encode_heartbeat(0) == b""
     wire.session.receive(slave.request(), 0.0)
     wire.fill(1_000)
     wire.settle(slave)
     beats = []
     for second in range(1, 17):
-        slave.receive(wire.session.heartbeat(second * 1000))
+        slave.receive(wire.session.encode_heartbeat(second * 1000))
         beats.append(slave.beats)
 
     assert beats == [0] * 5 + [1] * 5 + [2] * 5 + [3]
@@ -312,7 +312,7 @@ class OnePieceLog:
     def read(self, offset: int, bytes_max: int) -> bytes:
         return bytes(min(bytes_max, self.wrote - offset))
 
-    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+    def read_verified(self, offset: int, bytes_max: int) -> bytes:
         return self.read(offset, bytes_max)
 
     def rest_of_record(self, offset: int) -> bytes:
@@ -324,10 +324,10 @@ class OnePieceLog:
     def end_of_damage(self, offset: int) -> int:
         return offset
 
-    def records_through(self, start: int, end: int) -> bytes:
+    def read_verified_through(self, start: int, end: int) -> bytes:
         return b""
 
-    def healthy_records(self, start: int, end: int) -> bytes:
+    def read_verified_range(self, start: int, end: int) -> bytes:
         return b""
 
     def append_tail(self, data: bytes, offset: int) -> None:

@@ -23,10 +23,11 @@ from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus
+from gantry_store_files.sealed import encode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import dialogue, local_conf, wait_until
 
-KNOWN: Final = CompletenessRecord(is_whole=True, machine="a", is_crash_safe=True, buffers=3)
+KNOWN: Final = CompletenessRecord(is_complete=True, machine="a", is_crash_safe=True, buffers=3)
 ANONYMOUS: Final = PoolStatus("anonymous", 3, 3, False)
 
 
@@ -81,22 +82,22 @@ def known_disk() -> FaultyDisk:
     disk = FaultyDisk()
     disk.make_directory("/store")
     disk.sync_directory("/")
-    assert started(disk, "a", report(is_clean=True, end=0)).is_whole is True
+    assert started(disk, "a", report(is_clean=True, end=0)).is_complete is True
     return disk
 
 
 def test_doubt_survives_clean_stops_and_power_loss() -> None:
     """It ends when the broker has followed a master, and not before."""
     disk = known_disk()
-    assert started(disk, "b", report()).is_whole is False
+    assert started(disk, "b", report()).is_complete is False
     disk.lose_unsynced()
-    assert started(disk, "b", report(is_clean=True)).is_whole is False
+    assert started(disk, "b", report(is_clean=True)).is_complete is False
 
     started(disk, "b", report(is_clean=True)).record_caught_up()
     disk.lose_unsynced()
 
-    assert started(disk, "b", report()).is_whole is True, "only its process was killed since"
-    assert started(disk, "c", report()).is_whole is False
+    assert started(disk, "b", report()).is_complete is True, "only its process was killed since"
+    assert started(disk, "c", report()).is_complete is False
 
 
 def scoped(disk: FaultyDisk, scope: str) -> bool | None:
@@ -104,7 +105,7 @@ def scoped(disk: FaultyDisk, scope: str) -> bool | None:
     one = DataCompleteness(disk, "/store", "a", scope=scope)
     one.load()
     one.record_start(report(), NO_POOL)
-    return one.is_whole
+    return one.is_complete
 
 
 def test_other_pod_on_the_same_machine_may_lack_data() -> None:
@@ -116,7 +117,7 @@ def test_other_pod_on_the_same_machine_may_lack_data() -> None:
     one = DataCompleteness(disk, "/store", "a", scope="pod-1")
     one.load()
     one.record_start(report(is_clean=True), NO_POOL)
-    assert one.is_whole is True
+    assert one.is_complete is True
     assert scoped(disk, "pod-1") is True
     assert scoped(disk, "pod-2") is False
 
@@ -156,7 +157,7 @@ def test_following_does_not_repair_damage() -> None:
 
     one.record_caught_up()
 
-    assert one.is_whole is False
+    assert one.is_complete is False
 
 
 def missing(cause: LossCause) -> RecoveryReport:
@@ -170,11 +171,11 @@ def test_following_restores_a_lost_tail(cause: LossCause) -> None:
     """Flushed bytes that are lost at the end are copied again, so the store is complete then."""
     disk = known_disk()
     one = started(disk, "a", missing(cause))
-    assert one.is_whole is False
+    assert one.is_complete is False
 
     one.record_caught_up()
 
-    assert one.is_whole is True
+    assert one.is_complete is True
 
 
 @pytest.mark.parametrize("cause", [LossCause.HEAD, LossCause.MIDDLE])
@@ -184,11 +185,11 @@ def test_hole_is_resolved_by_a_new_copy_or_an_accepted_loss(cause: LossCause) ->
         disk = known_disk()
         one = started(disk, "a", missing(cause))
         one.record_caught_up()
-        assert one.is_whole is False
-        assert started(disk, "a", report(is_clean=True)).is_whole is False
+        assert one.is_complete is False
+        assert started(disk, "a", report(is_clean=True)).is_complete is False
 
         one.record_caught_up(**change)
-        assert one.is_whole is True
+        assert one.is_complete is True
 
 
 def test_lost_log_is_not_a_new_store() -> None:
@@ -198,7 +199,7 @@ def test_lost_log_is_not_a_new_store() -> None:
     found = RecoveryReport(is_clean=True, start=0, end=0)
     found.missing.append(LostRange(0, 20, LossCause.ALL))
 
-    assert started(disk, "a", found).is_whole is False
+    assert started(disk, "a", found).is_complete is False
 
 
 def test_kind_of_buffers_is_recorded() -> None:
@@ -206,24 +207,61 @@ def test_kind_of_buffers_is_recorded() -> None:
     disk = known_disk()
     started(disk, "a", report(is_clean=True), ANONYMOUS)
 
-    assert started(disk, "a", report()).is_whole is False
+    assert started(disk, "a", report()).is_complete is False
 
 
 def test_completeness_is_unknown_after_a_full_disk() -> None:
     """A doubt that cannot be recorded must not be forgotten by a clean stop."""
     disk = known_disk()
     disk.fail_next("sync", errno.ENOSPC)
-    assert started(disk, "b", report()).is_whole is None
+    assert started(disk, "b", report()).is_complete is None
 
-    assert started(disk, "b", report(is_clean=True)).is_whole is None
+    assert started(disk, "b", report(is_clean=True)).is_complete is None
 
 
 def test_unreadable_record_means_doubt() -> None:
     """It is no reason to refuse the start."""
     disk = known_disk()
-    disk.write_file("/store/whole.json", b"garbage")
+    disk.write_file("/store/completeness.json", b"garbage")
 
-    assert started(disk, "a", report(is_clean=True)).is_whole is None
+    assert started(disk, "a", report(is_clean=True)).is_complete is None
+
+
+def former_file(*, is_complete: bool | None, machine: str) -> bytes:
+    """Return the record as earlier versions wrote it."""
+    return encode_sealed({"is_whole": is_complete, "machine": machine, "is_crash_safe": True, "buffers": 0})
+
+
+@pytest.mark.parametrize(("machine", "expected"), [("a", True), ("b", False)])
+def test_record_of_an_earlier_version_is_read(machine: str, expected: bool) -> None:
+    """`whole.json` counts as our own file does, and the first start replaces it."""
+    disk = FaultyDisk()
+    disk.make_directory("/store")
+    disk.write_file("/store/whole.json", former_file(is_complete=True, machine="a"))
+
+    assert started(disk, machine, report()).is_complete is expected
+
+    assert not disk.exists("/store/whole.json")
+    assert started(disk, machine, report()).is_complete is expected
+
+
+def test_record_that_an_earlier_version_wrote_after_ours_counts() -> None:
+    """After a downgrade the newer record is the one of the earlier version, which may be in doubt."""
+    disk = known_disk()
+    disk.write_file("/store/whole.json", former_file(is_complete=False, machine="a"))
+
+    assert started(disk, "a", report(is_clean=True)).is_complete is False
+
+
+def test_record_of_an_earlier_version_does_not_survive_a_full_disk() -> None:
+    """The next start must not find it, since this start may have lost data and could not record it."""
+    disk = FaultyDisk()
+    disk.make_directory("/store")
+    disk.write_file("/store/whole.json", former_file(is_complete=True, machine="a"))
+    disk.fail_next("sync", errno.ENOSPC)
+
+    assert started(disk, "a", report()).is_complete is None
+    assert started(disk, "a", report(is_clean=True)).is_complete is None
 
 
 def test_peak_rate_covers_every_second() -> None:
@@ -266,22 +304,22 @@ async def test_slave_is_complete_when_it_has_caught_up(tmp_path: Path, monkeypat
                 assert (await peer.send(b"one")).code == 0
             await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
             status = await slave.orders.status()
-            assert (status.is_whole, status.is_crash_safe) == (True, True)
-            assert status.heard_ms is not None and 0 <= status.heard_ms < 30_000
+            assert (status.is_complete, status.is_crash_safe) == (True, True)
+            assert status.heartbeat_age_ms is not None and 0 <= status.heartbeat_age_ms < 30_000
             assert status.epoch_start == 0
         crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
-            assert (await slave.orders.status()).is_whole is True
-            assert (await slave.orders.status()).heard_ms is None, "no master has sent anything yet"
+            assert (await slave.orders.status()).is_complete is True
+            assert (await slave.orders.status()).heartbeat_age_ms is None, "no master has sent anything yet"
         crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
-            assert (await slave.orders.status()).is_whole is False
+            assert (await slave.orders.status()).is_complete is False
         async with running(conf) as slave:
-            await wait_until(lambda: slave.roles.completeness.is_whole is True)
+            await wait_until(lambda: slave.roles.completeness.is_complete is True)
         crashed(conf)
         monkeypatch.setattr(SystemClock, "boot_id", lambda self: "another run")
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
-            assert (await slave.orders.status()).is_whole is False
+            assert (await slave.orders.status()).is_complete is False
         async with running(conf) as slave:
-            assert (await slave.orders.status()).is_whole is False
-            await wait_until(lambda: slave.roles.completeness.is_whole is True)
+            assert (await slave.orders.status()).is_complete is False
+            await wait_until(lambda: slave.roles.completeness.is_complete is True)

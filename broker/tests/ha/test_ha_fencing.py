@@ -21,7 +21,7 @@ def test_master_acknowledges_with_grants_or_lease() -> None:
     grants.record_grant("b", 100, 1_000)
     assert grants.may_acknowledge(899)
     assert not grants.may_acknowledge(900)
-    assert grants.missing_slaves(900) == ["a"]
+    assert grants.slaves_without_grant(900) == ["a"]
     grants.record_lease(500, 10_000)
     assert grants.may_acknowledge(9_000)
     grants.record_lease(0, 0)

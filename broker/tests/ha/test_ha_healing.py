@@ -169,7 +169,7 @@ async def test_stream_waits_until_a_damaged_record_is_healed() -> None:
         late = make_world(2)
         store = SlaveStore(late.store)
         facts = SlaveFacts("c", "b", 2, late.store.identity.uuid, TINY.mapped_file_size_commit_log, 0, True, "")
-        both.master.store.guard.damage.on_resolved.append(both.server.appended)
+        both.master.store.guard.damage.on_resolved.append(both.server.feed_streams)
         follower = Follower(store, lambda: facts, ("127.0.0.1", both.server.port))
         task = asyncio.ensure_future(follower.run())
         try:
@@ -256,9 +256,9 @@ async def test_history_with_shifted_records_is_refused(body_bytes: int) -> None:
     await both.server.start("127.0.0.1", 0)
     task = await both.follow()
     try:
-        await wait_until(lambda: both.follower is not None and bool(both.follower.trouble or both.is_level))
+        await wait_until(lambda: both.follower is not None and bool(both.follower.problem or both.is_level))
         assert both.follower is not None
-        assert "fork" in (both.follower.trouble or "")
+        assert "fork" in (both.follower.problem or "")
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -276,7 +276,7 @@ async def test_diverged_history_with_damage_is_refused() -> None:
     await both.server.start("127.0.0.1", 0)
     task = await both.follow()
     try:
-        await wait_until(lambda: both.follower is not None and "fork" in (both.follower.trouble or ""))
+        await wait_until(lambda: both.follower is not None and "fork" in (both.follower.problem or ""))
     finally:
         task.cancel()
         await asyncio.wait([task])

@@ -27,10 +27,10 @@ MASTER = history((1, 0), (3, 400), begin=100, end=1_000)
         (history((1, 0), (3, 400), end=700), (Verdict.FOLLOW, 700)),
         (history((1, 0), end=300), (Verdict.FOLLOW, 300)),
         (history((1, 0), end=400), (Verdict.FOLLOW, 400)),
-        (history((1, 0), end=500), (Verdict.CUT, 400)),
-        (history((1, 0), (2, 300), end=500), (Verdict.CUT, 300)),
-        (history((1, 0), end=50), (Verdict.RESTART, 100)),
-        (history((1, 0), (2, 60), end=500), (Verdict.RESTART, 100)),
+        (history((1, 0), end=500), (Verdict.TRUNCATE, 400)),
+        (history((1, 0), (2, 300), end=500), (Verdict.TRUNCATE, 300)),
+        (history((1, 0), end=50), (Verdict.COPY_AGAIN, 100)),
+        (history((1, 0), (2, 60), end=500), (Verdict.COPY_AGAIN, 100)),
         (history((1, 0), (3, 400), end=1_001), (Verdict.AHEAD, 1_000)),
         (history((1, 0), (3, 400), (4, 900), end=950), (Verdict.NEWER, 950)),
         (history((1, 0), (3, 500), end=950), (Verdict.FOREIGN, 400)),
@@ -94,12 +94,12 @@ def follow(master: Node, slave: Node, data: st.DataObject) -> None:
         return
     if verdict is Verdict.FOLLOW:
         assert start == len(before)
-    elif verdict is Verdict.CUT:
+    elif verdict is Verdict.TRUNCATE:
         assert start < len(before)
         assert slave.epochs[-1].epoch < master.epochs[-1].epoch
     else:
         slave.begin = master.begin
-    if verdict in (Verdict.FOLLOW, Verdict.CUT):
+    if verdict in (Verdict.FOLLOW, Verdict.TRUNCATE):
         assert before[:start] == master.bytes[:start], "these bytes are not the same"
     end = data.draw(st.integers(start, len(master.bytes)))
     slave.bytes = master.bytes[:end]

@@ -39,7 +39,10 @@ class Master:
         self.acks: list[int] = []
         self.is_master = True
         self.server = ReplicationServer(
-            self.facts, StoreLog(self.world.store), self.slaves, on_acks=lambda: self.acks.append(self.slaves.acked())
+            self.facts,
+            StoreLog(self.world.store),
+            self.slaves,
+            on_acks=lambda: self.acks.append(self.slaves.acked_offset()),
         )
 
     def facts(self) -> MasterFacts | None:
@@ -48,7 +51,7 @@ class Master:
 
     def send(self, count: int) -> None:
         self.world.send("orders", count)
-        self.server.appended()
+        self.server.feed_streams()
 
     @property
     def wrote(self) -> int:
@@ -96,28 +99,28 @@ async def test_appended_message_is_replicated_and_acknowledged() -> None:
     async with master() as one:
         one.send(50)
         async with following(1, one.server.port) as slave:
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
             for _ in range(20):
                 one.send(10)
                 await asyncio.sleep(0)
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
             await wait_until(lambda: slave.world.bodies() == one.world.bodies())
 
             assert one.acks == sorted(one.acks)
             assert slave.follower.is_streaming
-        await wait_until(lambda: one.slaves.acked() == -1)
+        await wait_until(lambda: one.slaves.acked_offset() == -1)
 
 
 async def test_slave_reconnects_after_disconnect() -> None:
     """It continues where its log ends."""
     async with master() as one, following(1, one.server.port) as slave:
         one.send(20)
-        await wait_until(lambda: one.slaves.acked() == one.wrote)
+        await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
         for _ in range(3):
             one.server.disconnect("a test")
             await wait_until(lambda: len(one.slaves) == 0)
             one.send(20)
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
 
         assert slave.world.store.log.wrote == one.wrote
         assert len(one.server.streams) == 1
@@ -140,9 +143,9 @@ async def test_slave_that_reads_nothing_does_not_delay_others() -> None:
         body = bytes(8_000)
         while one.wrote < 12 << 20:
             one.world.append([one.world.draft("orders", 0, body=body) for _ in range(50)])
-            one.server.appended()
+            one.server.feed_streams()
             await asyncio.sleep(0)
-        await wait_until(lambda: one.slaves.acked() == one.wrote)
+        await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
 
         behind = next(stream for stream in one.server.streams if stream.session and stream.session.sent < one.wrote)
         assert behind._transport is not None and behind._transport.get_write_buffer_size() <= 6 << 20
@@ -152,10 +155,10 @@ async def test_slave_that_reads_nothing_does_not_delay_others() -> None:
 async def test_refusal_is_sent_to_the_slave_and_shown_in_its_status() -> None:
     """A slave of another broker is refused with a reason that its operator can read."""
     async with master() as one, following(1, one.server.port, "another") as slave:
-        await wait_until(lambda: slave.follower.trouble is not None)
+        await wait_until(lambda: slave.follower.problem is not None)
 
-        trouble = slave.follower.trouble
-        assert trouble is not None and trouble.startswith("stranger: the slave belongs to c/another")
+        problem = slave.follower.problem
+        assert problem is not None and problem.startswith("stranger: the slave belongs to c/another")
         assert len(one.slaves) == 0
 
 
@@ -179,12 +182,12 @@ async def test_broker_that_is_not_master_refuses_slaves() -> None:
     async with master() as one:
         one.is_master = False
         async with following(1, one.server.port) as slave:
-            await wait_until(lambda: slave.follower.trouble is not None)
+            await wait_until(lambda: slave.follower.problem is not None)
             assert not one.server.streams
             one.is_master = True
             one.send(5)
-            await wait_until(lambda: one.slaves.acked() == one.wrote)
-            assert slave.follower.trouble is None
+            await wait_until(lambda: one.slaves.acked_offset() == one.wrote)
+            assert slave.follower.problem is None
 
 
 async def test_slave_retries_after_an_unexpected_error() -> None:
@@ -221,7 +224,7 @@ async def test_stream_that_breaks_while_the_store_is_prepared_leaves_no_exceptio
         followers.append(Follower(slave.store, lambda: slave._facts, address, run_exclusively=fail))
         task = asyncio.ensure_future(followers[0].run())
         await wait_until(lambda: len(attempts) >= 2)
-        assert followers[0].trouble == "no room to cut the log"
+        assert followers[0].problem == "no room to cut the log"
         task.cancel()
         await asyncio.wait([task])
         gc.collect()
@@ -252,7 +255,7 @@ async def test_pauses_grow_while_a_master_refuses_a_ready_slave(monkeypatch: pyt
         task = asyncio.ensure_future(twin.run())
         await wait_until(lambda: len(pauses.taken) >= 4)
         assert pauses.taken[:4] == [0, 1, 2, 2]
-        assert (twin.trouble or "").startswith("duplicate")
+        assert (twin.problem or "").startswith("duplicate")
         task.cancel()
         await asyncio.wait([task])
 
@@ -261,6 +264,6 @@ async def fails_twice(follower: Follower, attempts: list[int]) -> None:
     task = asyncio.ensure_future(follower.run())
     try:
         await wait_until(lambda: len(attempts) >= 2)
-        assert follower.trouble == "RuntimeError: unexpected"
+        assert follower.problem == "RuntimeError: unexpected"
     finally:
         task.cancel()

@@ -83,14 +83,14 @@ class Wire:
         if self.slave.phase is Phase.PREPARING:
             assert self.slave.welcome is not None
             self.slave_store.prepare(self.slave.welcome)
-            self.up += self.slave.ready()
+            self.up += self.slave.start_stream()
         self.up += self.slave.ack()
         return bool(up or down)
 
     def settle(self) -> None:
         while self.carry():
             pass
-        self.down += self.master.heartbeat(self.now)
+        self.down += self.master.encode_heartbeat(self.now)
         while self.carry():
             pass
         while not self.slave_store.dispatch(self.slave.confirmed):
@@ -114,14 +114,14 @@ def test_slave_is_prefix_of_master_wherever_the_stream_is_cut(data: st.DataObjec
                 break
             finally:
                 assert master.log().startswith(slave.log())
-                assert slaves.acked() <= slave.store.log.wrote
+                assert slaves.acked_offset() <= slave.store.log.wrote
         commit(slave)
         wire.master.close()
-        assert slaves.acked() == -1
+        assert slaves.acked_offset() == -1
     settle_with_few_buffers(master, slave, slaves)
 
     assert slave.log() == master.log()
-    assert slaves.acked() == master.store.log.wrote
+    assert slaves.acked_offset() == master.store.log.wrote
     for topic, queues in master.store.queues.topics().items():
         for queue_id in queues:
             assert slave.world.bodies(topic, queue_id) == master.world.bodies(topic, queue_id)
@@ -280,7 +280,7 @@ def test_damage_is_forgotten_when_the_log_is_copied_again(number: int) -> None:
     damaged_since_its_start(slave, number, lacks=TINY.mapped_file_size_commit_log)
 
     Wire(master, slave, slaves).settle()
-    assert slave.store.is_restarted and slave.log() == master.log()
+    assert slave.store.is_log_discarded and slave.log() == master.log()
     assert slave.world.bodies() == master.world.bodies()
     assert not slave.store.guard.damage.damaged
 
@@ -356,14 +356,14 @@ def test_impossible_ack_ends_the_stream_and_does_not_count(ack: Ack) -> None:
     slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
     _, session, _ = streaming(slaves)
     session.receive(encode(Ack(1, 200, 200, 0, 0)), 0)
-    assert slaves.acked() == 200
+    assert slaves.acked_offset() == 200
 
     with pytest.raises(StreamBroken):
         session.receive(encode(ack), 1)
 
-    assert slaves.acked() == 200
+    assert slaves.acked_offset() == 200
     session.close()
-    assert slaves.acked() == -1
+    assert slaves.acked_offset() == -1
 
 
 def test_one_identity_is_one_voter() -> None:
@@ -377,7 +377,7 @@ def test_one_identity_is_one_voter() -> None:
     wire.settle()
 
     assert wire.slave.refusal is not None and wire.slave.refusal.reason == "duplicate"
-    assert (len(slaves), slaves.acked()) == (1, -1)
+    assert (len(slaves), slaves.acked_offset()) == (1, -1)
 
 
 @settings(max_examples=300)

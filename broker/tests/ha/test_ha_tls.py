@@ -87,7 +87,7 @@ async def test_group_moves_to_another_authority_without_restart(tmp_path: Path, 
             party.trust(authority, other)
             party.replace(other)
         await wait_until(lambda: contexts(master) is not first[0] and contexts(slave) is not first[1])
-        await wait_until(lambda: master.tls.trouble is None and slave.tls.trouble is None)
+        await wait_until(lambda: master.tls.problem is None and slave.tls.problem is None)
         assert len(master.replication.acks) == 1, "the existing stream continues"
         assert await send(master) == 0
 
@@ -188,7 +188,7 @@ async def test_plain_text_is_refused_with_tls(tmp_path: Path, authority: trustme
     async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
         address = master.settings.ha_address
         async with broker_at(tmp_path / "slave", haMasterAddress=address, **SLAVE) as slave:
-            await wait_until(lambda: getattr(slave.replication.slave.follower, "trouble", None) is not None)
+            await wait_until(lambda: getattr(slave.replication.slave.follower, "problem", None) is not None)
             assert streams(master) == 0 and len(master.replication.acks) == 0
 
 
@@ -201,9 +201,9 @@ async def test_invalid_replacement_keeps_the_old_certificate(tmp_path: Path, aut
         serial = await served_serial(ha_port(master), context)
 
         of_master.key.write_bytes(of_slave.key.read_bytes())
-        await wait_until(lambda: master.tls.trouble is not None)
+        await wait_until(lambda: master.tls.problem is not None)
 
-        assert str(of_master.key) in str(master.tls.trouble)
+        assert str(of_master.key) in str(master.tls.problem)
         assert await served_serial(ha_port(master), context) == serial
         master.replication.master.server.disconnect("to see it come again")
         await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)

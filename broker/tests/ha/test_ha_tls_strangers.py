@@ -39,7 +39,7 @@ def written(broker: Broker) -> dict[str, str]:
 
 async def tried(slave: Broker) -> None:
     """Wait until this broker has been refused."""
-    await wait_until(lambda: getattr(slave.replication.slave.follower, "trouble", None) is not None)
+    await wait_until(lambda: getattr(slave.replication.slave.follower, "problem", None) is not None)
 
 
 @pytest.mark.verify(quick=1)

@@ -92,8 +92,8 @@ STORE: Final = (
     Fault(
         "shown before committed",
         "broker/src/gantry_broker/store/positions.py",
-        "return _and_acked(positions.wrote if is_crash_safe else positions.committed, positions)",
-        "return _and_acked(positions.wrote, positions)",
+        "return _limit_to_acked(positions.wrote if is_crash_safe else positions.committed, positions)",
+        "return _limit_to_acked(positions.wrote, positions)",
         "A consumer never sees a message that a crash of the process takes back.",
     ),
 )
@@ -248,7 +248,7 @@ OPERATOR: Final = (
         "ready without right to acknowledge",
         "operator/src/gantry_admin/health.py",
         "if not state.may_acknowledge:",
-        "if not state.may_acknowledge and state.trouble:",
+        "if not state.may_acknowledge and state.problem:",
         "A master that may not acknowledge sends is not ready.",
     ),
 )

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gantry_access import Credentials, OwnAccount, SignatureKind, signer
+from gantry_access import AccessMode, Credentials, OwnAccount, SignatureKind, signer
 from gantry_broker.app import Broker
 from gantry_nameserver.server import NameServer
-from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
+from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_remoting import Channel
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.accounts import ACCOUNTS, ADMIN, BILLING, ORDERS, guarded_broker, write_accounts
 from gantry_testing.local import wait_until
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -78,7 +79,7 @@ async def test_broker_with_account_registers(tmp_path: Path) -> None:
     """S6: the broker signs its registrations strictly, which both modes accept; routes go to permitted clients."""
     credentials = tmp_path / "broker.yml"
     credentials.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
-    async with name_server(tmp_path, acl_mode="STRICT") as server:
+    async with name_server(tmp_path, acl_mode=AccessMode.STRICT) as server:
         address = f"127.0.0.1:{server.port}"
         async with guarded_broker(tmp_path, namesrvAddr=address, aclCredentialsPath=str(credentials)) as broker:
             await wait_until(lambda: address in broker.registration.registered)
@@ -200,7 +201,7 @@ async def test_unreadable_credentials_keep_the_previous_account(
         ({"aclEnable": "true"}, "needs aclFile"),
         ({"aclFile": "x"}, "aclEnable is false"),
         ({"aclMode": "STRICT"}, "aclEnable is false"),
-        ({"aclEnable": "true", "aclFile": "x", "aclMode": "LAX"}, "aclMode must be one of V1, STRICT"),
+        ({"aclEnable": "true", "aclFile": "x", "aclMode": "LAX"}, "aclMode=LAX: write one of V1, STRICT"),
     ],
 )
 def test_contradictory_name_server_access_settings_are_refused(

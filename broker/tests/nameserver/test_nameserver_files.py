@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 
 from gantry_nameserver.key_value_store import KeyValueCorrupt, KeyValueError, KeyValueStore
-from gantry_nameserver.settings import (
-    UPDATABLE,
-    NameServerSettings,
-    SettingsError,
-    entries_of,
-    read_settings_file,
-    with_entries,
-)
+from gantry_nameserver.settings import UPDATABLE, NameServerSettings, entries_of, read_settings_file, with_entries
 from gantry_remoting.durable_files import replace_file
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire.properties_text import read_properties, write_properties
 
 
@@ -115,8 +109,8 @@ def test_every_setting_round_trips() -> None:
     ("line", "text"),
     [
         ("nope=1", "unknown setting 'nope'"),
-        ("listenPort=x", "whole number"),
-        ("listenPort=70000", "between 0 and 65535"),
+        ("listenPort=x", "listenPort=x: write a whole number"),
+        ("listenPort=70000", "listenPort=70000: 0 to 65535 is allowed"),
         ("enableTopicList=1", "true or false"),
     ],
 )

@@ -10,10 +10,10 @@ import trustme
 
 from gantry_broker.app import Broker
 from gantry_broker.setting_keys import broker_settings
-from gantry_broker.settings import SettingsError as BrokerSettingsError
 from gantry_nameserver.server import NameServer
-from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
+from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_remoting import TlsMode
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.certificates import Party, served_serial, wait_for_other_serial
 from gantry_testing.local import running_broker, wait_until
 
@@ -130,7 +130,7 @@ BROKER_CONTRADICTIONS = [
 @pytest.mark.parametrize(("conf", "text"), BROKER_CONTRADICTIONS, ids=[text for _, text in BROKER_CONTRADICTIONS])
 def test_broker_tls_settings_without_effect_are_refused(conf: dict[str, str], text: str) -> None:
     """Settings that look like verification and verify nothing are refused."""
-    with pytest.raises(BrokerSettingsError, match=text):
+    with pytest.raises(SettingsError, match=text):
         broker_settings(conf)
 
 

@@ -14,13 +14,12 @@ import pytest
 
 from gantry_access import SignatureKind, signer
 from gantry_broker.setting_keys import broker_settings
-from gantry_broker.settings import SettingsError
 from gantry_nameserver.settings import NameServerSettings, with_entries
-from gantry_nameserver.settings import SettingsError as NameServerSettingsError
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
 from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.close_log import CloseLog, CloseReason
 from gantry_remoting.frame_parts import FrameParts
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_remoting.tls_layer import TlsLayer
 from gantry_testing.accounts import ADMIN, BILLING, guarded_broker
 from gantry_testing.local import RawPeer, frame_head, on_both_loops, running_broker, send_ext, wait_until
@@ -487,7 +486,7 @@ def test_a_name_server_has_the_same_budgets() -> None:
     settings = with_entries(NameServerSettings(), {"maxUnfinishedFrameBytes": str(64 * MIB), "aclEnable": "true"})
     listener = settings.listener(9876)
     assert (listener.unfinished_frame_bytes_max, listener.is_guarded) == (64 * MIB, True)
-    with pytest.raises(NameServerSettingsError, match="maxUnreadReplyBytes"):
+    with pytest.raises(SettingsError, match="maxUnreadReplyBytes=1000 is too small: it must be at least twice"):
         with_entries(NameServerSettings(), {"maxUnreadReplyBytes": "1000"})
 
 

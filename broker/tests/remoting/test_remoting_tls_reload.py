@@ -68,7 +68,7 @@ async def ask(listener: Listener, context: ssl.SSLContext | None, body: bytes = 
         await channel.close()
 
 
-def trouble_of(listener: Listener) -> str | None:
+def problem_of(listener: Listener) -> str | None:
     assert listener.certificates is not None
     return listener.certificates.reload_error
 
@@ -123,14 +123,14 @@ async def test_a_broken_pair_changes_nothing(
         new = party.issue(authority)
 
         party.chain.write_bytes(chain_of(new))
-        await wait_until(lambda: trouble_of(listener) is not None)
+        await wait_until(lambda: problem_of(listener) is not None)
 
         assert await served_serial(listener.port, context) == serial
-        assert str(party.chain) in str(trouble_of(listener)) and str(party.key) in str(trouble_of(listener))
+        assert str(party.chain) in str(problem_of(listener)) and str(party.key) in str(problem_of(listener))
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
         party.key.write_bytes(new.private_key_pem.bytes())
         await wait_for_other_serial(listener.port, context, serial)
-        assert trouble_of(listener) is None
+        assert problem_of(listener) is None
 
 
 async def test_authority_can_be_replaced(tmp_path: Path, party: Party, authority: trustme.CA) -> None:

@@ -37,13 +37,13 @@ class DiscardingLog:
     def read(self, offset: int, bytes_max: int) -> bytes:
         return b""
 
-    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+    def read_verified(self, offset: int, bytes_max: int) -> bytes:
         return b""
 
-    def records_through(self, start: int, end: int) -> bytes:
+    def read_verified_through(self, start: int, end: int) -> bytes:
         return b""
 
-    def healthy_records(self, start: int, end: int) -> bytes:
+    def read_verified_range(self, start: int, end: int) -> bytes:
         return b""
 
     def append(self, data: bytes, offset: int) -> None:
@@ -93,7 +93,7 @@ class Rogue:
                     self.refusals.append(session.refusal.reason)
                     return
                 if session.phase is Phase.PREPARING:
-                    writer.write(session.ready())
+                    writer.write(session.start_stream())
                 writer.write(session.ack())
                 self.acknowledged = log.received
         finally:

@@ -58,7 +58,7 @@ def count_all_slaves() -> None:
     """Count acks of slaves that no election would ask."""
     from gantry_broker.ha.acknowledgement import AckSet
 
-    replace(AckSet, "_voters", lambda slaves: iter(slaves))
+    replace(AckSet, "_counted_slaves", lambda slaves: iter(slaves))
 
 
 def acknowledge_without_grants() -> None:
@@ -86,7 +86,7 @@ def cut_in_memory_only() -> None:
     """Keep cut records of a slave in its files."""
     from gantry_broker.store.commit_log import CommitLog
 
-    replace(CommitLog, "cut", lambda log, end: None)
+    replace(CommitLog, "truncate", lambda log, end: None)
 
 
 def follow_any_epoch() -> None:
@@ -118,7 +118,7 @@ def treat_files_as_old() -> None:
     """Treat every closed file as expired, so that a test need not wait for hours."""
     from gantry_broker.store.retention_clock import RetentionClock
 
-    replace(RetentionClock, "stored_by", lambda clock, end, newest_ms: 0)
+    replace(RetentionClock, "latest_store_time", lambda clock, end, newest_ms: 0)
 
 
 def fail_writes_on_signal() -> None:

@@ -206,7 +206,7 @@ def _ballot(promise: Promised) -> Ballot:
         epoch=promise.last_epoch,
         last_epoch=promise.last_epoch,
         end=promise.end,
-        is_whole=None,
+        is_complete=None,
         grant_expires_ms=0,
     )
 

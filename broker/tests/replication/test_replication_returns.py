@@ -66,7 +66,7 @@ async def test_master_restores_its_lost_tail_before_serving(
         if not is_slave_there:
             status = await supervisor.wait_for(master, HaRole.COMPARING)
             assert status.wrote is not None and wrote is not None and status.wrote < wrote
-            assert "compare" in status.trouble
+            assert "compare" in status.problem
             await slave.process.start()
         await supervisor.wait_for(master, HaRole.MASTER)
         await load.wait_acknowledged(SOME, PATIENCE_S)

@@ -63,7 +63,7 @@ ANSWERS = st.one_of(
         identity=NAMES,
         wrote=OFFSETS,
         electable=st.lists(NUMBERS, max_size=5).map(tuple),
-        trouble=NAMES,
+        problem=NAMES,
         slaves=st.lists(st.builds(SlaveState, identity=NAMES, number=NUMBERS, received=OFFSETS), max_size=3).map(tuple),
     ),
     st.builds(Promised, epoch=EPOCHS, identity=NAMES, end=OFFSETS),

@@ -109,7 +109,7 @@ async def test_status_does_not_wait_for_another_order(
     """While a drain is in progress, other connections get the status."""
     began, may_end = asyncio.Event(), asyncio.Event()
 
-    async def slow(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+    async def slow(timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         began.set()
         await may_end.wait()
         return await member.status()
@@ -319,7 +319,7 @@ async def test_stopping_broker_cancels_orders_in_progress(
     """No client keeps waiting, and a stop waits for no client."""
     began = asyncio.Event()
 
-    async def forever(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+    async def forever(timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         began.set()
         await asyncio.Event().wait()
         raise AssertionError("never")

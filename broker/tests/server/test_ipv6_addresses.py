@@ -8,7 +8,6 @@ import socket
 import pytest
 
 from gantry_broker.setting_keys import broker_settings
-from gantry_broker.settings import SettingsError
 from gantry_remoting import (
     Channel,
     CommandService,
@@ -20,6 +19,7 @@ from gantry_remoting import (
     peer_address,
     split_address,
 )
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.local import on_both_loops, wait_until
 from gantry_testing.ports import free_port
 from gantry_wire import Command

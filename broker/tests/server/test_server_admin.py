@@ -245,8 +245,8 @@ async def test_backlog_of_a_group_is_answered(clock: FakeClock, client: Dialogue
 
     table = {key["queueId"]: value for key, value in document["offsetTable"].items()}
     assert table == {
-        0: {"brokerOffset": 3, "consumerOffset": 2, "pullOffset": 2, "lastTimestamp": stored_at[1]},
-        1: {"brokerOffset": 0, "consumerOffset": 0, "pullOffset": 0, "lastTimestamp": 0},
+        0: {"brokerOffset": 3, "consumerOffset": 2, "minOffset": 0, "pullOffset": 2, "lastTimestamp": stored_at[1]},
+        1: {"brokerOffset": 0, "consumerOffset": 0, "minOffset": 0, "pullOffset": 0, "lastTimestamp": 0},
     }
     assert (await client.ask_json(208, {"consumerGroup": GROUP}))["offsetTable"] == document["offsetTable"]
 

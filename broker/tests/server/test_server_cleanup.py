@@ -10,7 +10,7 @@ from test_server_roles import copied, group
 from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, prepare, questions
 
 from gantry_broker.app import Broker
-from gantry_testing.local import TOPIC, Dialogue, cut_log, dialogue, running_broker, wait_until
+from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, truncate_log, wait_until
 from gantry_wire import RequestCode, ResponseCode, names
 
 
@@ -104,7 +104,7 @@ async def test_transaction_can_be_resumed_again_after_its_half_message_was_cut(t
             end = broker.store.log.wrote
             assert (await peer.ask(323, {"msgId": message_id})).code == 0
             assert (await peer.ask(323, {"msgId": message_id})).code == 1
-        await cut_log(broker, end)
+        await truncate_log(broker, end)
         async with dialogue(broker) as peer:
             assert (await peer.ask(323, {"msgId": message_id})).code == 0
 

@@ -102,17 +102,17 @@ async def test_single_broker_is_incomplete_while_a_message_is_damaged(tmp_path: 
     """Without a replica nothing heals the damage: the status reports missing data until the record is good again."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
-        assert broker.roles.report().is_whole is True
+        assert broker.roles.report().is_complete is True
         place = damage(broker)
         await pull_all(broker, wait_ms=0)
 
-        assert broker.roles.report().is_whole is False
+        assert broker.roles.report().is_complete is False
         assert broker.roles.report().damaged_bytes == broker.store.guard.damage.damaged[0].end - place > 0
 
         end = broker.store.guard.damage.damaged[0].end
         damage(broker)
         broker.store.guard.damage.mark_good(place, end)
-        assert broker.roles.report().is_whole is True
+        assert broker.roles.report().is_complete is True
         assert broker.roles.report().damaged_bytes == 0
 
 

@@ -77,7 +77,7 @@ async def test_replaced_secret_is_used_by_both_sides(tmp_path: Path) -> None:
         assert len(master.replication.acks) == 1 and await send(master) == 0
 
         again(master)
-        await wait_until(lambda: "secret" in str(getattr(slave.replication.slave.follower, "trouble", "")))
+        await wait_until(lambda: "secret" in str(getattr(slave.replication.slave.follower, "problem", "")))
         assert len(master.replication.acks) == 0
 
         of_slave.turn("two")
@@ -103,7 +103,7 @@ async def test_old_secret_is_refused_after_a_change(
         await wait_until(lambda: len(master.replication.acks) == 0)
 
         if is_changed:
-            await wait_until(lambda: "secret" in str(getattr(slave.replication.slave.follower, "trouble", "")))
+            await wait_until(lambda: "secret" in str(getattr(slave.replication.slave.follower, "problem", "")))
             assert len(master.replication.acks) == 0
         else:
             await wait_until(lambda: len(master.replication.acks) == 1)

@@ -14,7 +14,7 @@ from test_server_transactions import COMMIT, bodies, end, foreign, prepare, ques
 from gantry_broker.app import Broker
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.roles.replication import Replication
-from gantry_testing.local import TOPIC, cut_log, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, truncate_log, wait_until
 from gantry_wire import RequestCode, ResponseCode, names
 
 UNIQUE = "A" * 32
@@ -304,7 +304,7 @@ async def test_cut_message_is_not_healed(tmp_path: Path) -> None:
         for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC):
             for listener in broker.store.repair.on_healed_record:
                 listener(topic, place)
-        await cut_log(broker, start)
+        await truncate_log(broker, start)
         broker.store.append([foreign(broker, TOPIC, bytes(1000), {})])
         broker.transactions.journal.process_healed()
         broker.delay.healed.process(lambda record: None)
@@ -320,7 +320,7 @@ async def test_delayed_message_at_the_offset_of_a_cut_one_is_delivered_once(tmp_
             await peer.send_ok(b"kept", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5"))
             cut = place_of(await peer.send_ok(b"cut", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5")))
         broker.delay._skipped.update({(5, 0), (5, 1)})
-        await cut_log(broker, cut)
+        await truncate_log(broker, cut)
 
         assert broker.delay._skipped == {(5, 0)}
 

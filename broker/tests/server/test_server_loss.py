@@ -67,8 +67,8 @@ async def runtime(broker: Broker) -> dict[str, str]:
 
 
 def whole(conf: dict[str, str]) -> bool | None:
-    text = (Path(conf["storePathRootDir"]) / "whole.json").read_text().partition("\n")[2]
-    found: bool | None = json.loads(text)["is_whole"]
+    text = (Path(conf["storePathRootDir"]) / "completeness.json").read_text().partition("\n")[2]
+    found: bool | None = json.loads(text)["is_complete"]
     return found
 
 
@@ -85,8 +85,8 @@ async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: 
         async with running(conf) as broker:
             status = await broker.orders.status()
             assert status.role is HaRole.COMPARING and [lost.cause for lost in status.missing] != []
-            assert "accept-loss" in status.trouble and str(status.missing[0].end) in status.trouble
-            assert broker.roles.completeness.is_whole is False and not status.may_regain
+            assert "accept-loss" in status.problem and str(status.missing[0].end) in status.problem
+            assert broker.roles.completeness.is_complete is False and not status.may_regain
             async with dialogue(broker) as peer:
                 reply = await peer.send(b"x")
                 assert reply.code == 14 and "accept-loss" in (reply.remark or "")
@@ -116,7 +116,7 @@ async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: 
         before = int(sent["queueOffset"])
     async with running(conf) as broker:
         status = await broker.orders.status()
-        assert (status.role, status.missing, status.is_whole) == (HaRole.MASTER, (), True)
+        assert (status.role, status.missing, status.is_complete) == (HaRole.MASTER, (), True)
         assert len(status.accepted) == 1
         async with dialogue(broker) as peer:
             assert [message.body for message in await peer.read(before)] == [b"after"]
@@ -183,17 +183,17 @@ async def test_slave_restores_lost_files_from_its_master(tmp_path: Path, case: s
 
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             status = await slave.orders.status()
-            assert status.missing and status.is_whole is False
+            assert status.missing and status.is_complete is False
             with pytest.raises(OrderRefused, match="missing"):
                 await slave.orders.promote(1_000, [], False)
             with pytest.raises(OrderRefused):
                 await slave.orders.accept_loss("ann")
         async with running(conf) as slave:
-            await wait_until(lambda: slave.roles.completeness.is_whole is True)
+            await wait_until(lambda: slave.roles.completeness.is_complete is True)
             assert slave.store.log.wrote == end and not slave.store.losses.record.missing
             assert slave.store.log.min_physical == master.store.log.min_physical
         async with running(conf) as slave:
-            assert not slave.store.losses.record.missing and slave.roles.completeness.is_whole is True
+            assert not slave.store.losses.record.missing and slave.roles.completeness.is_complete is True
 
 
 async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path
         status = await broker.orders.accept_loss("ann")
         assert (status.role, status.missing) == (HaRole.UNASSIGNED, ())
         status = await broker.orders.promote(2_000, [], False)
-        assert (status.role, status.is_whole) == (HaRole.MASTER, True)
+        assert (status.role, status.is_complete) == (HaRole.MASTER, True)
         await fill(broker, 6)
     segments(conf)[-1].unlink()
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.server.core import queue_table
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.groups import offset_handlers
+from gantry_client.documents import QueueProgress
 from gantry_testing.fake_clock import FakeClock
-from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, expire, properties_text, running_broker
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.fastjson import ObjectKey
@@ -64,10 +70,30 @@ async def test_pull_offset_shows_messages_in_flight(clock: FakeClock, broker: Br
     found = await stats(client)
 
     assert found[TOPIC, 0] == {
-        "brokerOffset": 5, "consumerOffset": 1, "lastTimestamp": stored_at, "pullOffset": 3
+        "brokerOffset": 5, "consumerOffset": 1, "lastTimestamp": stored_at, "minOffset": 0, "pullOffset": 3
     }  # fmt: skip
-    assert found[TOPIC, 1] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0}
+    assert found[TOPIC, 1] == dict.fromkeys(
+        ("brokerOffset", "consumerOffset", "lastTimestamp", "minOffset", "pullOffset"), 0
+    )
     assert len(found) == 4
+
+
+async def test_expired_messages_are_no_lag(tmp_path: Path) -> None:
+    """A group that has committed less than the queue's first offset lags only by the messages that still exist."""
+    async with (
+        running_broker(tmp_path, mappedFileSizeCommitLog="131072", maxMessageSize="16384") as broker,
+        dialogue(broker) as client,
+    ):
+        for _ in range(20):
+            await client.send_ok(bytes(10_000))
+        broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
+        await expire(broker)
+
+        found = (await stats(client))[TOPIC, 0]
+
+    assert 1 < found["minOffset"] < found["brokerOffset"] == 20
+    progress = msgspec.convert(found, QueueProgress)
+    assert progress.lag == 20 - found["minOffset"]
 
 
 async def test_unsubscribed_topic_is_listed_only_by_name(broker: Broker, client: Dialogue) -> None:
@@ -137,19 +163,72 @@ async def test_progress_of_ordered_topics_alone_is_listed(broker: Broker, client
 async def test_listing_of_too_many_queues_is_refused(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All groups times all their queues can be more than a frame takes; the list is not even made."""
+    """All groups times all their queues can be more than a frame takes; then the list is not even made."""
     await client.send_ok()
     broker.core.groups.find(GROUP)
     broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
     queues = broker.core.topics.find(TOPIC)
     assert queues is not None
-    monkeypatch.setattr(offset_handlers, "QUEUES_LISTED_MAX", queues.write_queue_nums)
-    assert (await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})).code == 0
-    monkeypatch.setattr(offset_handlers, "QUEUES_LISTED_MAX", queues.write_queue_nums - 1)
+    requests = [
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}), (RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP})
+    ]  # fmt: skip
+    monkeypatch.setattr(queue_table, "QUEUES_LISTED_MAX", queues.write_queue_nums)
+    assert [(await client.ask(code, fields)).code for code, fields in requests] == [0, 0]
+    monkeypatch.setattr(queue_table, "QUEUES_LISTED_MAX", queues.write_queue_nums - 1)
 
-    reply = await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    for code, fields in requests:
+        reply = await client.ask(code, fields)
 
-    assert reply.code == ResponseCode.SYSTEM_ERROR and reply.remark is not None and "one group" in reply.remark
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark == "4 queues would be listed, at most 3 are allowed: request fewer topics or groups"
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": GROUP}),
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC}),
+    ],
+)
+async def test_listing_of_many_queues_needs_no_objects_for_them(
+    code: RequestCode, fields: dict[str, str], broker: Broker, client: Dialogue
+) -> None:
+    """The peak of memory is less than four copies of the answer; with all rows as Python objects it was above six."""
+    broker.core.topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=20_000, write_queue_nums=20_000))
+    broker.core.groups.find(GROUP)
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
+    tracemalloc.start()
+    try:
+        reply = await client.ask(code, fields)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert reply.code == 0 and len(reply.body) > 20_000 * 50
+    assert peak_bytes < 5 * len(reply.body)
+
+
+async def test_progress_of_all_groups_is_listed_for_one_request_at_a_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these answers may fill a frame, so that their memory does not add up."""
+    running: list[int] = [0]
+
+    async def list_slowly(core: BrokerCore, *, is_order: bool) -> bytes:
+        running.append(running[-1] + 1)
+        await asyncio.sleep(0)
+        running.append(running[-1] - 1)
+        return b"{}"
+
+    monkeypatch.setattr(offset_handlers, "_progress_of_all", list_slowly)
+    async with dialogue(broker) as first, dialogue(broker) as second:
+        await asyncio.gather(*(
+            one.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}) for one in (first, second)
+        ))  # fmt: skip
+
+    assert running == [0, 1, 0, 1, 0]
 
 
 # ------- in time

@@ -28,7 +28,7 @@ RIGHT: Final = RoleStatus(
     record=RoleRecord(EPOCH, is_master=True, electable=[2], acks_needed=1),
     log_epoch=EPOCH,
     promised_epoch=EPOCH,
-    is_whole=True,
+    is_complete=True,
     acks_needed=1,
 )
 
@@ -52,8 +52,8 @@ def test_killed_master_may_regain_its_role() -> None:
         ({"is_over": True}, "revoked"),
         ({"promised_epoch": EPOCH + 1}, "promised after"),
         ({"log_epoch": EPOCH - 1}, "ends in epoch"),
-        ({"is_whole": False}, "may have lost"),
-        ({"is_whole": None}, "may have lost"),
+        ({"is_complete": False}, "may have lost"),
+        ({"is_complete": None}, "may have lost"),
         ({"acks_needed": 0}, "waited for 1 slaves"),
         ({"acks_needed": 2}, "waited for 1 slaves"),
     ],
@@ -73,19 +73,21 @@ def test_record_of_older_version_cannot_be_regained() -> None:
 
 def test_slave_follows_again_without_a_complete_log() -> None:
     """It gets the missing data, and acknowledges only what it has."""
-    assert explain_no_regain(remembered(is_master=False, is_whole=False, log_epoch=EPOCH - 1)) == ""
+    assert explain_no_regain(remembered(is_master=False, is_complete=False, log_epoch=EPOCH - 1)) == ""
     assert explain_no_regain(remembered(is_master=False, is_over=True)) != ""
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from((True, False, None)), st.booleans())
 def test_role_below_a_promise_is_never_regained(
-    epoch: int, log_epoch: int, promised: int, is_whole: bool | None, is_over: bool
+    epoch: int, log_epoch: int, promised: int, is_complete: bool | None, is_over: bool
 ) -> None:
     """The promise overrules all other facts."""
-    known = remembered(epoch=epoch, log_epoch=log_epoch, promised_epoch=promised, is_whole=is_whole, is_over=is_over)
+    known = remembered(
+        epoch=epoch, log_epoch=log_epoch, promised_epoch=promised, is_complete=is_complete, is_over=is_over
+    )
 
     if not explain_no_regain(known):
-        assert promised <= epoch == log_epoch and is_whole is True and not is_over
+        assert promised <= epoch == log_epoch and is_complete is True and not is_over
 
 
 # -- brokers -----------------------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ async def test_role_is_not_revoked_if_that_cannot_be_recorded(
             await (
                 master.orders.fence(EPOCH)
                 if taken == "fence"
-                else master.orders.drain(10_000, withdraw=taken == "withdraw", goes_on=taken == "empty")
+                else master.orders.drain(10_000, withdraw=taken == "withdraw", clients_only=taken == "empty")
             )
 
         assert master.roles.role is HaRole.MASTER and not master.roles.is_withdrawn
@@ -232,17 +234,17 @@ async def test_forced_promotion_makes_the_log_complete(tmp_path: Path, is_chosen
     async with pair(tmp_path) as group:
         await group.begin()
         await group.brokers[1].close()
-        before = CompletenessRecord(is_whole=False, machine="another run", is_crash_safe=True)
-        write_sealed(RealDisk(), str(tmp_path / "1/whole.json"), before)
+        before = CompletenessRecord(is_complete=False, machine="another run", is_crash_safe=True)
+        write_sealed(RealDisk(), str(tmp_path / "1/completeness.json"), before)
         doubtful = await group.killed(1)
-        assert doubtful.roles.completeness.is_whole is False
+        assert doubtful.roles.completeness.is_complete is False
 
         if is_chosen:
             word = await doubtful.orders.promote(EPOCH + 1_000, [2], False)
-            assert word.is_whole is True
+            assert word.is_complete is True
 
         again = await group.killed(1)
-        assert again.roles.completeness.is_whole is is_chosen
+        assert again.roles.completeness.is_complete is is_chosen
         assert (await again.orders.status()).may_regain is is_chosen
 
 

@@ -20,10 +20,10 @@ from gantry_testing.local import (
     ROOMY,
     TOPIC,
     Dialogue,
-    cut_log,
     dialogue,
     local_conf,
     properties_text,
+    truncate_log,
     wait_until,
 )
 from gantry_wire import RequestCode
@@ -394,7 +394,7 @@ async def test_system_topics_prevent_no_deletion() -> None:
         assert here.begin > 0
 
 
-# ------- clocks, restarts, troubles
+# ------- clocks, restarts, problems
 
 
 @pytest.mark.verify(quick=1)
@@ -484,7 +484,7 @@ async def test_messages_after_a_cut_have_their_real_age() -> None:
         assert queue is not None and here.begin == 0
         cut = next(unit[0] for unit in queue.units(0, queue.end) if unit[0] >= 2 * MIB)
 
-        await cut_log(here.broker, cut)
+        await truncate_log(here.broker, cut)
         async with dialogue(here.broker) as here.client:
             await here.fill(2)
         here.clock.advance(6 * HOUR_MS)
@@ -506,7 +506,7 @@ async def test_messages_after_a_cut_have_their_real_age_after_a_kill() -> None:
         cut = next(unit[0] for unit in queue.units(0, queue.end) if unit[0] >= 2 * MIB)
         stale = disk.read_file("/store/retention-clock.json")
 
-        await cut_log(here.broker, cut)
+        await truncate_log(here.broker, cut)
         async with dialogue(here.broker) as here.client:
             await here.fill(2)
     disk.write_file("/store/retention-clock.json", stale)

@@ -102,7 +102,7 @@ class History:
             oldest = asyncio.run(oldest_unconsumed(self.core, self.delivered))
             unconsumed_from = NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset
         facts = RetentionFacts(
-            files=store.removal.facts(),
+            files=store.removal.describe_oldest_files(),
             room=RoomFacts(space=space, file_size=FILE_BYTES),
             now_ms=self.world.clock.wall_ms(),
             hour=hour,

@@ -91,7 +91,7 @@ async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
         slave = await members.slave(master)
 
         assert await send(master, "a", "b", "c") == [0, 0, 0]
-        assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked()
+        assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked_offset()
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
 
@@ -167,7 +167,7 @@ async def test_degraded_master_continues_without_slaves(tmp_path: Path) -> None:
         await members.slave(master)
         assert await send(master, "b") == [0]
         assert not is_degraded(master)
-        assert master.replication.acks.acked() == master.store.log.wrote
+        assert master.replication.acks.acked_offset() == master.store.log.wrote
 
 
 async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path:
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
         await copied(second, first)
-        assert first.store.is_restarted
+        assert first.store.is_log_discarded
         await second.orders.promise(400, "test")
         await first.orders.promote(400, [], False)
         await second.orders.follow(400, first.settings.ha_address)
@@ -553,7 +553,7 @@ async def test_asynchronous_master_without_grants_stops_acknowledging(tmp_path: 
         await master.orders.promote(3, [2], False)
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-        assert "2" in (await master.orders.status()).trouble
+        assert "2" in (await master.orders.status()).problem
         await slave.orders.follow(3, master.settings.ha_address)
         await wait_until(master.replication.policy.may_acknowledge)
         async with asyncio.timeout(120):

@@ -26,9 +26,9 @@ async def pair(tmp_path: Path, master_conf: dict[str, str], slave_conf: dict[str
     return master, await started(tmp_path / "slave", **role, **slave_conf)
 
 
-def trouble_of(slave: Broker) -> str:
+def problem_of(slave: Broker) -> str:
     follower = slave.replication.slave.follower
-    return (follower.trouble or "") if follower is not None else ""
+    return (follower.problem or "") if follower is not None else ""
 
 
 async def test_slave_follows_only_with_the_same_secret(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ async def test_slave_follows_only_with_the_same_secret(tmp_path: Path) -> None:
             if is_welcome:
                 await wait_until(lambda one=master: len(one.replication.acks) == 1)  # type: ignore[misc]
             else:
-                await wait_until(lambda one=slave: "secret" in trouble_of(one))  # type: ignore[misc]
+                await wait_until(lambda one=slave: "secret" in problem_of(one))  # type: ignore[misc]
                 async with dialogue(master) as peer:
                     assert (await peer.send(b"a")).code == ResponseCode.SLAVE_NOT_AVAILABLE
         finally:
@@ -55,7 +55,7 @@ async def test_master_without_the_secret_is_not_followed(tmp_path: Path) -> None
     (tmp_path / "secret").write_text("s3cret")
     master, slave = await pair(tmp_path, {}, {"haSecretPath": str(tmp_path / "secret")})
     try:
-        await wait_until(lambda: "secret" in trouble_of(slave))
+        await wait_until(lambda: "secret" in problem_of(slave))
         assert len(master.replication.acks) == 0
     finally:
         await slave.close()
@@ -87,7 +87,7 @@ async def test_certificates_are_verified_on_both_sides(tmp_path: Path, is_ours: 
             async with dialogue(master) as peer:
                 assert (await peer.send(b"a")).code == 0
         else:
-            await wait_until(lambda: trouble_of(slave) != "")
+            await wait_until(lambda: problem_of(slave) != "")
             assert len(master.replication.acks) == 0
     finally:
         await slave.close()

@@ -14,7 +14,7 @@ from gantry_broker.ports import RealDisk
 from gantry_broker.server.admin.scrubber import READ_BYTES, Scrubber, ScrubProgress
 from gantry_broker.store.damage import Integrity
 from gantry_broker.store.sealed_file import read_sealed
-from gantry_testing.local import cut_log, dialogue, running_broker, wait_until
+from gantry_testing.local import dialogue, running_broker, truncate_log, wait_until
 
 MESSAGES = 60
 SMALL_FILES = {"mappedFileSizeCommitLog": "262144", "maxMessageSize": "65536"}
@@ -201,7 +201,7 @@ async def test_pass_continues_where_the_log_was_cut(tmp_path: Path) -> None:
         scrubber, end = broker.scrubber, physical(broker, 2)
         while scrubber.position <= end:
             await scrubber.step()
-        await cut_log(broker, end)
+        await truncate_log(broker, end)
         async with dialogue(broker) as client:
             for _ in range(MESSAGES):
                 await client.send_ok(BODY + b"of another length")

@@ -6,9 +6,10 @@ import re
 import pytest
 
 from gantry_broker.setting_keys import broker_settings, describe_settings, effective_settings, parse_properties_file
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
 from gantry_remoting import TlsMode
 from gantry_remoting.logs import KeyValueFormatter
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.tree import ROOT
 
 EXAMPLE = """

@@ -79,10 +79,10 @@ async def test_settings_file_is_used_completely_or_not_at_all(broker: Broker, pa
     await broker.settings_file.reload()
 
     assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("48", "32")
-    assert broker.settings_file.trouble
+    assert broker.settings_file.problem
     write(path, "fileReservedTime=12\n")
     await broker.settings_file.reload()
-    assert now(broker, "fileReservedTime") == "12" and broker.settings_file.trouble is None
+    assert now(broker, "fileReservedTime") == "12" and broker.settings_file.problem is None
 
 
 async def test_missing_settings_file_changes_nothing(broker: Broker, path: Path) -> None:

@@ -13,7 +13,16 @@ from gantry_broker.server.core.statistics import IDLE_MS_MAX, Snapshot, Statisti
 from gantry_broker.server.core.stats import BOUNDS_MS, DailyTotals, PutTimes, Totals
 from gantry_broker.store.consume_queue import Tally
 from gantry_testing.fake_clock import FakeClock
-from gantry_testing.local import GROUP, TOPIC, Dialogue, cut_log, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import (
+    GROUP,
+    TOPIC,
+    Dialogue,
+    dialogue,
+    properties_text,
+    running_broker,
+    truncate_log,
+    wait_until,
+)
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.message import decode_records, parse_offset_message_id
@@ -307,7 +316,7 @@ async def test_replicated_or_cut_bytes_are_not_counted_as_put(broker: Broker, cl
     end = broker.store.log.wrote
     await client.send_ok(b"cut off")
     put = broker.core.stats.put_bytes
-    await cut_log(broker, end)
+    await truncate_log(broker, end)
     async with dialogue(broker) as again:
         await again.send_ok(b"new")
 

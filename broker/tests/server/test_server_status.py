@@ -1,4 +1,4 @@
-"""The broker's status page: its heartbeat is the loop's, and no trouble with the page is trouble for the broker."""
+"""The broker's status page: its heartbeat is the loop's, and a problem with the page is none for the broker."""
 
 import asyncio
 import errno
@@ -82,7 +82,7 @@ async def test_status_page_shows_the_state_of_the_broker(tmp_path: Path) -> None
         assert (status.generation, status.epoch) == (store.identity.generation, store.identity.epoch)
         assert (status.pool_medium, status.is_crash_safe) == (Medium.NONE, True)
         assert status.disk_total_bytes and status.disk_used_bytes and status.disk_total_bytes > status.disk_used_bytes
-        assert (status.connections, status.queues, status.parked_sends) == (1, 1, 0)
+        assert (status.connections, status.queues, status.held_sends) == (1, 1, 0)
         assert (status.last_error, status.is_refusing_sends) == ("", False)
         assert (reading.origin.pid, reading.origin.broker_name) == (os.getpid(), "broker-a")
         assert reading.origin.version != "unknown"
@@ -153,7 +153,7 @@ async def test_write_pool_is_on_the_page(tmp_path: Path) -> None:
 async def test_recovery_progress_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """During recovery the page shows the progress, and its heartbeat continues, however long one step takes."""
     monkeypatch.setattr(scan_dispatcher, "PROGRESS_RECORDS", 10)
-    monkeypatch.setattr(recovery, "STRETCH_BYTES", 1000)
+    monkeypatch.setattr(recovery, "READ_AHEAD_BYTES", 1000)
     async with running_broker(tmp_path) as filled, dialogue(filled) as client:
         for _ in range(40):
             await client.send_ok(b"x" * 100)
@@ -251,7 +251,7 @@ async def test_unusable_page_path_prevents_the_start(tmp_path: Path) -> None:
 
 
 @final
-class TroubledPage:
+class FailingPage:
     """A page on a disk that refuses for a while."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class TroubledPage:
         self.attempts = 0
         self.published: list[Status] = []
 
-    def open(self, _path: str, _origin: Origin, first: Status) -> "TroubledPage":
+    def open(self, _path: str, _origin: Origin, first: Status) -> "FailingPage":
         self.publish(first)
         return self
 
@@ -280,40 +280,40 @@ async def test_unwritable_page_does_not_affect_the_broker(
 ) -> None:
     """A full disk is logged once, sends continue, and the page is written again with space."""
     monkeypatch.setattr("gantry_broker.server.admin.status_thread.RETRY_INTERVAL_S", 0.01)
-    trouble = TroubledPage()
-    refusal = trouble.refusal
+    failing = FailingPage()
+    refusal = failing.refusal
     if not is_at_start:
-        trouble.refusal = None
+        failing.refusal = None
     with caplog.at_level(logging.INFO):
-        async with publishing(tmp_path, open_page=trouble.open) as broker, dialogue(broker) as client:
-            trouble.refusal = refusal
-            before = trouble.attempts
-            await wait_until(lambda: trouble.attempts > before + 3)
+        async with publishing(tmp_path, open_page=failing.open) as broker, dialogue(broker) as client:
+            failing.refusal = refusal
+            before = failing.attempts
+            await wait_until(lambda: failing.attempts > before + 3)
             await client.send_ok(b"x")
-            trouble.refusal = None
-            published = len(trouble.published)
-            await wait_until(lambda: len(trouble.published) > published + 2)
+            failing.refusal = None
+            published = len(failing.published)
+            await wait_until(lambda: len(failing.published) > published + 2)
 
     messages = [record.message for record in caplog.records if "status page" in record.message]
     assert messages == ["failed to write status page; will retry", "status page writable again"]
-    assert trouble.published[-1].phase is Phase.STOPPED
+    assert failing.published[-1].phase is Phase.STOPPED
 
 
 async def test_hanging_page_write_blocks_nothing(tmp_path: Path) -> None:
     """While the page's disk hangs, the loop continues and snapshots are dropped; a stop does not wait for it."""
     hang = threading.Event()
-    trouble = TroubledPage()
-    trouble.refusal = None
-    publish = trouble.publish
+    failing = FailingPage()
+    failing.refusal = None
+    publish = failing.publish
 
     def hanging(status: Status) -> None:
         publish(status)
-        if len(trouble.published) == 3:
+        if len(failing.published) == 3:
             hang.wait(240)
 
-    trouble.publish = hanging  # type: ignore[method-assign]
-    async with publishing(tmp_path, open_page=trouble.open) as broker, dialogue(broker) as client:
-        await wait_until(lambda: len(trouble.published) == 3)
+    failing.publish = hanging  # type: ignore[method-assign]
+    async with publishing(tmp_path, open_page=failing.open) as broker, dialogue(broker) as client:
+        await wait_until(lambda: len(failing.published) == 3)
         for _ in range(20):
             await client.send_ok(b"x")
             await asyncio.sleep(0.02)
@@ -321,10 +321,10 @@ async def test_hanging_page_write_blocks_nothing(tmp_path: Path) -> None:
         await broker.close()
         assert asyncio.get_running_loop().time() - began < 120
 
-    assert len(trouble.published) == 3
+    assert len(failing.published) == 3
     hang.set()
-    await wait_until(lambda: len(trouble.published) == 4)
-    assert trouble.published[-1].phase is Phase.STOPPED, "what was dropped is what was older"
+    await wait_until(lambda: len(failing.published) == 4)
+    assert failing.published[-1].phase is Phase.STOPPED, "what was dropped is what was older"
 
 
 async def test_failed_start_is_on_the_page_with_its_reason(tmp_path: Path) -> None:

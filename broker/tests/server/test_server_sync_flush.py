@@ -36,7 +36,7 @@ class FakeStore:
 
     log = positions = acks
 
-    def acked(self) -> int:
+    def acked_offset(self) -> int:
         return self.slaves_acked
 
     def has_enough(self) -> bool:

@@ -104,7 +104,7 @@ async def test_expiry_of_the_first_certificate_is_answered(tmp_path: Path, autho
             table = await runtime(broker.settings.listen_port, clients)
             assert table["tlsCertificateEndsTimestamp"] == str(int((now + timedelta(days=days)).timestamp() * 1000))
             assert broker.status.snapshot().certificate_ends_wall_ms == int(table["tlsCertificateEndsTimestamp"])
-            assert broker.tls.trouble is None
+            assert broker.tls.problem is None
     async with broker_at(tmp_path / "none") as broker:
         assert "tlsCertificateEndsTimestamp" not in await runtime(broker.settings.listen_port, None)
         assert broker.tls.expires_at is None and broker.status.snapshot().certificate_ends_wall_ms is None

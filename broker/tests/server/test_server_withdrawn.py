@@ -106,7 +106,7 @@ async def test_emptied_master_still_delivers_its_own_messages(tmp_path: Path) ->
             assert (await peer.send(b"later", properties=properties_text(DELAY="1"))).code == 0
         await wait_for_permission(server, 6)
 
-        status = await first.orders.drain(0, withdraw=True, goes_on=True)
+        status = await first.orders.drain(0, withdraw=True, clients_only=True)
 
         assert (status.is_withdrawn, status.is_draining) == (True, False)
         assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE

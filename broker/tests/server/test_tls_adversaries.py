@@ -137,7 +137,7 @@ async def test_mounted_secret_is_reloaded_for_every_purpose(
     (mount / "..data_tmp").replace(mount / "..data")
     await wait_until(lambda: source.current is not first)
 
-    assert tls.trouble is None and new.chain.read_bytes() == (mount / new.chain.name).read_bytes()
+    assert tls.problem is None and new.chain.read_bytes() == (mount / new.chain.name).read_bytes()
     await tls.close()
 
 

@@ -16,7 +16,7 @@ from simulation.tally import met
 from simulation.traps import Traps
 
 from gantry_broker.errors import StoreFull, StoreUnusable
-from gantry_broker.store.write_buffer import CRC_POSITION, FACTS_POSITION, BufferState, read_facts, read_state
+from gantry_broker.store.write_buffer import CRC_POSITION, HEADER_POSITION, BufferState, read_header, read_state
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.faulty_volume import FaultyVolume
@@ -25,7 +25,7 @@ COPY_BYTES: Final = 64
 """The size of the pieces that a processor may copy in any order."""
 FIRST_FOREIGN_NUMBER: Final = 900
 """The number in the name of the first buffer that is put back."""
-UUID_POSITION: Final = FACTS_POSITION + 12
+UUID_POSITION: Final = HEADER_POSITION + 12
 
 DERIVED: Final = {
     "queues": "consumequeue",
@@ -67,14 +67,14 @@ def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, s
     for volume in volumes.values():
         for name in sorted(volume.pieces):
             data = volume.pieces[name]
-            facts = read_facts(memoryview(data))
-            if facts is None or read_state(memoryview(data)) is not BufferState.LIVE:
+            header = read_header(memoryview(data))
+            if header is None or read_state(memoryview(data)) is not BufferState.LIVE:
                 continue
-            first = max(start, facts.base_offset) - facts.base_offset
-            last = min(end, facts.base_offset + facts.file_size) - facts.base_offset
+            first = max(start, header.base_offset) - header.base_offset
+            last = min(end, header.base_offset + header.file_size) - header.base_offset
             for position in range(first, last, COPY_BYTES):
                 if chance.random() < 0.4:
-                    at = facts.header_bytes + position
+                    at = header.header_bytes + position
                     data[at : at + COPY_BYTES] = bytes(min(COPY_BYTES, len(data) - at))
 
 
@@ -112,7 +112,7 @@ def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, byte
         name = next(name for number in count(FIRST_FOREIGN_NUMBER) if (name := f"buffer-{number}") not in pieces)
         if is_foreign:
             piece[UUID_POSITION : UUID_POSITION + 16] = bytes(range(16))
-            piece[CRC_POSITION : CRC_POSITION + 4] = crc32(piece[FACTS_POSITION:CRC_POSITION]).to_bytes(4, "big")
+            piece[CRC_POSITION : CRC_POSITION + 4] = crc32(piece[HEADER_POSITION:CRC_POSITION]).to_bytes(4, "big")
         pieces[name] = piece
     met("foreign buffers put back" if is_foreign else "stale buffers put back", len(kept))
     return {path for path, _ in kept}

@@ -175,7 +175,7 @@ class Life(Process):
             self.traps.error = None
 
         def remove() -> None:
-            removable = [one.end_offset for one in store.removal.facts() if one.is_removable][:files]
+            removable = [one.end_offset for one in store.removal.describe_oldest_files() if one.is_removable][:files]
             offset = removable[-1] if removable else store.log.min_physical
             try:
                 trims = store.removal.measure(offset)

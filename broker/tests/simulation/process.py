@@ -108,7 +108,7 @@ class Process(HistoryRecorder):
         if self.reported_acked is not None:
             store.positions.set_acked(self.reported_acked)
         try:
-            report = store.open(is_flushing=False, is_tail_hidden=self.mode.is_waiting)
+            report = store.open(is_flushing=False, is_unconfirmed_hidden=self.mode.is_waiting)
         except ProcessEnded:
             met("died in recovery")
             return None

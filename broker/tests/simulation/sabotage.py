@@ -73,7 +73,7 @@ def no_replay() -> Iterator[None]:
     def find_nothing(_: WritePools) -> Sequence[FoundBuffer]:
         return []
 
-    with patch.object(WritePools, "found", find_nothing):
+    with patch.object(WritePools, "find_left", find_nothing):
         yield
 
 

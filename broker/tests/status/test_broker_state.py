@@ -14,7 +14,8 @@ from gantry_status.broker_state import (
     optional_numbers,
     view_of,
 )
-from gantry_status.orders import HaStatus, decode_answer, encode
+from gantry_status.former_names import STATE_NAMES
+from gantry_status.orders import BadLine, Drain, HaStatus, decode_answer, decode_order, encode, status_of
 
 STATUS = HaStatus(
     role=HaRole.MASTER,
@@ -29,12 +30,12 @@ LINE = (
     b'{"answer":"status","role":"MASTER","epoch":7,"promised_epoch":0,"broker_id":-1,"identity":"","cluster":"",'
     b'"broker_name":"","address":"","ha_address":"","begin":-1,"wrote":90,"committed":-1,"flushed":-1,"acked":-1,'
     b'"confirmed":-1,"dispatched":-1,"last_epoch":0,"electable":[2],"acks_needed":1,"slaves":[{"identity":"s",'
-    b'"broker_id":2,"address":"","received":60,"flushed":-1,"ack_age_ms":-1}],"master":"","master_id":-1,"trouble":"",'
-    b'"epoch_start":-1,"heard_ms":-1,"granted_ms":-1,"peak_bytes_per_s":-1,"is_whole":null,"is_crash_safe":null,'
+    b'"broker_id":2,"address":"","received":60,"flushed":-1,"ack_age_ms":-1}],"master":"","master_id":-1,"problem":"",'
+    b'"epoch_start":-1,"heartbeat_age_ms":-1,"granted_ms":-1,"peak_bytes_per_s":-1,"is_complete":null,"is_crash_safe":null,'
     b'"is_draining":false,"is_withdrawn":false,"may_acknowledge":false,"may_regain":false,"is_regained":false,'
     b'"missing":[{"start":1,"end":2,"cause":"head","accepted_ms":-1}],"accepted":[],"damaged_bytes":0}\n'
 )
-"""As brokers and tools of earlier versions write and read it."""
+"""As brokers and tools write and read it."""
 
 
 def test_a_status_keeps_its_form_on_the_wire() -> None:
@@ -42,6 +43,30 @@ def test_a_status_keeps_its_form_on_the_wire() -> None:
     assert encode(STATUS) == LINE
     assert decode_answer(LINE) == STATUS
     assert msgspec.json.encode(document_of(STATUS)) + b"\n" == LINE
+
+
+def test_a_status_of_an_earlier_version_is_read() -> None:
+    """The former names of fields count where the present ones are missing."""
+    state = HaStatus(role=HaRole.SLAVE, problem="connecting", heartbeat_age_ms=7, is_complete=False)
+    former = encode(state)
+    for before, now in STATE_NAMES.items():
+        assert b'"%s"' % now.encode() in former and b'"%s"' % before.encode() not in former
+        former = former.replace(b'"%s"' % now.encode(), b'"%s"' % before.encode())
+
+    assert decode_answer(former) == state == status_of(msgspec.json.decode(former))
+    both = msgspec.json.decode(encode(state)) | {"trouble": "older", "is_whole": True}
+    assert decode_answer(msgspec.json.encode(both)) == state
+
+
+def test_a_drain_of_an_earlier_version_is_obeyed() -> None:
+    """`goes_on` is `clients_only`, which is sent only where it is set, since an earlier version does not know it."""
+    assert decode_order(b'{"order":"drain","timeout_ms":5,"withdraw":true,"goes_on":true}') == Drain(
+        timeout_ms=5, withdraw=True, clients_only=True
+    )
+    assert decode_order(b'{"order":"drain","timeout_ms":5,"goes_on":false}') == Drain(timeout_ms=5)
+    assert encode(Drain(timeout_ms=5)) == b'{"order":"drain","timeout_ms":5}\n'
+    with pytest.raises(BadLine, match="goes_on"):
+        decode_order(b'{"order":"fence","epoch":5,"goes_on":true}')
 
 
 @pytest.mark.parametrize("number", [-1, None])

@@ -49,7 +49,7 @@ FULL = Status(
     wrote=3, committed=4, flushed=5, confirmed=6, min_physical=7, epoch=8, generation=9,
     store_uuid=uuid.UUID(int=10), pool_medium=Medium.HUGETLBFS,
     pool_buffers_total=11, pool_buffers_free=12, is_crash_safe=True, disk_total_bytes=13, disk_used_bytes=14,
-    is_refusing_sends=True, recovery_done_bytes=15, recovery_total_bytes=16, connections=17, queues=18, parked_sends=19,
+    is_refusing_sends=True, recovery_done_bytes=15, recovery_total_bytes=16, connections=17, queues=18, held_sends=19,
     last_error="the disk failed", last_error_wall_ms=20,
     certificate_ends_wall_ms=1 << 41, refused_requests=tuple(range(1, 17)),
     damaged_records=21, damaged_bytes=22, damaged_records_found=23, healed_records=24,

@@ -39,7 +39,7 @@ DEADLINE_S: Final = 120.0
 CHUNK_BYTES: Final = 64
 EQUAL: Final = (
     "published_wall_ms", "wrote", "committed", "flushed", "confirmed", "min_physical", "epoch", "generation",
-    "disk_used_bytes", "connections", "parked_sends", "last_error_wall_ms",
+    "disk_used_bytes", "connections", "held_sends", "last_error_wall_ms",
 )  # fmt: skip
 """The fields that the writer below fills with one number: a mixture of two publications has two."""
 

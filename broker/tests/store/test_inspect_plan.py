@@ -57,7 +57,7 @@ def agrees(plan: RepairPlan, report: RecoveryReport) -> None:
     assert (plan.is_clean, plan.read_from, plan.end) == (report.is_clean, report.start, report.end)
     assert plan.records == report.records
     assert plan.cut_bytes == report.cut_bytes
-    assert plan.rotten == report.damaged
+    assert plan.damaged == report.damaged
     assert plan.lost_flushed_bytes == report.lost_flushed_bytes
     assert plan.missing == report.missing
     assert plan.queues_rebuilt == report.queues_rebuilt
@@ -203,7 +203,7 @@ def test_lost_messages_are_counted_from_the_queues() -> None:
 
     plan = plan_next_start(world)
 
-    assert len(plan.rotten) == 1
+    assert len(plan.damaged) == 1
     assert (plan.lost_messages, plan.cut_records) == (2, 0)
     assert not plan.is_lossless
 
@@ -235,7 +235,7 @@ def test_fillers_of_lost_messages_are_not_counted_as_lost_again() -> None:
 
     plan = plan_next_start(world)
 
-    assert len(plan.rotten) == 1
+    assert len(plan.damaged) == 1
     assert plan.lost_messages == 1
 
 

@@ -41,7 +41,7 @@ def test_intact_store_has_no_findings(world: StoreWorld, end: str) -> None:
     counts = (report.records, report.records_sealed, report.units, report.queues, report.index_entries)
     assert counts == (200, 200, 200, 5, 200)
     assert report.index_files == 2
-    assert (report.start, report.end, report.is_whole) == (0, world.sent[-1][0], True)
+    assert (report.start, report.end, report.is_full_range) == (0, world.sent[-1][0], True)
 
 
 def test_an_empty_directory_is_a_store_without_messages(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld
 
     assert report.findings.kept == []
     assert (report.start, report.end, report.records, report.units) == (first, last, 100, 100)
-    assert not report.is_whole
+    assert not report.is_full_range
 
 
 def test_verification_of_a_part_finds_only_its_damage(world: StoreWorld) -> None:
@@ -155,7 +155,7 @@ def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world
     log_byte(world, middle + 90, b"\0\0")
 
     quick = verify(world, VerifyOptions(is_quick=True))
-    assert (quick.records, quick.findings.kept, quick.is_whole) == (10, [], False)
+    assert (quick.records, quick.findings.kept, quick.is_full_range) == (10, [], False)
 
     world.overwrite("consumequeue/bills/1/00000000000000000000", 0, UNIT.pack(1, 100, 0))
     log_byte(world, TINY.mapped_file_size_commit_log, b"\0\0\0\0\0\0")
@@ -271,7 +271,7 @@ def test_ctrl_c_returns_the_findings_so_far(world: StoreWorld) -> None:
     report = verifier.run()
 
     assert report.is_interrupted
-    assert not report.is_whole
+    assert not report.is_full_range
     assert only(report).offset == start
 
 

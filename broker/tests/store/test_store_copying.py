@@ -318,7 +318,7 @@ def test_cut_applies_to_log_queues_and_index(pool: PoolSettings, share: float) -
     end = ends[int(share * (len(ends) - 1))]
     before = world.store.log.wrote
 
-    assert world.store.cut(end) == before - end
+    assert world.store.truncate(end) == before - end
 
     assert_cut(world, end)
     world.store.flush()
@@ -370,7 +370,7 @@ def cut_and_die(ending: str, pool: PoolSettings) -> Iterator[bool]:
         end, before = ends[len(ends) // 2], world.store.log.wrote
         world.faulty_disk.on_operation = Countdown(step)
         with suppress(ProcessEnded):
-            world.store.cut(end)
+            world.store.truncate(end)
             is_done = True
         world.faulty_disk.on_operation = lambda operation, path: None
         if ending == "kill":

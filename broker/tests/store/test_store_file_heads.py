@@ -202,13 +202,15 @@ def cut(world: StoreWorld, dice: random.Random) -> None:
     ends = sorted({end for end, *_ in world.sent})
     end = dice.choice(ends[len(ends) // 2 :] or [world.store.log.wrote])
     world.store.flush()
-    world.store.cut(end, [*world.store.identity.truncated(end).epochs, Epoch(world.store.identity.epoch + 1, end)])
+    world.store.truncate(
+        end, [*world.store.identity.with_truncated_log(end).epochs, Epoch(world.store.identity.epoch + 1, end)]
+    )
     world.forget_after(end)
 
 
-def restart(world: StoreWorld, dice: random.Random) -> None:
+def discard_log(world: StoreWorld, dice: random.Random) -> None:
     begin = dice.randrange(4) * SIZE
-    world.store.restart(begin, [Epoch(world.store.identity.epoch + 1, begin)])
+    world.store.discard_log(begin, [Epoch(world.store.identity.epoch + 1, begin)])
     world.sent.clear()
     world.records.clear()
 
@@ -249,7 +251,7 @@ def forget_files(world: StoreWorld, dice: random.Random) -> None:
 
 
 LIVES: list[Callable[[StoreWorld, random.Random], None]] = [
-    write, write, write, write_a_point, start_again, start_again, cut, cut, restart, remove, forget_files,
+    write, write, write, write_a_point, start_again, start_again, cut, cut, discard_log, remove, forget_files,
 ]  # fmt: skip
 
 
@@ -278,7 +280,7 @@ def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
     """The log behind a cut is rewritten with other records, which older heads must not call foreign."""
     world = make("faulty", tmp_path)
     old, end = heads_of(world), world.sent[len(world.sent) // 4][0]
-    world.store.cut(end)
+    world.store.truncate(end)
     world.forget_after(end)
     fill(world, "another")
     world.close()
@@ -375,8 +377,8 @@ def overwrite_all(world: StoreWorld, other: StoreWorld, number: int) -> int:
 READERS: dict[str, Callable[[StoreWorld, int], object]] = {
     "consumer": lambda world, base: world.bodies("orders"),
     "query by offset": lambda world, base: world.store.guard.message_at(base),
-    "slave": lambda world, base: world.store.guard.whole_records(base, 1 << 20),
-    "replica that heals": lambda world, base: world.store.guard.healthy_records(
+    "slave": lambda world, base: world.store.guard.read_verified(base, 1 << 20),
+    "replica that heals": lambda world, base: world.store.guard.read_verified_range(
         base, min(base + SIZE, world.store.log.wrote)
     ),
     "scrubber": lambda world, base: world.store.guard.good_bytes(world.store.log.view(base), base),
@@ -480,7 +482,7 @@ def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> 
     world = make("faulty", tmp_path)
     begin_two_files(world)
     end = next(end for end, *_ in world.sent if end > 3 * SIZE)
-    world.store.cut(end)
+    world.store.truncate(end)
     world.forget_after(end)
     assert not [base for base in decode_log_end(world.disk.read_file(world.path("log-end"))).heads if base >= end]
     begin_two_files(world)
@@ -557,7 +559,7 @@ def test_full_disk_keeps_valid_heads(tmp_path: Path, caplog: pytest.LogCaptureFi
             while world.store.log.wrote < end * SIZE + SIZE // 2:
                 world.append([world.draft("bills")])
             world.store.flush_step()
-    assert caplog.messages.count("disk is full; derived file not written") == 1
+    assert caplog.messages.count("disk is full; store file not written") == 1
     assert heads_of(world) == before
     world.kill()
     assert world.open().set_aside == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.errors import LogReadOnly, StoreFailed
-from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint, encode_checkpoint
+from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointContent, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.flusher import is_flush_due
 from gantry_broker.store.settings import FlushSettings
 from gantry_testing.store_world import TINY, StoreWorld, make_world
@@ -162,7 +162,7 @@ def test_flush_thread_flushes_and_stops(tmp_path: Path) -> None:
 
 def test_the_checkpoint_is_written_after_what_it_describes(world: StoreWorld) -> None:
     """At any crash the checkpoint covers at most what is on the disk."""
-    checkpoint = CheckpointFacts()
+    checkpoint = CheckpointContent()
     for _ in range(30):
         world.send(count=3)
         world.clock.advance(3_000)
@@ -179,7 +179,7 @@ def test_the_checkpoint_is_written_after_what_it_describes(world: StoreWorld) ->
 
 def test_checkpoint_has_rocketmqs_layout_and_gantrys_seal() -> None:
     """Five longs at 0, 8, 16, 24, 32 of a 4096 byte file; the seal is valid only if both parts match."""
-    facts = CheckpointFacts(1, 2, 3, 4, 5, 6)
+    facts = CheckpointContent(1, 2, 3, 4, 5, 6)
     data = encode_checkpoint(facts)
 
     assert len(data) == CHECKPOINT_BYTES
@@ -187,8 +187,8 @@ def test_checkpoint_has_rocketmqs_layout_and_gantrys_seal() -> None:
     assert decode_checkpoint(data) == facts
     touched = data[:32] + (7).to_bytes(8, "big") + data[40:]
     assert decode_checkpoint(touched) == facts._replace(confirmed=7, flushed=0, is_ours=False)
-    assert decode_checkpoint(data[:24]) == CheckpointFacts(1, 2, 3, 0, 0, 0, is_ours=False)
-    assert decode_checkpoint(b"") == CheckpointFacts(is_ours=False)
+    assert decode_checkpoint(data[:24]) == CheckpointContent(1, 2, 3, 0, 0, 0, is_ours=False)
+    assert decode_checkpoint(b"") == CheckpointContent(is_ours=False)
 
 
 def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_path: Path) -> None:

@@ -101,9 +101,9 @@ def test_cut_log_loses_the_epochs_behind_the_cut() -> None:
     """An epoch that begins exactly at the end stays, because the next record belongs to it."""
     before = identity(Epoch(1, 0), Epoch(2, 300, is_ours=False), Epoch(3, 500))
 
-    assert before.truncated(499).epochs == before.epochs[:2]
-    assert before.truncated(500).epochs == before.epochs
-    cut = before.truncated(400).with_new_start(400, written_by_others_from=None)
+    assert before.with_truncated_log(499).epochs == before.epochs[:2]
+    assert before.with_truncated_log(500).epochs == before.epochs
+    cut = before.with_truncated_log(400).with_new_start(400, written_by_others_from=None)
     assert cut.ownership_at(300) == OwnershipRange(False, 400)
     assert cut.is_ours(400)
 
@@ -122,7 +122,7 @@ def test_only_ranges_written_by_gantry_need_seals_over_any_history(
         before = now
         if cut_at is not None and cut_at < end:
             end = cut_at
-            now = now.truncated(end)
+            now = now.with_truncated_log(end)
         if others_from is not None:
             ours -= set(range(others_from, end + 1))
         ours -= set(range(end, 10_000))
@@ -158,7 +158,7 @@ def test_identity_that_was_rolled_back_alone_is_not_used(
     caplog.clear()
     for twin in (older, msgspec.structs.replace(newer, uuid="f" * 32, generation=9)):
         file.write(newer)
-        disk.write_file(file.twin_path, encode_sealed(twin))
+        disk.write_file(file.backup_path, encode_sealed(twin))
         assert file.read() == newer
     assert caplog.text == ""
 
@@ -202,7 +202,7 @@ def test_start_is_refused_with_both_copies_damaged(place: tuple[Disk, str]) -> N
     file = IdentityFile(disk, root)
     file.write(identity(Epoch(1, 0)))
     disk.write_file(file.path, b"")
-    disk.write_file(file.twin_path, b"00000000\n{}")
+    disk.write_file(file.backup_path, b"00000000\n{}")
 
     with pytest.raises(ConfigCorrupt, match=r"store\.json.*CRC.*store\.json\.bak.*CRC"):
         IdentityFile(disk, root).read()
@@ -291,7 +291,7 @@ def test_a_crash_while_it_is_written_leaves_one_of_the_two_states(operation: str
     if operation is not None:
         disk.fail_next(operation, 5)
         with pytest.raises(OSError, match=re.escape(root)):
-            disk.write_file((file.path, file.twin_path)[copy], encode_sealed(states[1]))
+            disk.write_file((file.path, file.backup_path)[copy], encode_sealed(states[1]))
     disk.tear(seed)
 
     found = IdentityFile(disk, root).read()

@@ -199,12 +199,12 @@ def test_missing_file_without_a_buffer_is_a_hole(monkeypatch: pytest.MonkeyPatch
         test_missing_file_is_restored_from_its_buffer(5)
 
 
-@pytest.mark.parametrize("is_whole_known", [True, False], ids=["guarded", "unguarded, the twin"])
+@pytest.mark.parametrize("is_end_known", [True, False], ids=["guarded", "unguarded, the twin"])
 def test_slave_continues_past_damage_that_its_start_skipped(
-    is_whole_known: bool, monkeypatch: pytest.MonkeyPatch
+    is_end_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave shows its master's confirmed records from its own log, where damage has no length."""
-    if not is_whole_known:
+    if not is_end_known:
         monkeypatch.setattr(MessageStore, "_unhealed_ranges", lambda _: [])
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
@@ -213,10 +213,10 @@ def test_slave_continues_past_damage_that_its_start_skipped(
     world.kill()
     world.overwrite(newest(world), start, b"\xff" * 8)
     store = world.make_store()
-    store.open(is_flushing=False, is_tail_hidden=True)
+    store.open(is_flushing=False, is_unconfirmed_hidden=True)
     world.adopt(store)
 
-    if not is_whole_known:
+    if not is_end_known:
         with pytest.raises(StoreCorrupt):
             store.start_copying()
         return
@@ -347,10 +347,10 @@ def test_tools_judge_a_killed_store_as_its_start_does() -> None:
     plan = RepairPlanner(twin, world.root, boot_id=boot_id).run()
     report = Verifier(twin, world.root, VerifyOptions(boot_id=boot_id)).run()
 
-    assert plan.rotten == [(start, stop)]
+    assert plan.damaged == [(start, stop)]
     assert plan.missing == [LostRange(before, world.sent[-1][0], LossCause.TAIL)]
     texts = [finding.text for finding in report.findings.kept]
     assert any(f"of the log at {start}" in text for text in texts)
     assert any("are lost" in text for text in texts)
     opened = world.open()
-    assert (plan.rotten, plan.missing) == (opened.damaged, opened.missing)
+    assert (plan.damaged, plan.missing) == (opened.damaged, opened.missing)

@@ -41,7 +41,9 @@ def pooled(kind: str, tmp_path: Path) -> StoreWorld:
 
 def current_buffer(world: StoreWorld) -> str:
     """Return the name of the buffer that is written now."""
-    [name] = [buffer.piece.name for buffer in world.store.pools.pool.found() if buffer.start < world.store.log.wrote]  # type: ignore[union-attr]
+    pool = world.store.pools.pool
+    assert pool is not None
+    [name] = [buffer.piece.name for buffer in pool.find_left() if buffer.start < world.store.log.wrote]
     return name
 
 
@@ -251,7 +253,7 @@ def test_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: 
 
     monkeypatch.setattr(crash_points, "hit", reached)
     with suppress(Killed):
-        world.store.cut(end)
+        world.store.truncate(end)
     monkeypatch.undo()
     world.kill()
 
@@ -266,7 +268,7 @@ def test_restarted_log_is_no_loss(tmp_path: Path) -> None:
     for _ in range(400):
         world.send()
         world.store.commit_step()
-    world.store.restart(SIZE, world.store.identity.epochs)
+    world.store.discard_log(SIZE, world.store.identity.epochs)
     world.kill()
 
     report = world.open()
@@ -297,7 +299,7 @@ def test_log_end_of_an_earlier_start_is_ignored(tmp_path: Path) -> None:
     old = world.disk.read_file(world.path("log-end"))
     world.close()
     world.open()
-    world.store.cut(world.sent[4][0])
+    world.store.truncate(world.sent[4][0])
     world.kill()
     world.disk.write_file(world.path("log-end"), old)
 

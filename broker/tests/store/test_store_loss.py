@@ -12,7 +12,7 @@ import pytest
 
 from gantry_broker.ha.store_log import StoreReader
 from gantry_broker.store import crash_points
-from gantry_broker.store.checkpoint import CheckpointFacts, decode_checkpoint, encode_checkpoint
+from gantry_broker.store.checkpoint import CheckpointContent, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.fillers import filler_head
 from gantry_broker.store.identity import Epoch
@@ -421,7 +421,7 @@ def test_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkey
 
     monkeypatch.setattr(crash_points, "hit", reached)
     try:
-        world.store.cut(cut)
+        world.store.truncate(cut)
     except Died:
         assert point is not None
     monkeypatch.undo()
@@ -442,7 +442,7 @@ def restart_and_die(world: StoreWorld, last: int) -> bool:
 
     world.faulty_disk.on_operation = dies
     try:
-        world.store.restart(8 * SIZE, [Epoch(7, 0)])
+        world.store.discard_log(8 * SIZE, [Epoch(7, 0)])
     except Died:
         return False
     finally:
@@ -486,7 +486,7 @@ def test_store_of_rocketmq_raises_no_alarm(tmp_path: Path) -> None:
     world.close()
     for name in ("store.json", "store.json.bak", "recovery-point.json"):
         world.disk.remove(world.path(name))
-    facts = encode_checkpoint(CheckpointFacts(1, 2, 3, 4, 5))
+    facts = encode_checkpoint(CheckpointContent(1, 2, 3, 4, 5))
     world.disk.write_file(world.path("checkpoint"), facts[:256] + bytes(4096 - 256))
     delete(world, segments(world)[:1])
 
@@ -531,7 +531,7 @@ def test_accepted_hole_is_not_missing() -> None:
 def test_recorded_loss_keeps_its_range_expected() -> None:
     """loss.json keeps the range, since a start overwrites every other file that recorded it."""
     record = LossRecord(missing=[LostRange(0, 40, LossCause.HEAD), LostRange(80, 100, LossCause.TAIL)])
-    checkpoint = CheckpointFacts(flushed=80, begin=40)
+    checkpoint = CheckpointContent(flushed=80, begin=40)
 
     assert recorded_range(None, checkpoint, None, record) == RecordedRange(0, 100)
     assert "60 bytes" in describe_missing(record.missing)
@@ -539,7 +539,7 @@ def test_recorded_loss_keeps_its_range_expected() -> None:
 
 def test_begin_of_the_log_is_sealed_in_the_checkpoint() -> None:
     """A change of RocketMQ's five numbers breaks both seals."""
-    facts = CheckpointFacts(1, 2, 3, 4, 5, 600, True, 70)
+    facts = CheckpointContent(1, 2, 3, 4, 5, 600, True, 70)
     data = encode_checkpoint(facts)
 
     assert decode_checkpoint(data) == facts
@@ -564,11 +564,11 @@ def test_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_max:
     master.send("bills", 3)
     slave = make_world("faulty", tmp_path)
     slave.open()
-    slave.store.restart(0, master.store.identity.epochs)
+    slave.store.discard_log(0, master.store.identity.epochs)
     copier = slave.store.start_copying()
     shown = part = 0
     while (offset := slave.store.log.wrote) < master.store.log.wrote:
-        copier.append(StoreReader(master.store).whole_records(offset, bytes_max), offset)
+        copier.append(StoreReader(master.store).read_verified(offset, bytes_max), offset)
         part += 1
         if part % 7 == 0:
             shown = slave.store.log.wrote
@@ -599,7 +599,7 @@ def test_invalid_parts_of_a_blank_record_are_refused(tmp_path: Path) -> None:
     """Bytes behind the head of a large blank record must be zeros, and no more of them than its file has."""
     slave = make_world("faulty", tmp_path)
     slave.open()
-    slave.store.restart(0, [Epoch(7, 0)])
+    slave.store.discard_log(0, [Epoch(7, 0)])
     copier = slave.store.start_copying()
     head = filler_head(SIZE, is_accepted=True)
     copier.append(head + bytes(100), 0)

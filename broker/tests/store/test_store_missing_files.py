@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.ha.data_completeness import DataCompleteness
-from gantry_broker.store.checkpoint import CheckpointFacts, encode_checkpoint
+from gantry_broker.store.checkpoint import CheckpointContent, encode_checkpoint
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
 
@@ -85,7 +85,7 @@ def test_store_of_rocketmq_has_no_missing_files(world: StoreWorld, caplog: pytes
     """It has a checkpoint without a seal, and none of our files."""
     world.close()
     remove(world, *OURS)
-    facts = encode_checkpoint(CheckpointFacts(1, 2, 3, 4, 5))
+    facts = encode_checkpoint(CheckpointContent(1, 2, 3, 4, 5))
     world.disk.write_file(world.path("checkpoint"), facts[:256] + bytes(4096 - 256))
 
     world.open()
@@ -146,10 +146,10 @@ def test_missing_record_of_completeness_is_reported(
 
     known.record_start(report, world.store.pools.status)
 
-    assert known.is_whole is None
+    assert known.is_complete is None
     reported = [
         record.__dict__["path"]
         for record in caplog.records
         if record.getMessage().startswith("data completeness is unknown")
     ]
-    assert reported == [world.path("whole.json")] * is_reported
+    assert reported == [world.path("completeness.json")] * is_reported

@@ -1,4 +1,4 @@
-"""The fast path of reading a log finds the same records and facts as the general path, and leaves the same files."""
+"""The fast path of reading a log finds the same records and fields as the general path, and leaves the same files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gantry_broker.store import recovery
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import LOG_END_MAX, OwnershipRange
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
+from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record_fields, parse_record_fields
 from gantry_broker.store.recovery import INFINITE, ScanResult, scan_log
 from gantry_broker.store.settings import StoreSettings
 from gantry_testing.fake_clock import FakeClock
@@ -81,19 +81,19 @@ class OneFile:
 
 
 def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[ScanResult, list[Any], int]:
-    """Scan a log: the result, (offset, size, facts) of each record, and how many took the fast path."""
-    found: list[tuple[int, int, RecordFacts]] = []
+    """Scan a log: the result, (offset, size, fields) of each record, and how many took the fast path."""
+    found: list[tuple[int, int, RecordFields]] = []
     short = 0
 
     def one(view: memoryview, position: int, physical: int, size: int) -> None:
-        found.append((physical, size, record_facts(view, position, size, LEVELS_MS)))
+        found.append((physical, size, parse_record_fields(view, position, size, LEVELS_MS)))
 
     def run(records: Iterator[PlainRecord], physical: int) -> int:
         nonlocal short
         for record in records:
             short += 1
             physical = record[0] + record[1]
-            found.append((record[0], record[1], plain_facts(record, LEVELS_MS)))
+            found.append((record[0], record[1], parse_plain_record_fields(record, LEVELS_MS)))
         return physical
 
     result = scan_log(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import INFINITE, StartFacts, StartPlan, plan_start, scan_log
 from gantry_broker.store.settings import DEFAULT_DELAY_LEVELS, StoreSettings, parse_delay_levels
 from gantry_wire.hashing import tags_code
@@ -137,22 +137,22 @@ def test_scan_of_arbitrary_bytes_ends_and_invents_nothing(data: st.DataObject) -
 # -- dispatch from bytes ---------------------------------------------------------------------------------------------
 
 
-def facts_of(properties: str, topic: str = "t", sys_flag: int = 0) -> object:
+def fields_of(properties: str, topic: str = "t", sys_flag: int = 0) -> object:
     record = encode_record(
         StoredMessage(
             topic=topic, queue_id=3, body=b"b", queue_offset=9, store_timestamp_ms=1_000, sys_flag=sys_flag,
             properties_bytes=properties.encode(),
         )
     )  # fmt: skip
-    return record_facts(memoryview(b"xx" + record), 2, len(record), StoreSettings().delay_levels_ms)
+    return parse_record_fields(memoryview(b"xx" + record), 2, len(record), StoreSettings().delay_levels_ms)
 
 
 def test_facts_of_a_record_are_read_from_its_bytes() -> None:
     """Topic, queue, offsets, tag hash, keys and time are read, for both magics."""
     for topic in ("orders", "%RETRY%" + "g" * 200):
-        facts = facts_of("TAGS\x01a\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01u\x02", topic)
+        fields = fields_of("TAGS\x01a\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01u\x02", topic)
 
-        assert facts == (topic, 3, 9, True, tags_code("a"), ("u", "k1", "k2"), 1_000)
+        assert fields == (topic, 3, 9, True, tags_code("a"), ("u", "k1", "k2"), 1_000)
 
 
 @pytest.mark.parametrize(
@@ -160,22 +160,22 @@ def test_facts_of_a_record_are_read_from_its_bytes() -> None:
 )
 def test_delayed_record_has_its_delivery_time_in_the_queue(level: str, delay_ms: int | None) -> None:
     """Levels above the last are clamped; an invalid level makes an ordinary message."""
-    facts = facts_of(f"DELAY\x01{level}\x02TAGS\x01a\x02", "SCHEDULE_TOPIC_XXXX")
+    fields = fields_of(f"DELAY\x01{level}\x02TAGS\x01a\x02", "SCHEDULE_TOPIC_XXXX")
 
-    assert facts[4] == (1_000 + delay_ms if delay_ms is not None else tags_code("a"))  # type: ignore[index]
+    assert fields[4] == (1_000 + delay_ms if delay_ms is not None else tags_code("a"))  # type: ignore[index]
 
 
 def test_delay_applies_to_the_schedule_topic_only() -> None:
     """The property stays on delivered messages, whose queue entry has the tag code again."""
-    assert facts_of("DELAY\x013\x02")[4] == 0  # type: ignore[index]
+    assert fields_of("DELAY\x013\x02")[4] == 0  # type: ignore[index]
 
 
 @pytest.mark.parametrize(("flag", "is_queued", "has_keys"), [(0, 1, 1), (4, 0, 1), (8, 1, 1), (12, 0, 0)])
 def test_transaction_bits_determine_queue_and_index(flag: int, is_queued: int, has_keys: int) -> None:
     """Prepared messages are indexed only, rolled back ones neither queued nor indexed, committed ones both."""
-    facts = facts_of("UNIQ_KEY\x01u\x02", sys_flag=flag)
+    fields = fields_of("UNIQ_KEY\x01u\x02", sys_flag=flag)
 
-    assert (facts[3], bool(facts[5])) == (bool(is_queued), bool(has_keys))  # type: ignore[index]
+    assert (fields[3], bool(fields[5])) == (bool(is_queued), bool(has_keys))  # type: ignore[index]
 
 
 def test_message_without_keys_is_not_indexed() -> None:

@@ -215,7 +215,7 @@ def test_without_zeroing_the_cut_tail_would_return(world: StoreWorld, monkeypatc
         file.file.reserve(file.size)
         file.file.pwrite(bytes(8), position)
 
-    monkeypatch.setattr(recover.Recovery, "_cut", cut_only_the_first_header)
+    monkeypatch.setattr(recover.Recovery, "_zero_tail", cut_only_the_first_header)
 
     refill_after_a_cut(world)
 
@@ -487,7 +487,7 @@ def test_foreign_names_in_the_queue_directory_are_ignored(world: StoreWorld) -> 
 def test_progress_is_reported_while_a_long_log_is_read(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress is reported during a long start."""
     monkeypatch.setattr(scan_dispatcher, "PROGRESS_RECORDS", 10)
-    monkeypatch.setattr(recovery, "STRETCH_BYTES", 512)
+    monkeypatch.setattr(recovery, "READ_AHEAD_BYTES", 512)
     world.send(count=100)
     world.kill()
     seen: list[tuple[int, int]] = []

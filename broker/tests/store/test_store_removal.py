@@ -118,11 +118,13 @@ def test_current_and_unflushed_files_are_never_deleted(world: StoreWorld) -> Non
     """Only flushed files before the current one are removable, and retiring any other is refused."""
     world.send(count=400)
     assert world.store.log.wrote > 2 * FILE_BYTES
-    assert [file.is_removable for file in world.store.removal.facts()] == [False] * len(log_names(world))
+    assert [file.is_removable for file in world.store.removal.describe_oldest_files()] == [False] * len(
+        log_names(world)
+    )
 
     world.store.flush()
 
-    facts = world.store.removal.facts()
+    facts = world.store.removal.describe_oldest_files()
     assert [file.is_removable for file in facts] == [True] * (len(facts) - 1) + [False]
     with pytest.raises(AssertionError):
         world.store.removal.retire(facts[-1].end_offset, {})
@@ -135,9 +137,9 @@ def test_file_with_hidden_messages_is_kept(world: StoreWorld) -> None:
     world.send(count=400)
     world.store.flush()
 
-    assert not any(file.is_removable for file in world.store.removal.facts())
+    assert not any(file.is_removable for file in world.store.removal.describe_oldest_files())
     world.store.dispatcher.release(world.store.log.wrote)
-    assert world.store.removal.facts()[0].is_removable
+    assert world.store.removal.describe_oldest_files()[0].is_removable
 
 
 def test_preallocated_file_is_kept(world: StoreWorld) -> None:
@@ -145,7 +147,7 @@ def test_preallocated_file_is_kept(world: StoreWorld) -> None:
     fill(world, 2)
     world.store.log.file_after(world.store.log.base_offset)
 
-    facts = world.store.removal.facts()
+    facts = world.store.removal.describe_oldest_files()
 
     assert [file.is_removable for file in facts] == [True, True, False, False]
 
@@ -160,11 +162,11 @@ def test_file_with_a_write_buffer_is_kept(tmp_path: Path) -> None:
     world.store.log.commit()
     world.store.flush()
     world.store.dispatcher.release(world.store.log.wrote)
-    assert [file.is_removable for file in world.store.removal.facts()] == [False] * 4
+    assert [file.is_removable for file in world.store.removal.describe_oldest_files()] == [False] * 4
 
     world.store.advance()
 
-    assert [file.is_removable for file in world.store.removal.facts()] == [True] * 3 + [False]
+    assert [file.is_removable for file in world.store.removal.describe_oldest_files()] == [True] * 3 + [False]
     remove_files(world.store, 3)
     world.send(count=10)
     assert world.bodies() == survivors(world, "orders", 0)
@@ -224,7 +226,7 @@ def test_age_of_a_file_is_that_of_its_newest_message(world: StoreWorld) -> None:
             world.clock.advance(86_400_000)
     world.store.flush()
 
-    assert [file.newest_ms for file in world.store.removal.facts()[:3]] == [last[0], last[1], last[2]]
+    assert [file.newest_ms for file in world.store.removal.describe_oldest_files()[:3]] == [last[0], last[1], last[2]]
 
 
 @pytest.mark.parametrize("body_bytes", [1, 9_000], ids=["small", "nearly-a-file"])

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gantry_broker.store.retention_clock import (
+    CLAIM_MS_MIN,
     NOTE_INTERVAL_MS,
     NOTES_MAX,
-    SETTLE_MS,
     TOLERANCE_MS,
     ClockReading,
     RetentionClock,
@@ -103,7 +103,9 @@ class History:
         """Return (counted age, true age) of many files."""
         own_ms = self.own.observe(self.reading(self.clocks), log_begin=0, log_end=self.wrote)
         ends = self.ends[:: max(1, len(self.ends) // 50)]
-        return [(own_ms - self.own.stored_by(end, self.newest_ms), self.true_ms - self._true(end)) for end in ends]
+        return [
+            (own_ms - self.own.latest_store_time(end, self.newest_ms), self.true_ms - self._true(end)) for end in ends
+        ]
 
     def is_noted(self, true_age_ms: int) -> bool:
         """Return whether a message of that age was stored at least two minutes before a crash."""
@@ -137,7 +139,7 @@ def play_history(history: History, dice: random.Random, *, is_rebooting: bool) -
                 history.keep()
                 history.restart(dice.choice((60_000, HOUR_MS, 2 * DAY_MS)), is_reboot=True)
                 boots += 1
-                history.run(SETTLE_MS + 60_000)
+                history.run(CLAIM_MS_MIN + 60_000)
             case _:
                 history.run(60_000)
     return boots
@@ -216,9 +218,9 @@ def test_clock_that_is_corrected_after_a_boot_has_no_effect() -> None:
     history.keep()
     history.clocks.jump_wall(50 * DAY_MS)
     history.restart(2 * HOUR_MS, is_reboot=True)
-    history.run(SETTLE_MS - 120_000)
+    history.run(CLAIM_MS_MIN - 120_000)
     history.clocks.jump_wall(-50 * DAY_MS)
-    history.run(SETTLE_MS + 60_000)
+    history.run(CLAIM_MS_MIN + 60_000)
 
     assert not history.own.is_doubtful
     for counted_ms, true_ms in history.ages():
@@ -232,13 +234,13 @@ def test_doubt_survives_a_restart() -> None:
     history.run(HOUR_MS)
     history.keep()
     history.restart(5 * HOUR_MS, is_reboot=True)
-    history.run(SETTLE_MS // 2)
+    history.run(CLAIM_MS_MIN // 2)
     assert history.own.is_doubtful
     history.keep()
     history.restart(120_000)
 
     assert history.own.is_doubtful
-    history.run(SETTLE_MS + 60_000)
+    history.run(CLAIM_MS_MIN + 60_000)
     for counted_ms, true_ms in history.ages():
         assert counted_ms <= true_ms + 2 * TOLERANCE_MS
         assert counted_ms >= true_ms - 4 * TOLERANCE_MS or not history.is_noted(true_ms)
@@ -263,8 +265,8 @@ def test_files_from_before_the_first_note_count_by_their_store_times() -> None:
     clocks, own = started(newest_ms=NOW_MS)
     own.observe(honest(clocks), log_begin=0, log_end=9_000)
 
-    assert own.stored_by(5_000, NOW_MS - DAY_MS) == NOW_MS - DAY_MS
-    assert own.stored_by(5_001, NOW_MS - DAY_MS) == NOW_MS
+    assert own.latest_store_time(5_000, NOW_MS - DAY_MS) == NOW_MS - DAY_MS
+    assert own.latest_store_time(5_001, NOW_MS - DAY_MS) == NOW_MS
 
 
 def test_notes_are_bounded() -> None:
@@ -277,7 +279,7 @@ def test_notes_are_bounded() -> None:
     record = own.record(STORE, honest(clocks))
     assert len(record.notes) <= NOTES_MAX
     for number in (0, 100, NOTES_MAX, 3 * NOTES_MAX - 1):
-        assert own.stored_by(6_000 + number, 0) >= NOW_MS + (number + 1) * NOTE_INTERVAL_MS
+        assert own.latest_store_time(6_000 + number, 0) >= NOW_MS + (number + 1) * NOTE_INTERVAL_MS
 
 
 def test_record_with_a_flipped_bit_is_refused() -> None:

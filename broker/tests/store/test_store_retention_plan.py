@@ -13,7 +13,7 @@ from gantry_broker.store.retention import (
     FILES_PER_ROUND_MAX,
     HOUR_MS,
     NOTHING_UNCONSUMED,
-    FileFacts,
+    LogFileFacts,
     Reason,
     RetentionFacts,
     RoomFacts,
@@ -30,17 +30,17 @@ NOW_MS = 1_700_000_000_000
 DELETE_HOUR, OTHER_HOUR = 4, 15
 
 
-def files(*ages_hours: float, removable: int | None = None) -> tuple[FileFacts, ...]:
+def files(*ages_hours: float, removable: int | None = None) -> tuple[LogFileFacts, ...]:
     """Return files of ``SIZE`` bytes from offset 1000 on, with newest messages of these ages in hours."""
     count = len(ages_hours) if removable is None else removable
     return tuple(
-        FileFacts(1000 + n * SIZE, 1000 + (n + 1) * SIZE, NOW_MS - int(age * HOUR_MS), n < count)
+        LogFileFacts(1000 + n * SIZE, 1000 + (n + 1) * SIZE, NOW_MS - int(age * HOUR_MS), n < count)
         for n, age in enumerate(ages_hours)
     )
 
 
 def facts(
-    some: tuple[FileFacts, ...],
+    some: tuple[LogFileFacts, ...],
     *,
     used: int = 50,
     hour: int = OTHER_HOUR,
@@ -115,7 +115,7 @@ def test_unconsumed_messages_are_deleted_only_with_delete_unconsumed() -> None:
     plan = plan_retention(pressed, SETTINGS)
     asked = plan_retention(pressed, replace(SETTINGS, is_unconsumed_deleted=True))
 
-    assert (plan.delete_before, plan.blocked_reason) == (1000, Reason.HELD_UNCONSUMED)
+    assert (plan.delete_before, plan.blocked_reason) == (1000, Reason.BLOCKED_UNCONSUMED)
     assert (asked.delete_before, asked.reason) == (1500, Reason.FORCED_UNCONSUMED)
     assert needs_unconsumed(pressed.room.space, SETTINGS)
     assert not needs_unconsumed(pressed.room.space, replace(SETTINGS, is_unconsumed_deleted=True))
@@ -129,8 +129,8 @@ def test_reason_of_blocked_deletion() -> None:
     enough = plan_retention(facts(files(*[10.0] * 20), used=95), SETTINGS)
     a_round = plan_retention(facts(files(*[10.0] * 10), used=99), SETTINGS)
 
-    assert held.blocked_reason is Reason.HELD_UNCONSUMED
-    assert in_use.blocked_reason is Reason.HELD_CURRENT
+    assert held.blocked_reason is Reason.BLOCKED_UNCONSUMED
+    assert in_use.blocked_reason is Reason.BLOCKED_CURRENT
     assert enough.blocked_reason is None
     assert a_round.blocked_reason is None, "ten were needed and ten are deleted; the next round continues"
 

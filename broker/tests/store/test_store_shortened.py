@@ -144,12 +144,12 @@ def test_retention_continues_while_a_queue_is_shortened(world: StoreWorld, caplo
 def test_age_of_shortened_log_files_is_that_of_the_next_file(world: StoreWorld) -> None:
     """Without a readable time they count as young as the next file, and retention continues."""
     store = world.store
-    before = [file.newest_ms for file in store.removal.facts()]
+    before = [file.newest_ms for file in store.removal.describe_oldest_files()]
     store.removal._newest_ms.clear()
     for file in store.log.files.files[:2]:
         os.truncate(file.path, 10)
 
-    after = [file.newest_ms for file in store.removal.facts()]
+    after = [file.newest_ms for file in store.removal.describe_oldest_files()]
 
     assert after[2:] == before[2:]
     assert before[0] < before[1] <= after[0] == after[1] <= before[2]

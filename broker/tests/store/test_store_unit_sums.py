@@ -134,7 +134,7 @@ def test_pull_compares_a_bounded_number_of_units(world: StoreWorld, monkeypatch:
 
 def test_without_sums_a_flip_hides_a_message(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """If every page is taken as known, the message is not returned."""
-    monkeypatch.setattr(UnitSums, "known", lambda self, offset, end: b"")
+    monkeypatch.setattr(UnitSums, "read_known", lambda self, offset, end: b"")
     monkeypatch.setattr(UnitSums, "known_end", lambda self, offset: 1 << 40)
     damage(world, 1)
 

@@ -153,7 +153,7 @@ def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:
 def feed(world: StoreWorld, *, begin: int = 0, bytes_max: int = 4096) -> bytes:
     """Return what a slave gets from ``begin`` on until nothing more comes."""
     data, log = b"", StoreLog(world.store)
-    while records := log.whole_records(begin + len(data), bytes_max):
+    while records := log.read_verified(begin + len(data), bytes_max):
         data += records
     return data
 
@@ -207,12 +207,12 @@ def test_sums_prove_any_range_of_appended_messages() -> None:
     sums.learn(7, [memoryview(record) for record in records])
 
     assert all(
-        sums.proves(7 + start, end - start, b"".join(records[start:end]))
+        sums.matches(7 + start, end - start, b"".join(records[start:end]))
         for start in range(50)
         for end in range(start, 51)
     )
-    assert not sums.proves(7, 2, b"".join(records[1:3]))
-    assert not sums.proves(6, 1, b"") and not sums.proves(56, 2, b"".join(records[49:]))
+    assert not sums.matches(7, 2, b"".join(records[1:3]))
+    assert not sums.matches(6, 1, b"") and not sums.matches(56, 2, b"".join(records[49:]))
 
 
 def test_sums_are_bounded_by_their_budget() -> None:
@@ -224,11 +224,11 @@ def test_sums_are_bounded_by_their_budget() -> None:
         one.learn(number, [record])
     two.learn(0, [record])
 
-    assert len(one.values) <= 2 * CHUNK and one.end == 5 * CHUNK and one.proves(5 * CHUNK - 9, 9, bytes(record) * 9)
-    assert two.limit == 0 and not two.proves(0, 1, bytes(record))
+    assert len(one.values) <= 2 * CHUNK and one.end == 5 * CHUNK and one.matches(5 * CHUNK - 9, 9, bytes(record) * 9)
+    assert two.limit == 0 and not two.matches(0, 1, bytes(record))
     one.release()
     two.learn(1, [record])
-    assert two.proves(1, 1, bytes(record))
+    assert two.matches(1, 1, bytes(record))
 
 
 def test_changed_byte_behind_the_head_of_a_blank_record_is_no_other_history(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_changed_byte_behind_the_head_of_a_blank_record_is_no_other_history(tmp_
     world.open()
     world.append([world.draft(body=bytes(7_000)) for _ in range(3)])
     file_bytes = world.settings.mapped_file_size_commit_log
-    before = world.store.guard.records_through(0, file_bytes)
+    before = world.store.guard.read_verified_through(0, file_bytes)
     world.overwrite("commitlog/00000000000000000000", file_bytes - 100, b"\x04")
 
     assert len(before) == file_bytes
-    assert world.store.guard.records_through(0, file_bytes) == before
+    assert world.store.guard.read_verified_through(0, file_bytes) == before

@@ -80,7 +80,7 @@ def wait_for_epoch(group: Group, beyond: int, shard: int = 0) -> float:
 
     def is_new() -> bool:
         record = group.record(shard)
-        is_settled = bool(record["reigns"]) and record["reigns"][-1]["epoch"] == record["epoch"]
+        is_settled = bool(record["terms"]) and record["terms"][-1]["epoch"] == record["epoch"]
         return record["epoch"] > beyond and is_settled and group.masters()[shard] not in ("-", "")
 
     wait_until(f"an epoch beyond {beyond}", is_new, NOTICED_SECONDS_MAX)

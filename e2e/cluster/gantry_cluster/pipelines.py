@@ -126,5 +126,5 @@ class Pipeline:
 
     def verify(self) -> str:
         """Run `gantry pipeline verify` in the reader's pod. Raises ``CommandFailed``."""
-        words = ("python", "-m", "gantry_pipelines", "verify", "--set", f"here.destination={MOUNTED}")
+        words = ("python", "-m", "gantry_pipelines", "verify", "--set", f"runtime.destination={MOUNTED}")
         return self.namespace.cluster.kubectl("exec", READER, f"--namespace={self.namespace.name}", "--", *words)

@@ -33,7 +33,7 @@ class TermObserver:
         self._group = group
         self._shard = shard
         self._before = group.record(shard)["epoch"]
-        self._reigns: dict[int, dict[str, Any]] = {}
+        self._terms: dict[int, dict[str, Any]] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gantry-announcements")
 
@@ -54,16 +54,16 @@ class TermObserver:
     def _poll(self) -> None:
         """Read the Lease. Errors are ignored, because a test may stop the API server or delete the Lease."""
         try:
-            reigns = self._group.record(self._shard)["reigns"]
+            terms = self._group.record(self._shard)["terms"]
         except (OSError, http.client.HTTPException, ApiRefused, KeyError):
             return
-        self._reigns |= {term["epoch"]: term for term in reigns if term["epoch"] > self._before}
+        self._terms |= {term["epoch"]: term for term in terms if term["epoch"] > self._before}
 
     @property
     def elected(self) -> list[dict[str, Any]]:
         """The terms that began with an election; a master that continues in a new epoch loses nothing."""
         self._poll()
-        return [term for _, term in sorted(self._reigns.items()) if not term["continues"]]
+        return [term for _, term in sorted(self._terms.items()) if not term["continues"]]
 
     @property
     def loss(self) -> int | None:

@@ -98,14 +98,14 @@ class GantryMaster:
             body = b"%8d" % self.sent + bytes(body_bytes)
             queue = self.store.queues.get_or_create("interop_ha", self.sent % 2)
             self.store.append([Draft(queue, body, properties, 0, 0, 0, HOST, 0, 0, 0, 0, (keys,))])
-            self.server.appended()
+            self.server.feed_streams()
             if self.sent % 20 == 0:
                 await asyncio.sleep(0)
 
     @property
     def has_all(self) -> bool:
         """Return whether the slave has acknowledged everything."""
-        return self.slaves.acked() == self.store.log.wrote
+        return self.slaves.acked_offset() == self.store.log.wrote
 
 
 @asynccontextmanager

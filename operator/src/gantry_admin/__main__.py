@@ -61,7 +61,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey for requests")
     _broker_tls_options(made.add_argument_group("TLS with the broker"))
     made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="address of the main port")
-    made.add_argument("--wanted", type=Path, metavar="FILE", help="topics and groups to create on a master, as JSON")
+    made.add_argument(
+        "--topics-file", type=Path, metavar="FILE", help="topics and groups to create on a master, as JSON"
+    )
+    made.add_argument("--wanted", dest="topics_file", type=Path, help=argparse.SUPPRESS)  # by pods of earlier operators
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     made.add_argument("--ignore-unknown", action="store_true", help="ignore options of newer versions, with a warning")
@@ -134,7 +137,7 @@ def _log_options(group: argparse._ArgumentGroup) -> None:
 def _group_options(group: argparse._ArgumentGroup) -> None:
     defaults = HealthSettings()
     for name, default, text in (
-        ("--stale-after", defaults.stale_ms, "time without a publication until the broker counts as standing still"),
+        ("--stale-after", defaults.stale_ms, "time without a publication until the broker counts as stalled"),
         ("--down-after", defaults.down_after_ms, "time of failing checks until a broker is not ready"),
         ("--up-after", defaults.up_after_ms, "time of passing checks until a broker is ready"),
     ):
@@ -210,7 +213,7 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
                 verify=options.peer_verify,
             ),
             lease=_lease_of(options),
-            wanted=options.wanted,
+            topics_file=options.topics_file,
             openapi=options.openapi,
         )
     )  # fmt: skip

@@ -68,7 +68,7 @@ class WrittenHistory:
         index = bisect_right(self._wrote, offset) - 1
         return self._moments[index] if index >= 0 else None
 
-    def still_ms(self, now_ns: int) -> int | None:
+    def idle_ms(self, now_ns: int) -> int | None:
         """Return for how long nothing was written, in ms; None before the first write was observed."""
         return None if self._grew_at is None else max(now_ns - self._grew_at, 0) // 1_000_000
 

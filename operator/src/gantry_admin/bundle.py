@@ -18,13 +18,12 @@ import io
 import json
 import logging
 import tarfile
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, final
 
-from gantry_access.redaction import REDACTED, is_secret_name, read_redacted_tail, redact
+from gantry_access.redaction import REDACTED, add_bundle_entry, is_secret_name, read_redacted_tail, redact
 from gantry_store_files import PlainDisk, list_queue_locations, segments_of
 
 TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
@@ -47,16 +46,16 @@ def make_bundle(root: Path, page: Path, log_file: Path | None, documents: Mappin
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, document in documents.items():
-            _add(archive, name, json.dumps(document, indent=1, default=str).encode())
+            add_bundle_entry(archive, name, json.dumps(document, indent=1, default=str).encode())
         for name, path, bytes_max in _files(root, page):
             data = _read(path, bytes_max, name, left_out)
             if data is not None:
-                _add(archive, name, data)
-        _add(archive, "files.json", json.dumps(_listing(root), indent=1).encode())
+                add_bundle_entry(archive, name, data)
+        add_bundle_entry(archive, "files.json", json.dumps(_listing(root), indent=1).encode())
         if log_file is not None:
-            _add(archive, "logs/broker.log", _tail(log_file, left_out).encode())
-        _add(archive, "logs/sidecar.log", redact(own_log).encode())
-        _add(archive, "left-out.json", json.dumps(left_out, indent=1).encode())
+            add_bundle_entry(archive, "logs/broker.log", _tail(log_file, left_out).encode())
+        add_bundle_entry(archive, "logs/sidecar.log", redact(own_log).encode())
+        add_bundle_entry(archive, "left-out.json", json.dumps(left_out, indent=1).encode())
     return buffer.getvalue()
 
 
@@ -100,12 +99,6 @@ def _listing(root: Path) -> dict[str, list[list[int]]]:
             break
         found[place.directory.removeprefix(f"{root}/")] = [[one.base_offset, one.size] for one in segments]
     return found
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    facts = tarfile.TarInfo(f"gantry-bundle/{name}")
-    facts.size, facts.mtime, facts.mode = len(data), int(time.time()), 0o600
-    archive.addfile(facts, io.BytesIO(data))
 
 
 @final

@@ -66,7 +66,7 @@ def role_document(state: BrokerState) -> RoleDocument:
             "electable": list(state.electable),
             "acks_needed": state.acks_needed or 0,
             "master": state.master or None,
-            "trouble": state.trouble or None,
+            "problem": state.problem or None,
             "missing": _range_documents(state.missing),
             "accepted": _range_documents(state.accepted),
         }

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+
+from gantry_status.former_names import LOOP_STATES
 
 Offset = Annotated[int, Field(ge=0, description="In the whole log, in bytes.")]
 
@@ -29,10 +31,14 @@ class ProblemDocument(BaseModel):
 class LoopStateDocument(Document):
     """Whether the broker's event loop runs, as its status page shows it."""
 
-    state: Literal["absent", "moving", "standing still", "gone", "ended"]
+    state: Annotated[
+        Literal["absent", "running", "stalled", "crashed", "ended"],
+        BeforeValidator(lambda state: LOOP_STATES.get(state, state) if isinstance(state, str) else state),
+    ]
+    """A sidecar of an earlier version has other names for some states."""
     reason: str
     since_ms: int | None = Field(description="Age of its last publication on the boot-time clock, which grows while it "
-                                 "stands still; it publishes every 100 ms.")  # fmt: skip
+                                 "is stalled; it publishes every 100 ms.")  # fmt: skip
     last_heartbeat_wall_ms: int | None = Field(description="When that was, in ms since 1970.")
 
 
@@ -123,7 +129,8 @@ class RoleDocument(Document):
     acked: int | None
     dispatched: int | None
     master: str | None
-    trouble: str | None
+    problem: str | None = Field(validation_alias=AliasChoices("problem", "trouble"))
+    """A sidecar of an earlier version names it `trouble`."""
     is_draining: bool
     may_acknowledge: bool
     missing: list[RangeDocument] = Field(
@@ -212,7 +219,7 @@ class StatusDocument(Document):
     buffer: BufferDocument | None
     disk: DiskDocument | None
     is_refusing_sends: bool | None
-    parked_sends: int | None
+    held_sends: int | None = Field(validation_alias=AliasChoices("held_sends", "parked_sends"))
     connections: int | None
     queues: int | None
     recovery_done_bytes: int | None

@@ -73,7 +73,7 @@ class LedgerDocument(Document):
     acks_needed: int
     in_sync: list[int] = Field(description="Slaves within `--max-lag`, by number.")
     is_draining: bool
-    bound: str | None = Field(description="The step that the bytes at risk wait for: buffer, disk or slave.")
+    bottleneck: str | None = Field(description="The step that the bytes at risk wait for: buffer, disk or slave.")
     flush_mode: Literal["sync", "async"] = Field(description="Whether sends wait for the disk; `async` if unknown.")
     risks: list[RiskDocument]
 
@@ -132,7 +132,7 @@ def _shard(
     # The last report of a broker whose process is gone does not make it a master.
     masters = [
         (member, status) for member, status in found
-        if status.role == "master" and member.is_reachable and status.loop_state.state in ("moving", "standing still")
+        if status.role == "master" and member.is_reachable and status.loop_state.state in ("running", "stalled")
     ]  # fmt: skip
     current = [(member, status) for member, status in masters if status.epoch == newest]
     leader = current[0][1] if len(current) == 1 else None
@@ -207,7 +207,7 @@ def ledger_document(ledger: Ledger, flush_mode: str | None) -> LedgerDocument:
         acks_needed=ledger.acks_needed,
         in_sync=list(ledger.in_sync),
         is_draining=ledger.is_draining,
-        bound=ledger.bound or None,
+        bottleneck=ledger.bottleneck or None,
         flush_mode="async" if flush_mode is None else flush_mode,  # type: ignore[arg-type]
         risks=[_risk_document(fault, ledger) for fault in Fault],
     )

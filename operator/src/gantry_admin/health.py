@@ -20,7 +20,7 @@ from gantry_admin.watch import PageObservation
 from gantry_status import Phase, Reading
 from gantry_status.orders import HaRole, HaStatus
 
-STILL_MS_MAX: Final = 10_000
+IDLE_MS_MAX: Final = 10_000
 """A slave that lags behind and has written nothing for longer than this makes no progress."""
 
 
@@ -29,10 +29,10 @@ class LoopState(StrEnum):
 
     ABSENT = "absent"
     """There is no status page, or none that can be read."""
-    MOVING = "moving"
-    STANDING_STILL = "standing still"
+    RUNNING = "running"
+    STALLED = "stalled"
     """The process exists and its event loop does not run: SIGSTOP, a blocking call, starvation."""
-    GONE = "gone"
+    CRASHED = "crashed"
     """The process does not exist any more, and published no final phase: it was killed or crashed."""
     ENDED = "ended"
     """The process published a final phase, stopped or failed."""
@@ -57,9 +57,9 @@ def loop_state_of(observation: PageObservation, now_ns: int, settings: HealthSet
     if reading.status.phase.is_final:
         return LoopState.ENDED
     if reading.is_writer_alive is False:
-        return LoopState.GONE
+        return LoopState.CRASHED
     age_ms = observation.age_ms(now_ns)
-    return LoopState.STANDING_STILL if age_ms is None or age_ms > settings.stale_ms else LoopState.MOVING
+    return LoopState.STALLED if age_ms is None or age_ms > settings.stale_ms else LoopState.RUNNING
 
 
 def describe_loop_state(observation: PageObservation, now_ns: int, settings: HealthSettings) -> str:
@@ -69,16 +69,16 @@ def describe_loop_state(observation: PageObservation, now_ns: int, settings: Hea
     match loop_state:
         case LoopState.ABSENT:
             return f"no readable status page: {observation.fault}"
-        case LoopState.STANDING_STILL:
-            return f"the broker's event loop stands still {since}"
-        case LoopState.GONE:
-            return f"the broker's process is gone, without a heartbeat {since}"
+        case LoopState.STALLED:
+            return f"the broker's event loop is stalled {since}"
+        case LoopState.CRASHED:
+            return f"the broker's process has crashed or was killed, without a heartbeat {since}"
         case LoopState.ENDED:
             assert observation.reading is not None, "a final phase is on a page"
             status = observation.reading.status
             error = f": {status.last_error}" if status.phase is Phase.FAILED and status.last_error else ""
             return f"the broker has {status.phase.name.lower()}{error}"
-        case LoopState.MOVING:
+        case LoopState.RUNNING:
             return "the broker's event loop runs"
 
 
@@ -93,7 +93,7 @@ def started(observation: PageObservation, now_ns: int, settings: HealthSettings)
         return Verdict(is_good=False, reason=text)
     if status.phase in (Phase.STARTING, Phase.RECOVERING, Phase.UNKNOWN):
         return Verdict(is_good=False, reason=status.phase.name.lower())
-    if loop_state_of(observation, now_ns, settings) in (LoopState.GONE, LoopState.ENDED):
+    if loop_state_of(observation, now_ns, settings) in (LoopState.CRASHED, LoopState.ENDED):
         return Verdict(is_good=False, reason=describe_loop_state(observation, now_ns, settings))
     return Verdict(is_good=True, reason=status.phase.name.lower())
 
@@ -105,7 +105,7 @@ class Following:
 
     lag_bytes: int | None = None
     """How far it is behind its master; None if no peer is its master."""
-    still_ms: int | None = None
+    idle_ms: int | None = None
     """The time since its last write, in ms; None if no write was observed."""
 
 
@@ -114,10 +114,10 @@ def ready(
 ) -> Verdict:
     """Return whether clients should use this broker now; ``state`` is its role report, or None if it is too old."""
     loop_state = loop_state_of(observation, now_ns, settings)
-    if loop_state is not LoopState.MOVING:
-        is_final = loop_state in (LoopState.ABSENT, LoopState.GONE, LoopState.ENDED)
+    if loop_state is not LoopState.RUNNING:
+        is_final = loop_state in (LoopState.ABSENT, LoopState.CRASHED, LoopState.ENDED)
         return Verdict(is_good=False, reason=describe_loop_state(observation, now_ns, settings), is_final=is_final)
-    assert observation.reading is not None, "what moves has a page"
+    assert observation.reading is not None, "a broker whose loop runs has a page"
     if observation.reading.status.phase is not Phase.SERVING:
         return Verdict(is_good=False, reason=_phase_words(observation.reading), is_final=True)
     if state is None:
@@ -128,10 +128,10 @@ def ready(
 def _in_role(state: HaStatus, following: Following, settings: HealthSettings) -> Verdict:
     match state.role:
         case HaRole.UNASSIGNED:
-            return Verdict(is_good=False, reason=f"the broker has no role{_because(state.trouble)}")
+            return Verdict(is_good=False, reason=f"the broker has no role{_because(state.problem)}")
         case HaRole.COMPARING:
             what = "log data is missing" if state.missing else "the broker compares its log with its slaves"
-            return Verdict(is_good=False, reason=f"{what}{_because(state.trouble)}")
+            return Verdict(is_good=False, reason=f"{what}{_because(state.problem)}")
         case HaRole.MASTER:
             return _master(state)
         case HaRole.SLAVE:
@@ -145,19 +145,19 @@ def _master(state: HaStatus) -> Verdict:
     if state.is_draining:
         return Verdict(is_good=False, reason="the master drains: sends are refused until the next promotion")
     if not state.may_acknowledge:
-        return Verdict(is_good=False, reason=f"the master may not acknowledge sends{_because(state.trouble)}")
+        return Verdict(is_good=False, reason=f"the master may not acknowledge sends{_because(state.problem)}")
     return Verdict(is_good=True, reason=f"master of epoch {state.epoch}")
 
 
 def _slave(state: HaStatus, following: Following, settings: HealthSettings) -> Verdict:
-    lag_bytes, still_ms = following.lag_bytes, following.still_ms
-    if state.trouble:
-        return Verdict(is_good=False, reason=f"the slave reports an error: {state.trouble}")
+    lag_bytes, idle_ms = following.lag_bytes, following.idle_ms
+    if state.problem:
+        return Verdict(is_good=False, reason=f"the slave reports an error: {state.problem}")
     if lag_bytes is not None and lag_bytes > settings.lag_bytes_max:
         text = f"the slave is {lag_bytes} bytes behind its master; {settings.lag_bytes_max} are allowed"
         return Verdict(is_good=False, reason=text)
-    if lag_bytes and still_ms is not None and still_ms > STILL_MS_MAX:
-        text = f"the slave is {lag_bytes} bytes behind its master, and has written nothing for {still_ms} ms"
+    if lag_bytes and idle_ms is not None and idle_ms > IDLE_MS_MAX:
+        text = f"the slave is {lag_bytes} bytes behind its master, and has written nothing for {idle_ms} ms"
         return Verdict(is_good=False, reason=text)
     behind = "lag unknown: no peer is its master" if lag_bytes is None else f"{lag_bytes} bytes behind"
     return Verdict(is_good=True, reason=f"slave in epoch {state.epoch}, {behind}")
@@ -167,8 +167,8 @@ def _phase_words(reading: Reading) -> str:
     return f"the broker is {reading.status.phase.name.lower()}"
 
 
-def _because(trouble: str) -> str:
-    return f": {trouble}" if trouble else ""
+def _because(problem: str) -> str:
+    return f": {problem}" if problem else ""
 
 
 @final

@@ -21,7 +21,7 @@ from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
 from gantry_client import Admin
 from gantry_client.dead_letters import READER_PREFIX
-from gantry_client.documents import ConsumerOffsetTable, GroupTable
+from gantry_client.documents import ConsumerOffsetTable, GroupTable, count_lag
 from gantry_store_files import PlainDisk, StoreDisk, read_identity, read_small
 from gantry_store_files.table_copies import TableCopy, edition_store, parse_table, reason_for_backup
 from gantry_wire.commands.admin import TopicConfig, TopicConfigTable
@@ -75,8 +75,7 @@ class Inventory:
         for (topic, queue_id), consumed in sorted(self.consumed.get(group, {}).items()):
             ends = self.queues.get(topic, {}).get(queue_id)
             if ends is not None:
-                # Messages that expired before they were consumed do not count as lag.
-                yield QueueLag(topic, queue_id, consumed, ends.end, max(ends.end - max(consumed, ends.begin), 0))
+                yield QueueLag(topic, queue_id, consumed, ends.end, count_lag(ends.begin, ends.end, consumed))
 
 
 def make_inventory(

@@ -1,7 +1,7 @@
 """The control socket: the broker's report about its role, polled in the background, and the orders that are passed on.
 
 The role is polled here once a second for all readers, with a short deadline. An order is passed on only if the broker's
-event loop seems to run; a broker that stands still is not waited for.
+event loop seems to run; a broker that is stalled is not waited for.
 """
 
 from __future__ import annotations

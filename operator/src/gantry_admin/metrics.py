@@ -85,7 +85,9 @@ class BrokerCollector(Collector):
     def _health(self) -> Iterator[Metric]:
         loop_state, verdict = self._sidecar.broker.loop_state(), self._sidecar.verdict
         since = None if loop_state.since_ms is None else loop_state.since_ms / 1000
-        yield gauge("gantry_broker_moving", "Whether the event loop of the broker runs.", loop_state.state == "moving")
+        yield gauge(
+            "gantry_broker_loop_running", "Whether the event loop of the broker runs.", loop_state.state == "running"
+        )
         yield gauge("gantry_broker_ready", "Whether the broker is ready for clients, with hysteresis.", verdict.is_good)
         yield gauge("gantry_broker_heartbeat_age_seconds", "Seconds since the broker last published its state.", since)
 
@@ -178,7 +180,7 @@ def resource_metrics(status: Status) -> Iterator[Metric]:
                     ("accepted", status.log_accepted_loss_bytes or 0)))  # fmt: skip
     yield gauge("gantry_sends_refused", "Whether sends are refused now.", status.is_refusing_sends)
     yield refusals(status.refused_requests)
-    yield gauge("gantry_parked_sends", "Sends that wait for the disk or a slave.", status.parked_sends)
+    yield gauge("gantry_held_sends", "Sends that wait for the disk or a slave.", status.held_sends)
     yield gauge("gantry_connections", "Connected clients.", status.connections)
     yield gauge("gantry_queues", "Queues that have messages.", status.queues)
     yield gauge("gantry_consume_queues_rebuilding", "Consume queues that are being rebuilt from the log.",

@@ -50,12 +50,12 @@ class ObservedBroker:
     def check_moving(self, consequence: str) -> None:
         """Raise ``Problem`` 503, whose text begins with ``consequence``, unless the broker's event loop runs."""
         loop_state = self.loop_state()
-        if loop_state.state != "moving":
+        if loop_state.state != "running":
             raise Problem(503, f"{consequence}: {loop_state.reason}")
 
     def fresh_state(self) -> HaStatus | None:
         """Return the broker's recent report about its role; None if it is too old, or the event loop does not run."""
-        return self.link.role_report.fresh_status(self.watch.now_ns()) if self.loop_state().state == "moving" else None
+        return self.link.role_report.fresh_status(self.watch.now_ns()) if self.loop_state().state == "running" else None
 
     def acked(self) -> int | None:
         """Return the offset up to which enough slaves have the log; None if unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from gantry_admin.documents import Document
 from gantry_status.orders import JSON_INTEGER_MAX
@@ -69,7 +69,8 @@ class DrainBody(OrderBody):
 
     timeout_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 30_000
     withdraw: Annotated[bool, Field(strict=True)] = False
-    goes_on: Annotated[bool, Field(strict=True)] = False
+    clients_only: Annotated[bool, Field(strict=True, validation_alias=AliasChoices("clients_only", "goes_on"))] = False
+    """An operator of an earlier version names it `goes_on`."""
 
 
 class PromisedDocument(Document):

@@ -25,7 +25,7 @@ from gantry_remoting.settings import ClientTlsSettings
 from gantry_spec.observed import Report
 from gantry_spec.role_recovery import reports_by_number
 from gantry_status.broker_state import view_of
-from gantry_status.orders import HaStatus
+from gantry_status.orders import HaStatus, status_of
 
 ASK_INTERVAL_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 2.0
@@ -149,8 +149,8 @@ class PeerRoles:
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 status, body = await self._peers.ask(url, ROLE_PATH, ANSWER_BYTES_MAX)
-            return msgspec.json.decode(body, type=HaStatus) if status == 200 else None
-        except (OSError, ValueError):
+            return status_of(msgspec.json.decode(body)) if status == 200 else None
+        except (OSError, ValueError, RecursionError):
             return None
 
 

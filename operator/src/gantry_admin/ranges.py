@@ -8,7 +8,7 @@ So the positions of HTTP's ``Range`` are the log's own offsets. A request has on
 reaches beyond the end, or is longer than one answer may be, is answered with its beginning, and ``Content-Range`` has
 its limits. The entity tag contains store and epoch: as long as it is the same, a readable byte does not change.
 
-The end of the readable part comes from the broker's last publication. It remains valid while the broker stands still
+The end of the readable part comes from the broker's last publication. It remains valid while the broker is stalled
 or is gone: confirmed and committed data is in the files, and no restart removes it. During recovery it is unknown.
 """
 

@@ -77,7 +77,7 @@ class Rates:
 
     async def _poll(self) -> None:
         loop_state = self._broker.loop_state()
-        if loop_state.state != "moving":
+        if loop_state.state != "running":
             self._fault = loop_state.reason[:300]
             return
         try:

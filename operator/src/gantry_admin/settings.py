@@ -164,7 +164,7 @@ class HealthSettings:
     """The conditions and the delays of readiness."""
 
     stale_ms: int = 2_000
-    """--stale-after: the broker stands still if it publishes nothing for longer; it publishes every 100 ms."""
+    """--stale-after: the broker is stalled if it publishes nothing for longer; it publishes every 100 ms."""
 
     down_after_ms: int = 3_000
     """--down-after: how long a ready broker must fail the checks before it is not ready; a second of load is normal."""
@@ -249,9 +249,9 @@ class SidecarSettings:
     lease: LeaseSettings | None = None
     """The shard's Lease; by default none is renewed."""
 
-    wanted: Path | None = None
-    """--wanted: topics and consumer groups that the broker is to have while it is the master, as JSON; by default none
-    are created. The file may change."""
+    topics_file: Path | None = None
+    """--topics-file: topics and consumer groups that the broker is to have while it is the master, as JSON; by default
+    none are created. The file may change."""
 
     openapi: bool = False
     """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, because production needs neither."""

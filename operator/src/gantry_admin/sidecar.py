@@ -40,7 +40,7 @@ from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
-from gantry_admin.wanted_file import WantedFileReconciler
+from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_admin.watch import PageObservation
 from gantry_remoting.http_admission import HttpAdmission
 from gantry_status.clocks import Now, now
@@ -113,8 +113,8 @@ class Sidecar:
             self._start_task(self.lease.run(), "lease")
         if self.role_recovery is not None:
             self._start_task(self.role_recovery.run(), "role recovery")
-        if self.settings.wanted is not None:
-            reconciler = WantedFileReconciler(self.settings.wanted, self.broker.fresh_state, self.client.connected)
+        if self.settings.topics_file is not None:
+            reconciler = TopicsFileReconciler(self.settings.topics_file, self.broker.fresh_state, self.client.connected)
             self._start_task(reconciler.run(), "reconcile topics")
 
     async def close(self) -> None:
@@ -221,7 +221,7 @@ class Sidecar:
         watch = self.broker.watch
         now_ns = watch.now_ns()
         state = self.broker.link.role_report.fresh_status(now_ns)
-        following = Following(lag_bytes=self.lag_bytes(), still_ms=watch.history.still_ms(now_ns))
+        following = Following(lag_bytes=self.lag_bytes(), idle_ms=watch.history.idle_ms(now_ns))
         self._verdict = ready(observation, state, following, now_ns, self.settings.health)
         self._health.feed(self._verdict, now_ns)
 

@@ -5,7 +5,7 @@ status page. Files may be rolled and deleted meanwhile: all files of a range are
 and if one is deleted before that, the range is gone. ``gantry_store_files`` reads files and units; this module maps its
 results to error answers.
 
-Single messages are read by queue and offset, or by their offset in the log, also while the broker stands still or is
+Single messages are read by queue and offset, or by their offset in the log, also while the broker is stalled or is
 gone. A record is shown only if its own head contains the requested offset, so a forged record inside of a body is never
 taken for a message.
 """

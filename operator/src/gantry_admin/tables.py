@@ -90,7 +90,7 @@ class Tables:
         loop_state = self._broker.loop_state()
         if self._from_broker is not None and self._from_broker.age_s <= fresh_s:
             return self._from_broker
-        if loop_state.state == "moving":
+        if loop_state.state == "running":
             self._broker_task = await _run_within(self._broker_task, self._query_broker, BROKER_WAIT_S)
             if self._from_broker is not None and self._from_broker.age_s <= max(fresh_s, OLD_S):
                 return self._from_broker
@@ -111,7 +111,7 @@ class Tables:
         known = [shown for shown in (self._from_disk, self._from_broker) if shown is not None]
         newest = max(known, key=lambda shown: shown.at_s) if known else None
         if newest is None or newest.age_s > old_s:
-            if self._broker.loop_state().state == "moving":
+            if self._broker.loop_state().state == "running":
                 self._broker_task = _ensure_running(self._broker_task, self._query_broker)
             else:
                 self._disk_task = _ensure_running(self._disk_task, self._read_disk)
@@ -123,7 +123,7 @@ class Tables:
         boot = None if reading is None else reading.origin.boot_id
         if boot != self._flush_mode_of:
             self._flush_mode = None
-            if self._broker.loop_state().state == "moving":
+            if self._broker.loop_state().state == "running":
                 self._settings_task = _ensure_running(self._settings_task, self._query_flush_mode)
         return self._flush_mode
 

@@ -25,6 +25,7 @@ from gantry_client import (
     SendFailed,
     Unavailable,
 )
+from gantry_wire.codes import ResponseCode
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -94,15 +95,15 @@ def error_for_client(error: ClientError, name_server: str) -> CliError:
             return CliError(f"no broker is registered at {name_server}", remedy)
         case Unavailable():
             return CliError(f"{error}", "check `gantry status` and the broker's log")
-        case BrokerRefused(code=17):
+        case BrokerRefused(code=ResponseCode.TOPIC_NOT_EXIST):
             return NotFoundError(f"{error}", "create the topic: gantry topic create NAME")
-        case BrokerRefused(code=26):
+        case BrokerRefused(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
             return NotFoundError(
                 f"{error}", "the group does not exist, and the broker does not create groups automatically"
             )
-        case BrokerRefused(code=16):
+        case BrokerRefused(code=ResponseCode.NO_PERMISSION):
             return CliError(f"{error}", "use an account with this permission: gantry --credentials FILE ...")
-        case BrokerRefused(code=1) if "consumer to filter" in str(error):
+        case BrokerRefused(code=ResponseCode.SYSTEM_ERROR) if "consumer to filter" in str(error):
             return CliError(f"{error}", "set enablePropertyFilter=true in its broker.conf (docs/filters.md)")
         case BrokerRefused() | BadReply():
             return CliError(f"{error}", "check the broker's log")

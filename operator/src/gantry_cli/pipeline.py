@@ -22,8 +22,8 @@ REMEDY: Final = "pip install 'gantry-mq[spark]', and install Java 17 or 21"
 
 
 @passthrough_command(
-    ("gantry pipeline archive --set here.destination=archive --once", "archive all local topics as Parquet, once"),
-    ("gantry pipeline verify --set here.destination=archive", "verify that nothing is missing"),
+    ("gantry pipeline archive --set runtime.destination=archive --once", "archive all local topics as Parquet, once"),
+    ("gantry pipeline verify --set runtime.destination=archive", "verify that nothing is missing"),
     ("gantry pipeline audit --conf audit.yaml", "compare slaves with their master; exits with 1 if they differ"),
     ("gantry pipeline archive --conf orders.yaml --check", "only validate the manifest"),
     ("gantry pipeline --help", "show all jobs and options"),

@@ -7,8 +7,9 @@ zero, or None where zero would be wrong.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gantry_cli.text import bytes_text, count_text, duration_text, rate_text
+from gantry_cli.text import count_text, duration_text, rate_text
 from gantry_status import LogRange
+from gantry_status.text import bytes_text
 from gantry_wire.runtime_table import log_range
 
 

@@ -1,4 +1,4 @@
-"""Formatting of sizes, counts, rates, durations and times for people, and parsing of start positions."""
+"""Formatting of counts, rates, durations and times for people, and parsing of start positions."""
 
 import datetime
 import re
@@ -7,18 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gantry_status import LogRange
-
-_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def bytes_text(count: int) -> str:
-    """Return a size with a binary unit: `1536` -> `1.5 KiB`."""
-    size, unit = float(count), _BYTE_UNITS[0]
-    for unit in _BYTE_UNITS:
-        if abs(size) < 1024 or unit == _BYTE_UNITS[-1]:
-            break
-        size /= 1024
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+from gantry_status.text import bytes_text
 
 
 def count_text(count: int) -> str:

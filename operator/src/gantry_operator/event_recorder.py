@@ -28,7 +28,7 @@ REASONS: Final[dict[type[act.Action], str]] = {
     act.Resume: "SendsResumed",
     act.Fence: "BrokerFenced",
     act.Restart: "BrokerRestarted",
-    act.Hibernate: "ShardAsleep",
+    act.Hibernate: "ShardHibernated",
     act.Remove: "BrokerRemoved",
     act.ReplaceDisk: "DiskReplaced",
     act.ClearRequest: "OrderDone",

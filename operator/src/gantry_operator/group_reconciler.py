@@ -158,7 +158,7 @@ class GroupReconciler:
         await self._applier.grow_claims(int(group.spec.storage.size))
         kept = {shard.number for shard in facts.shards}
         if not requests.is_hibernated:
-            await self._applier.clear_asleep_annotations()
+            await self._applier.clear_hibernation_annotations()
         await self._pruner.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
         self._pruner.skip_for_new_group(self._rendered[2], document)
         await self._pruner.prune(self._rendered[2], group.metadata.uid)
@@ -261,8 +261,8 @@ def huge_pages(spec: Spec, cache: Cache) -> Condition:
     """Return the condition whether at least one Node has enough huge pages for a broker."""
     shortage = hugepages_shortage(spec, node_facts(cache))
     if shortage is None:
-        return Condition(type="HugePagesReady", is_so=True, reason="EnoughOrNotAsked")
-    return Condition(type="HugePagesReady", is_so=False, reason="TooFew", message=shortage)
+        return Condition(type="HugePagesReady", is_true=True, reason="EnoughOrNotRequested")
+    return Condition(type="HugePagesReady", is_true=False, reason="TooFew", message=shortage)
 
 
 def _node(node: Object) -> NodeFacts:

@@ -58,7 +58,7 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self._unexpected_errors: Final = Counter(
-            "gantry_operator_bugs_total",
+            "gantry_operator_unexpected_errors_total",
             "Reconciliations that ended with an unexpected error.",
             registry=self.registry,
         )

@@ -18,7 +18,7 @@ import msgspec
 from gantry_operator.objects import names
 from gantry_spec.actions import Wait
 from gantry_spec.decide.decision import Condition as Decided
-from gantry_spec.decide.decision import Decision, line_of
+from gantry_spec.decide.decision import Decision, Fences, line_of
 from gantry_spec.explain import Outlook
 from gantry_spec.gate import check_durability
 from gantry_spec.ledger import Fault, Ledger, band_of, worst_band
@@ -74,8 +74,8 @@ def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status
 def invalid_status(generation: int, reason: str, message: str, before: Mapping[str, Any], now: str) -> dict[str, Any]:
     """Return the status of a resource with an invalid spec: the present one, with conditions that give the reason."""
     decided = [
-        Decided(type="Ready", is_so=False, reason=reason, message=message),
-        Decided(type="Progressing", is_so=False, reason=reason, message=message),
+        Decided(type="Ready", is_true=False, reason=reason, message=message),
+        Decided(type="Progressing", is_true=False, reason=reason, message=message),
     ]
     ours = conditions_of(decided, before, generation, now)
     rest = [one for one in before.get("conditions") or [] if one.get("type") not in ("Ready", "Progressing")]
@@ -88,7 +88,7 @@ def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generat
     known = {one.get("type"): one for one in before.get("conditions") or []}
     found = []
     for one in decided:
-        status = "Unknown" if one.is_so is None else str(one.is_so)
+        status = "Unknown" if one.is_true is None else str(one.is_true)
         old = known.get(one.type, {})
         is_same = old.get("status") == status and old.get("lastTransitionTime")
         found.append(
@@ -106,7 +106,7 @@ def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generat
 
 def refusal_condition(kind: str, text: str) -> Decided | None:
     """Return a condition that something is refused, with this text as its message; None for an empty text."""
-    return Decided(type=kind, is_so=False, reason="Refused", message=text) if text else None
+    return Decided(type=kind, is_true=False, reason="Refused", message=text) if text else None
 
 
 def phase_of(conditions: Sequence[Condition]) -> str:
@@ -127,7 +127,14 @@ def urgent_part(status: Mapping[str, Any]) -> Any:
     """Return the part of a status whose changes are written at once."""
     conditions = sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or [])
     shards = [
-        (one["number"], one["master"], one["epoch"], one["decision"]["action"], tuple(one["decision"]["blockedBy"]))
+        (
+            one["number"],
+            one["master"],
+            one["epoch"],
+            one["fence"],
+            one["decision"]["action"],
+            tuple(one["decision"]["blockedBy"]),
+        )
         for one in status.get("eachShard") or []
     ]
     return conditions, shards, status.get("phase"), status.get("observedGeneration"), status.get("ready")
@@ -186,9 +193,10 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
         epoch=0 if record is None else record.epoch,
         in_sync=len(ledger.in_sync) if is_led else 0,
         lag=_lag(spec, shard, ledger) if is_led else "unknown",
+        fence=_fence(facts.decision.fences, shard.number),
         durability=DurabilityStatus(
             at_risk=ledger.risk(Fault.MACHINE).band if is_led else "unknown",
-            bound=ledger.bound,
+            bottleneck=ledger.bottleneck,
             is_met=is_led and check_durability(ledger, spec).is_allowed,
             observed_at=now,
         ),
@@ -198,6 +206,12 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
             if_master_dies=[] if outlook is None else [line[:MESSAGE_MAX] for line in outlook.lines[:LINES_MAX]],
         ),
     )
+
+
+def _fence(fences: Fences, shard: int) -> str:
+    if shard in fences.closed:
+        return "Fenced"
+    return "Fencing" if shard in fences.still_open else ""
 
 
 def _lag(spec: Spec, shard: ObservedShard, ledger: Ledger) -> str:

@@ -132,7 +132,7 @@ class Withdraw(OrderAction, frozen=True, kw_only=True):
     need are about to stop, or the shard is fenced or removed."""
 
     timeout_ms: int
-    goes_on: bool = False
+    clients_only: bool = False
     """Whether only sends of clients are refused, while delayed messages, transactions and retries continue."""
 
     is_ordered: bool = False

@@ -36,7 +36,7 @@ class Ballot(NamedTuple):
     epoch: int
     last_epoch: int
     end: int
-    is_whole: bool | None
+    is_complete: bool | None
     grant_expires_ms: int
     """When the last grant that the member gave to a master expires, on the observer's clock."""
 
@@ -85,7 +85,7 @@ def ballot_of(member: Member, report: Report) -> Ballot:
         epoch=report.epoch,
         last_epoch=report.last_epoch,
         end=-1 if report.wrote is None else report.wrote,
-        is_whole=report.is_whole,
+        is_complete=report.is_complete,
         grant_expires_ms=report.answered_ms + granted_ms,
         missing_bytes=report.missing_bytes,
         damaged_bytes=report.damaged_bytes,
@@ -197,18 +197,18 @@ def missing_votes(term: Term, ballots: Sequence[Ballot], *, is_remembered: bool 
 def voters_of(term: Term, ballots: Iterable[Ballot]) -> list[Ballot]:
     """Return the ballots of the stores that could acknowledge in a term, unless they have lost data since."""
     stores = {(voter.number, voter.identity) for voter in term.electable if voter.identity}
-    return [one for one in ballots if (one.number, one.identity) in stores and one.is_whole is not False]
+    return [one for one in ballots if (one.number, one.identity) in stores and one.is_complete is not False]
 
 
 def never_began(term: Term, master: Ballot) -> bool:
     """Return whether a term's master was never promoted in it and can no longer be."""
-    is_same = master.identity == term.identity and master.is_whole is not False
+    is_same = master.identity == term.identity and master.is_complete is not False
     return is_same and master.epoch < term.epoch and master.last_epoch < term.epoch
 
 
 def has_complete_log(term: Term, master: Ballot) -> bool:
     """Return whether a term's master has everything that it ever acknowledged."""
-    return master.identity == term.identity and master.is_whole is True
+    return master.identity == term.identity and master.is_complete is True
 
 
 def loss_of(

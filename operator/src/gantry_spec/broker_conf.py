@@ -17,6 +17,7 @@ import msgspec
 
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import AckLevel, FlushMode, Medium
+from gantry_status.broker_ports import BROKER_PORT, replication_port_of
 
 HOUR_MS: Final = 3_600_000
 ACKED_FLUSH_INTERVAL_MS_MAX: Final = 10
@@ -41,8 +42,8 @@ class BrokerPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The IP address that is advertised to clients and slaves."""
 
     listen: str = "0.0.0.0"
-    port: int = 10911
-    ha_port: int = 10912
+    port: int = BROKER_PORT
+    ha_port: int = replication_port_of(BROKER_PORT)
     """The replication port; -1 for none."""
 
     name_servers: tuple[str, ...] = ()

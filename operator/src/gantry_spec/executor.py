@@ -146,8 +146,8 @@ def order_of(action: act.OrderAction, name: str = "") -> AnyOrder:
             return Fence(epoch=epoch)
         case act.Drain(timeout_ms=timeout_ms):
             return Drain(timeout_ms=timeout_ms)
-        case act.Withdraw(timeout_ms=timeout_ms, goes_on=goes_on):
-            return Drain(timeout_ms=timeout_ms, withdraw=True, goes_on=goes_on)
+        case act.Withdraw(timeout_ms=timeout_ms, clients_only=clients_only):
+            return Drain(timeout_ms=timeout_ms, withdraw=True, clients_only=clients_only)
         case _:
             raise AssertionError(f"no order: {action}")
 

@@ -16,8 +16,8 @@ from gantry_spec.decide.view import ShardView
 from gantry_spec.gate import check_loss
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import FailoverMode
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Member, ObservedGroup
+from gantry_status.text import bytes_text
 
 
 @final
@@ -30,7 +30,7 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True):
     gap_bytes: int | None = None
     """How many bytes the candidate's log is behind the master's; None if unknown."""
 
-    has_vote: bool = msgspec.field(default=False, name="has_voice")
+    has_vote: bool = False
     blocked_by: str = ""
     """Why the member could not become master; empty if it could."""
 

@@ -23,7 +23,8 @@ from gantry_spec.actions import (
 )
 from gantry_spec.ledger import Fault, Ledger
 from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.quantities import bytes_text, duration_text
+from gantry_spec.manifest.quantities import duration_text
+from gantry_status.text import bytes_text
 
 
 class Verdict(NamedTuple):

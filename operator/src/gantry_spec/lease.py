@@ -28,6 +28,10 @@ DURATION_MS: Final = 15_000
 UNKNOWN_MASTER: Final = -1
 """The master of a term whose master no member has recorded. It occurs only without a Lease, never in one."""
 
+FORMER_NAMES: Final = {"reigns": "terms", "wish": "promotion_request"}
+"""Fields of the record and of its goal: the name in earlier versions, which is still read, and the present one."""
+FORMER_NAMES_DEPTH: Final = 2
+
 Terms = Annotated[tuple["Term", ...], msgspec.Meta(max_length=TERMS_MAX)]
 
 
@@ -91,7 +95,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """The purpose for which an epoch was taken."""
 
     why: str
-    request: str = msgspec.field(default="", name="wish")
+    promotion_request: str = ""
     """The id of the promotion that a person requested; empty if there is none."""
 
     to: int = 0
@@ -115,7 +119,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     """The newest epoch that was taken."""
 
-    terms: Terms = msgspec.field(default=(), name="reigns")
+    terms: Terms = ()
     """The terms that are not yet dropped, the oldest first."""
 
     goal: Goal | None = None

@@ -1,6 +1,6 @@
 """The annotations that store a ``LeaseRecord`` in a Kubernetes Lease, with a version counter of their own. Pure.
 
-    metadata.annotations: gantry.dev/record   "{\"epoch\":3000,\"reigns\":[...],...}"
+    metadata.annotations: gantry.dev/record   "{\"epoch\":3000,\"terms\":[...],...}"
                           gantry.dev/version  "7"                 how often the record was replaced
     spec: renewTime, holderIdentity, ...                          written by a renewal
 
@@ -18,8 +18,9 @@ from typing import Final
 
 import msgspec
 
-from gantry_spec.lease import LeaseRecord
+from gantry_spec.lease import FORMER_NAMES, FORMER_NAMES_DEPTH, LeaseRecord
 from gantry_spec.manifest.group import API_GROUP
+from gantry_status.former_names import with_present_names
 
 RECORD: Final = f"{API_GROUP}/record"
 VERSION: Final = f"{API_GROUP}/version"
@@ -32,8 +33,7 @@ class InvalidLeaseRecord(ValueError):
 
 def lease_annotations(record: LeaseRecord) -> dict[str, str]:
     """Return the annotations for ``record``, which replaces the record with its ``version``."""
-    names = zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True)
-    fields = {written: getattr(record, name) for written, name in names if name != "version"}
+    fields = {name: getattr(record, name) for name in record.__struct_fields__ if name != "version"}
     count = _count(record.version) if record.version else 0
     return {RECORD: msgspec.json.encode(fields).decode(), VERSION: str(count + 1)}
 
@@ -47,7 +47,8 @@ def record_of(annotations: Mapping[str, str]) -> LeaseRecord | None:
         raise InvalidLeaseRecord(f"{RECORD} and {VERSION} must both be set")
     _count(version)
     try:
-        record = msgspec.json.decode(text, type=LeaseRecord)
+        document = with_present_names(msgspec.json.decode(text), FORMER_NAMES, depth=FORMER_NAMES_DEPTH)
+        record = msgspec.convert(document, LeaseRecord)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidLeaseRecord(f"{RECORD} is not a valid record: {error}") from error
     return msgspec.structs.replace(record, version=version)

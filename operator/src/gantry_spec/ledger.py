@@ -83,7 +83,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     is_draining: bool = False
     risks: dict[Fault, Risk] = {}
-    bound: str = ""
+    bottleneck: str = ""
     """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing."""
 
     def risk(self, fault: Fault) -> Risk:
@@ -142,7 +142,7 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
             fault: Risk(bytes=bytes_beyond(acknowledged, survives[fault], copies[fault]), age_ms=ages[fault])
             for fault in Fault
         },
-        bound=_waiting_for(report, replicated),
+        bottleneck=_bottleneck(report, replicated),
     )
 
 
@@ -232,7 +232,7 @@ def _age(
     return None if before_ms is None else before_ms + elapsed_ms
 
 
-def _waiting_for(report: Report, replicated: int | None) -> str:
+def _bottleneck(report: Report, replicated: int | None) -> str:
     wrote, committed, flushed = report.wrote, report.committed, report.flushed
     if wrote is None or committed is None or flushed is None:
         return ""

@@ -20,6 +20,7 @@ import msgspec
 
 from gantry_spec.lease import DURATION_MS, LeaseRecord
 from gantry_status.broker_state import BrokerState, HaRole
+from gantry_status.former_names import STATE_NAMES, with_present_names
 
 Role = HaRole
 
@@ -86,7 +87,8 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, boo
     """
     more = {"asked_ms": asked_ms, "answered_ms": answered_ms, "boot_id": boot_id}
     try:
-        return msgspec.convert({"role": Role.UNASSIGNED, **status, **more}, Report)
+        present = with_present_names(dict(status), STATE_NAMES)
+        return msgspec.convert({"role": Role.UNASSIGNED, **present, **more}, Report)
     except msgspec.ValidationError as error:
         raise ValueError(f"not a broker status: {error}") from error
 

@@ -199,8 +199,8 @@ def orders_obeyed(sidecar: SidecarChild) -> int:
     "made_up",
     [pytest.param((8, "examples,coverage,fuzzing"), marks=pytest.mark.slow, id="all"), pytest.param(None, id="some")],
 )
-@pytest.mark.parametrize(("state", "token"), [("moving", TOKEN), ("gone", TOKEN), ("moving", None)],
-                         ids=["a broker", "a broker that is gone", "no token"])  # fmt: skip
+@pytest.mark.parametrize(("state", "token"), [("running", TOKEN), ("crashed", TOKEN), ("running", None)],
+                         ids=["a broker", "a broker that crashed", "no token"])  # fmt: skip
 def test_schemathesis_finds_no_violation(
     tmp_path: Path, state: str, token: str | None, made_up: tuple[int, str] | None
 ) -> None:
@@ -209,14 +209,14 @@ def test_schemathesis_finds_no_violation(
     All endpoints, orders that a real broker obeys among them; without a token not one of these gets to it. Some of
     them are two for each endpoint, and for a broker that obeys also the edges of every parameter.
     """
-    obeys = state == "moving" and token is not None
+    obeys = state == "running" and token is not None
     examples, phases = made_up or (2, "examples,coverage,fuzzing" if obeys else "examples,fuzzing")
     tokens = token_files(tmp_path / "tokens")
     with broker_beside(tmp_path / "store") as broker:
         broker.send(20)
         with sidecar_beside(tmp_path / "store", *tokens, "--openapi") as sidecar:
             sidecar.wait_ready()
-            if state == "gone":
+            if state == "crashed":
                 broker.child.process.kill()
                 broker.child.process.wait(30)
             shown = [] if token is None else ["--header", f"Authorization: Bearer {token}"]

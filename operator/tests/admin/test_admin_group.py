@@ -39,8 +39,8 @@ def test_group_view_keeps_an_unreachable_peer(tmp_path: Path) -> None:
 
         other.child.send(signal.SIGSTOP)
         wait_for(
-            lambda: members(sidecar)[peer.url]["status"]["loop_state"]["state"] == "standing still",  # type: ignore[index]
-            "the peer's broker stands still",
+            lambda: members(sidecar)[peer.url]["status"]["loop_state"]["state"] == "stalled",  # type: ignore[index]
+            "the peer's broker is stalled",
         )
         peer.child.send(signal.SIGKILL)
         wait_for(lambda: members(sidecar)[peer.url]["is_reachable"] is False, "the peer is gone")
@@ -95,7 +95,7 @@ def answer_nonsense(listener: socket.socket, head: bytes = b"HTTP/1.0 200 OK\r\n
 def member(url: str, name: str, role: str, epoch: int, *, is_reachable: bool = True) -> MemberDocument:
     """Return a member with a minimal status."""
     fields: dict[str, object] = dict.fromkeys(StatusDocument.model_fields)
-    loop_state = {"state": "moving", "reason": "", "since_ms": 0, "last_heartbeat_wall_ms": 0}
+    loop_state = {"state": "running", "reason": "", "since_ms": 0, "last_heartbeat_wall_ms": 0}
     fields |= {
         "broker_name": name, "role": role, "epoch": epoch, "wrote": 100 * epoch, "at_risk": [], "slaves": [],
         "loop_state": loop_state, "sidecar": {}, "reported_role_fresh": {"age_ms": 0, "fault": None},
@@ -169,11 +169,11 @@ def test_durability_wait_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
         waiting.join(60)
 
     assert found[0]["reached"] is False
-    assert found[0]["broker"]["state"] == "gone"  # type: ignore[index]
+    assert found[0]["broker"]["state"] == "crashed"  # type: ignore[index]
 
 
 def test_events_report_changes(tmp_path: Path) -> None:
-    """First the current state, then offsets as they move, and at once that the broker stands still or is gone."""
+    """First the current state, then offsets as they move, and at once that the broker is stalled or is gone."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
         sidecar.wait_ready()
         seen: list[tuple[str, dict[str, object]]] = []
@@ -183,7 +183,7 @@ def test_events_report_changes(tmp_path: Path) -> None:
         broker.send(5)
         wait_for(lambda: any(kind == "status" and facts["wrote"] == broker.end for kind, facts in seen), "it moved")
         broker.child.send(signal.SIGKILL)
-        wait_for(lambda: any(kind == "change" and facts["broker"] == "gone" for kind, facts in seen), "it is gone")
+        wait_for(lambda: any(kind == "change" and facts["broker"] == "crashed" for kind, facts in seen), "it is gone")
 
     assert [kind for kind, _ in seen[:2]] == ["change", "status"]
     assert seen[0][1]["role"] == "master"

@@ -36,15 +36,15 @@ ABSENT = PageObservation(at_boottime_ns=NOW, fault="there is none", is_absent=Tr
 @pytest.mark.parametrize(
     ("observation", "now", "state"),
     [
-        (seen(), NOW, LoopState.MOVING),
-        (seen(), NOW + 3 * SECOND, LoopState.STANDING_STILL),
-        (seen(age_ms=None), NOW, LoopState.STANDING_STILL),
-        (seen(is_alive=None), NOW, LoopState.MOVING),
-        (seen(is_alive=False), NOW, LoopState.GONE),
+        (seen(), NOW, LoopState.RUNNING),
+        (seen(), NOW + 3 * SECOND, LoopState.STALLED),
+        (seen(age_ms=None), NOW, LoopState.STALLED),
+        (seen(is_alive=None), NOW, LoopState.RUNNING),
+        (seen(is_alive=False), NOW, LoopState.CRASHED),
         (seen(replace(STATUS, phase=Phase.STOPPED), is_alive=False), NOW + 99 * SECOND, LoopState.ENDED),
         (ABSENT, NOW, LoopState.ABSENT),
     ],
-    ids=["moving", "standing-still", "before-the-boot", "file-system-without-locks", "killed", "stopped", "no-page"],
+    ids=["running", "standing-still", "before-the-boot", "file-system-without-locks", "killed", "stopped", "no-page"],
 )
 def test_loop_state_comes_from_the_page_alone(observation: PageObservation, now: int, state: LoopState) -> None:
     """The heartbeat on the boot-time clock, the lock of the page, and the final phase decide."""
@@ -66,10 +66,10 @@ def test_loop_state_comes_from_the_page_alone(observation: PageObservation, now:
             False,
             "promised epoch 8",
         ),
-        (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=False, trouble="no key"), None, False, "no key"),
+        (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=False, problem="no key"), None, False, "no key"),
         (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=False), None, False, "may not acknowledge"),
         (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=True, is_draining=True), None, False, "drains"),
-        (HaStatus(role=HaRole.SLAVE, epoch=7, trouble="not following the master"), 0, False, "not following"),
+        (HaStatus(role=HaRole.SLAVE, epoch=7, problem="not following the master"), 0, False, "not following"),
         (SLAVE, SETTINGS.lag_bytes_max + 1, False, "behind its master"),
     ],
 )
@@ -83,12 +83,12 @@ def test_readiness_depends_on_the_role(state: HaStatus | None, lag: int | None, 
 
 def test_lagging_slave_must_make_progress() -> None:
     """A slave that lags and has written nothing for more than ten seconds is not ready; an idle one in sync is."""
-    stuck = ready(seen(), SLAVE, Following(lag_bytes=5, still_ms=10_001), NOW, SETTINGS)
+    stuck = ready(seen(), SLAVE, Following(lag_bytes=5, idle_ms=10_001), NOW, SETTINGS)
 
     assert not stuck.is_good
     assert "written nothing for 10001 ms" in stuck.reason
-    assert ready(seen(), SLAVE, Following(lag_bytes=0, still_ms=99_999), NOW, SETTINGS).is_good
-    assert ready(seen(), SLAVE, Following(lag_bytes=5, still_ms=9_999), NOW, SETTINGS).is_good
+    assert ready(seen(), SLAVE, Following(lag_bytes=0, idle_ms=99_999), NOW, SETTINGS).is_good
+    assert ready(seen(), SLAVE, Following(lag_bytes=5, idle_ms=9_999), NOW, SETTINGS).is_good
 
 
 def test_flow_control_does_not_affect_readiness() -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
+
 from gantry_admin.documents import StatusDocument
 from gantry_admin.group_view import LedgerDocument, MemberDocument, ShardLedgers
+from gantry_admin.order_documents import DrainBody
 
 NOW_MS = 1_000_000
 
 
 def master(**fields: Any) -> MemberDocument:
     """Its status: 1000 bytes are written, 900 in the page cache, 600 on the disk, 800 at the slave."""
-    loop_state = {"state": "moving", "reason": "", "since_ms": 0, "last_heartbeat_wall_ms": 0}
+    loop_state = {"state": "running", "reason": "", "since_ms": 0, "last_heartbeat_wall_ms": 0}
     reported = {
         "role": "master", "epoch": 7, "promised_epoch": 7, "broker_id": 1, "identity": "i", "cluster": "c",
         "broker_name": "b", "address": "a", "ha_address": "h", "electable": [2], "acks_needed": 0, "acked": None,
-        "dispatched": None, "master": None, "trouble": None, "is_draining": False, "may_acknowledge": True,
+        "dispatched": None, "master": None, "problem": None, "is_draining": False, "may_acknowledge": True,
     }  # fmt: skip
     slave = {"slave_id": 2, "identity": "j", "address": None, "received": 800, "flushed": 700, "behind_bytes": 200,
              "silent_ms": 1}  # fmt: skip
@@ -42,6 +46,31 @@ def ledger_at(ledgers: ShardLedgers, *members: MemberDocument, now_ms: int = NOW
 
 def risks(ledger: LedgerDocument) -> dict[str, int | None]:
     return {risk.fault: risk.bytes for risk in ledger.risks}
+
+
+@pytest.mark.parametrize(
+    ("former", "present"), [("moving", "running"), ("standing still", "stalled"), ("gone", "crashed")]
+)
+def test_status_of_a_peer_of_an_earlier_version_is_read(former: str, present: str) -> None:
+    """During a roll the peers of a sidecar are of both versions: it reads the former names of fields and states."""
+    document = master().status.model_dump()  # type: ignore[union-attr]
+    reported = document["reported_role"]
+    reported["trouble"] = reported.pop("problem") or "connecting"
+    document["loop_state"]["state"] = former
+    document["parked_sends"] = document.pop("held_sends")
+
+    status = StatusDocument.model_validate(document)
+
+    assert status.loop_state.state == present
+    assert status.reported_role is not None and status.reported_role.problem == "connecting"
+    assert "trouble" not in status.model_dump_json()
+
+
+def test_order_of_an_operator_of_an_earlier_version_is_read() -> None:
+    """`goes_on` is `clients_only`; both together are refused, as every unknown field is."""
+    assert DrainBody.model_validate({"withdraw": True, "goes_on": True}).clients_only
+    with pytest.raises(ValidationError, match="goes_on"):
+        DrainBody.model_validate({"clients_only": True, "goes_on": True})
 
 
 def test_every_copy_counts_for_every_fault() -> None:
@@ -91,7 +120,7 @@ def test_data_that_stays_at_risk_gets_older() -> None:
 
 def test_ledger_of_a_stopped_master_is_not_fresh() -> None:
     """Its numbers remain, and are marked as old."""
-    old = ledger_at(ShardLedgers(1 << 20), master(loop_state={"state": "standing still", "since_ms": 60_000}))
+    old = ledger_at(ShardLedgers(1 << 20), master(loop_state={"state": "stalled", "since_ms": 60_000}))
 
     assert (old.is_fresh, old.wrote) == (False, 1_000)
 

@@ -93,7 +93,7 @@ def test_metrics_match_the_broker(pair: tuple[BrokerChild, SidecarChild]) -> Non
     assert found[f"rocketmq_producer_offset{own}, ('topic', 'TopicTest')]"] == 7
     assert found["gantry_log_position_bytes[('position', 'wrote')]"] == broker.end
     assert found["gantry_role[('role', 'master')]"] == 1
-    assert found["gantry_broker_moving[]"] == 1
+    assert found["gantry_broker_loop_running[]"] == 1
     assert f"rocketmq_broker_tps{own}]" in found
 
 

@@ -1,4 +1,4 @@
-"""A replicated pair with a sidecar each, under load: the answers while a broker stands still, and after a crash."""
+"""A replicated pair with a sidecar each, under load: the answers while a broker is stalled, and after a crash."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
                 for name, sidecar in (("master", pair.beside_master), ("slave", pair.beside_slave))
                 for path in ("/livez", "/v1/status", "/v1/group")
             }
-            wait_for(lambda: state_of(pair.beside_master) == "standing still", "it is noticed")
+            wait_for(lambda: state_of(pair.beside_master) == "stalled", "it is noticed")
             since_ms = pair.beside_master.get("/livez").json()["broker"]["since_ms"]
         load.grows()
 
@@ -151,7 +151,7 @@ def test_slaves_sidecar_reports_since_when_the_master_stands_still(pair: Pair) -
         load.grows()
         began_ms = time.time() * 1000
         with stopped(pair.master):
-            wait_for(lambda: loop_state_of(peer_of(pair))["state"] == "standing still", "the peer reports it")
+            wait_for(lambda: loop_state_of(peer_of(pair))["state"] == "stalled", "the peer reports it")
             member = peer_of(pair)
             group = pair.beside_slave.get("/v1/group").json()
             own = pair.beside_slave.get("/v1/status").json()
@@ -161,7 +161,7 @@ def test_slaves_sidecar_reports_since_when_the_master_stands_still(pair: Pair) -
     assert member["is_reachable"] is True, "its sidecar answers all the time"
     assert loop_state["since_ms"] >= 2_000
     assert abs(loop_state["last_heartbeat_wall_ms"] - began_ms) < 60_000
-    assert own["loop_state"]["state"] == "moving" and own["role"] == "slave"
+    assert own["loop_state"]["state"] == "running" and own["role"] == "slave"
     [shard] = group["shards"]
     assert shard["masters"] == [pair.beside_master.url]
     wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
@@ -275,7 +275,7 @@ def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> No
         with PageReader(str(tmp_path / "status")) as reader:
             status = reader.read().status
         whole = {name: getattr(status, name) for name in OFFSETS}
-        wait_for(lambda: state_of(watching) == "gone", "its death is noticed")
+        wait_for(lambda: state_of(watching) == "crashed", "its death is noticed")
         with sidecar_beside(tmp_path, "--open-reads") as later:
             answers = [sidecar.get("/v1/status").json() for sidecar in (watching, later)]
 

@@ -1,4 +1,4 @@
-"""The sidecar beside a real broker: its answers while the broker stands still, is gone, or dies during a write."""
+"""The sidecar beside a real broker: its answers while the broker is stalled, is gone, or dies during a write."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_stopped_broker_is_reported_with_its_last_heartbeat(pair: tuple[BrokerCh
     broker, sidecar = pair
     broker.child.send(signal.SIGSTOP)
     try:
-        wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "standing still", "it is noticed")
+        wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "stalled", "it is noticed")
         first = sidecar.get("/livez")
         status = sidecar.get("/v1/status").json()
         heartbeat = status["loop_state"]["last_heartbeat_wall_ms"]
@@ -79,7 +79,7 @@ def test_stopped_broker_is_reported_with_its_last_heartbeat(pair: tuple[BrokerCh
     assert first.json()["broker"]["since_ms"] >= 2000
     assert status["loop_state"]["since_ms"] >= first.json()["broker"]["since_ms"]
     assert abs(time.time() * 1000 - status["loop_state"]["since_ms"] - heartbeat) < 60_000
-    wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "moving", "it runs again")
+    wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "running", "it runs again")
 
 
 @pytest.mark.verify
@@ -97,8 +97,8 @@ def test_stopped_broker_becomes_unready_and_its_tables_come_from_disk(pair: tupl
     finally:
         broker.child.send(signal.SIGCONT)
 
-    assert "stands still" in reason
-    assert "stands still" in topics["reason"]
+    assert "is stalled" in reason
+    assert "is stalled" in topics["reason"]
     [topic] = [one for one in topics["topics"] if one["name"] == "TopicTest"]
     assert topic["messages"] == 20
     wait_for(lambda: sidecar.get("/v1/topics").json().get("source") == "broker", "the broker is asked again")
@@ -117,7 +117,7 @@ def test_order_to_a_stopped_broker_is_refused_at_once(tmp_path: Path) -> None:
         sidecar.wait_ready()
         broker.child.send(signal.SIGSTOP)
         try:
-            wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "standing still", "it is noticed")
+            wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "stalled", "it is noticed")
             refused = sidecar.post("/v1/role/fence", {"epoch": 9}, token="0123456789-0123456789")
         finally:
             broker.child.send(signal.SIGCONT)
@@ -161,7 +161,7 @@ def test_killing_the_sidecar_does_not_affect_the_broker(tmp_path: Path) -> None:
 
 
 def test_killed_broker_is_gone_at_once_and_its_last_report_remains(tmp_path: Path) -> None:
-    """kill -9 of the broker: unready without hysteresis, `gone`, and its last published offsets are still shown."""
+    """kill -9 of the broker: unready without hysteresis, `crashed`, and its last published offsets are still shown."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         broker.send(20)
@@ -173,7 +173,7 @@ def test_killed_broker_is_gone_at_once_and_its_last_report_remains(tmp_path: Pat
         wait_for(lambda: sidecar.get("/readyz").status_code == 503, "it is not ready")
         after = sidecar.get("/v1/status").json()
 
-        assert after["loop_state"]["state"] == "gone"
+        assert after["loop_state"]["state"] == "crashed"
         assert after["wrote"] == before["wrote"]
         assert sidecar.get("/livez").status_code == 200
 

@@ -140,7 +140,7 @@ def test_prometheus_scrapes_the_values_of_the_broker(broker: BrokerChild, tmp_pa
         wait_for(lambda: list(prometheus.ask(topics).values()) == [7.0], "its topics are known")
 
         wait_for(lambda: prometheus.ask("gantry_role == 1") == {"role=master": 1.0}, "its role is known")
-        wait_for(lambda: prometheus.ask("gantry_broker_moving") == {"": 1.0}, "it moves")
+        wait_for(lambda: prometheus.ask("gantry_broker_loop_running") == {"": 1.0}, "it moves")
         wait_for(lambda: prometheus.fault() == "", "the last scrape was a good one, as they are on an idle machine")
 
 

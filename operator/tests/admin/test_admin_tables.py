@@ -1,4 +1,4 @@
-"""Topics and groups from the broker, and the same from its files while it stands still."""
+"""Topics and groups from the broker, and the same from its files while it is stalled."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_console_shows_a_failover_and_the_loss_of_a_sidecar(group: Group, chromi
         page.evaluate("window.mark = 'not reloaded'")
 
         group.brokers[0].child.send(signal.SIGKILL)
-        expect(page.locator(card(page, group, 1))).to_have_attribute("data-state", "gone")
+        expect(page.locator(card(page, group, 1))).to_have_attribute("data-state", "crashed")
         expect(page.locator(card(page, group, 1))).to_contain_text("since")
         expect(page.locator(".card.vacant")).to_contain_text("No master")
         expect(page.locator(".verdict")).to_contain_text("orders-0 has no master")
@@ -68,7 +68,7 @@ def test_console_shows_a_failover_and_the_loss_of_a_sidecar(group: Group, chromi
         expect(page.locator('[data-offset="wrote"]')).to_have_attribute("data-value", str(group.status(2)["wrote"]))
 
         group.sidecars[1].child.send(signal.SIGKILL)
-        expect(page.locator(card(page, group, 2))).to_have_attribute("data-state", "sidecar gone")
+        expect(page.locator(card(page, group, 2))).to_have_attribute("data-state", "sidecar unreachable")
         expect(page.locator(card(page, group, 2))).to_contain_text("last seen")
 
         end_and_begin_again(page, group)
@@ -89,6 +89,6 @@ def end_and_begin_again(page: Page, group: Group) -> None:
     try:
         expect(page.get_by_role("alert")).to_have_count(0)
         expect(page.locator("[data-connection]")).to_have_attribute("data-connection", "live")
-        expect(page.locator(card(page, group, 1))).to_have_attribute("data-state", "gone")
+        expect(page.locator(card(page, group, 1))).to_have_attribute("data-state", "crashed")
     finally:
         again.child.end()

@@ -107,12 +107,12 @@ def test_status_shows_faults_and_temporary_states(sockets: Sockets, monkeypatch:
     """It shows faults, a drain, a promise, and a master that may not acknowledge."""
     member = sockets.group.members[1]
 
-    async def troubled() -> HaStatus:
+    async def with_problem() -> HaStatus:
         return HaStatus(
-            role=HaRole.MASTER, epoch=3, promised_epoch=7, broker_id=1, trouble="the disk is slow", is_draining=True
+            role=HaRole.MASTER, epoch=3, promised_epoch=7, broker_id=1, problem="the disk is slow", is_draining=True
         )
 
-    monkeypatch.setattr(member, "status", troubled)
+    monkeypatch.setattr(member, "status", with_problem)
     output = gantry_ha("status", *sockets.option(1)).output
 
     assert "broker/1: the disk is slow\n" in output

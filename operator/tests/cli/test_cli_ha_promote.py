@@ -153,7 +153,7 @@ def test_master_with_an_unanswered_drain_resumes(monkeypatch: pytest.MonkeyPatch
     master = group.members[1]
     drain = master.drain
 
-    async def unanswered(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+    async def unanswered(timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         await drain(timeout_ms)
         raise OrderUnanswered("no answer within 1 s")
 

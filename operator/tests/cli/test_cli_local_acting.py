@@ -182,7 +182,7 @@ def test_kill_refuses_down_time_without_effect(tmp_path: Path, words: tuple[str,
 def look(**other: object) -> LocalGroupStatus:
     view = LocalMemberStatus(
         name="master-0", shard=0, number=1, process="running", pid=7, starts=2, address="127.0.0.1:1", sidecar_url="",
-        role="MASTER", epoch=1000, seen_ago_ms=9_000, wrote=2048, is_draining=True,
+        role="MASTER", epoch=1000, report_age_ms=9_000, wrote=2048, is_draining=True,
     )  # fmt: skip
     ledger = Ledger(shard=0, observed_ms=0, is_fresh=True, master=1, risks={Fault.MACHINE: Risk(bytes=0)})
     values: dict[str, object] = {
@@ -228,8 +228,8 @@ def test_status_shows_faults_and_unknown_values() -> None:
 def test_screen_shows_no_condition_of_a_healthy_group() -> None:
     """Conditions are shown when they differ from those of a healthy group, by the same rule as in a cluster."""
     usual = decide(spec_with(), observed(healthy()), NOW_MS).conditions
-    fenced = Condition(type="Fenced", is_so=True, reason="ByAnnotation", message="shards [0]")
-    unready = Condition(type="Ready", is_so=False, reason="NotInSync", message="")
+    fenced = Condition(type="Fenced", is_true=True, reason="ByAnnotation", message="shards [0]")
+    unready = Condition(type="Ready", is_true=False, reason="NotInSync", message="")
 
     def lines(*conditions: Condition) -> list[str]:
         kinds = tuple(f"{one.type}: " for one in usual)

@@ -84,6 +84,7 @@ def packed(folder: Path) -> dict[str, bytes]:
 def test_bundle_contains_no_secret(tmp_path: Path) -> None:
     """A password in a broker's settings or in a log does not leave this machine."""
     GroupState(tmp_path).write_group(planned(tmp_path, "{}"))
+    (tmp_path / "lease-0.json").write_text("{}")
     for name, text in (
         ("conf/master-0.conf", "tlsKeyPassword=hunter-two\n"),
         ("logs/up.log", "secretKey: hunter-two\n"),
@@ -95,6 +96,7 @@ def test_bundle_contains_no_secret(tmp_path: Path) -> None:
     found = packed(tmp_path)
 
     assert b"listenPort=10911" in found["conf/master-0.conf"] and b"listenPort=10911" in found["logs/up.log"]
+    assert {"group.json", "lease-0.json"} <= found.keys() and "token" not in found
     assert b"hunter-two" not in b"".join(found.values())
 
 
@@ -126,6 +128,7 @@ def test_token_is_not_sent_to_another_program_on_a_sidecar_port(
     found = packed(tmp_path)
 
     assert other_program.shown == [] and "sidecars/master-0.tar.gz" not in found
+    assert found["left-out.txt"].startswith(b"sidecar of master-0: ")
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["our sidecar", "another program"])

@@ -65,7 +65,7 @@ async def going(folder: Path, what: str) -> AsyncIterator[FakeBody]:
     member = group.members[1]
     drain = member.drain
 
-    async def drained(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+    async def drained(timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         if what == "something-came":
             member.send()
         answer = await drain(timeout_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from local_group_kit import planned
 
 from gantry_cli.errors import CliError
 from gantry_cli.local.group_run import wait_for_leftover_processes
+from gantry_cli.local.group_status import LocalGroupStatus
 from gantry_cli.local.lease import LeaseFile
-from gantry_cli.local.state import GroupRecord, GroupState, MemberHold
+from gantry_cli.local.state import GroupRecord, GroupState, MemberHold, read_json_file
 from gantry_cli.processes import boot_id_of
 from gantry_spec.lease import Goal, LeaseRecord
 from gantry_spec.manifest.annotations import parse_requests
@@ -42,7 +44,7 @@ def test_lease_is_replaced_only_at_the_expected_version(tmp_path: Path) -> None:
 def test_accepted_loss_is_written_to_the_lease(tmp_path: Path) -> None:
     """The Lease contains the size of ``gantry promote --accept-loss``."""
     [order] = parse_requests({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).orders
-    goal = Goal(why="a promotion was requested", request=order.id, loss_accepted=order.loss_accepted)
+    goal = Goal(why="a promotion was requested", promotion_request=order.id, loss_accepted=order.loss_accepted)
 
     LeaseFile(tmp_path / "l", lambda: 0).write(None, LeaseRecord(epoch=1000, goal=goal))
 
@@ -50,7 +52,9 @@ def test_accepted_loss_is_written_to_the_lease(tmp_path: Path) -> None:
     assert found is not None and found.goal is not None and found.goal.loss_accepted == 64 * MIB
 
 
-@pytest.mark.parametrize("name", ["group.json", "lease-0.json", "annotations.json", "manifest.yaml", "words.json"])
+@pytest.mark.parametrize(
+    "name", ["group.json", "lease-0.json", "annotations.json", "manifest.yaml", "last-reports.json"]
+)
 @pytest.mark.parametrize("content", [b"", b'{"epoch"', b"\xff\xfe", b"[1]"], ids=["empty", "torn", "binary", "other"])
 def test_damaged_file_is_an_error_with_a_remedy(tmp_path: Path, name: str, content: bytes) -> None:
     """A damaged file is never used in part; the error names it and the remedy."""
@@ -61,7 +65,7 @@ def test_damaged_file_is_an_error_with_a_remedy(tmp_path: Path, name: str, conte
         "lease-0.json": lambda: LeaseFile(state.lease(0), lambda: 0),
         "annotations.json": state.read_annotations,
         "manifest.yaml": state.read_manifest,
-        "words.json": lambda: state.read_last_reports("boot"),
+        "last-reports.json": lambda: state.read_last_reports("boot"),
     }
 
     with pytest.raises(CliError) as caught:
@@ -81,6 +85,52 @@ def test_token_is_created_once_and_private(tmp_path: Path) -> None:
     state.token_file.write_text("nothing")
     with pytest.raises(CliError, match="damaged"):
         state.token()
+
+
+def test_files_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    """Their names and fields count until the first write replaces them."""
+    state = GroupState(tmp_path)
+    (tmp_path / "words.json").write_text(
+        '{"machine_boot":"monday","words":{"0":{"epoch":1000,"asked_ms":5,"wrote":7}}}'
+    )
+    (tmp_path / "held.json").write_text('[{"name":"master-0","until_ms":100,"machine_boot":"monday"}]')
+    (tmp_path / "lease-0.json").write_text(
+        '{"version":"4","epoch":2000,"reigns":[{"epoch":2000,"master":1,"identity":"a"}],'
+        '"goal":{"why":"a promotion was requested","wish":"0=2"}}'
+    )
+
+    reports, holds = state.read_last_reports("monday"), state.read_holds()
+    lease = LeaseFile(state.lease(0), lambda: 0)
+    record = lease.observed.record
+
+    assert (reports[0].wrote, holds[0].name) == (7, "master-0")
+    assert record is not None and record.newest is not None and record.goal is not None
+    assert (record.newest.master, record.goal.promotion_request) == (1, "0=2")
+    state.write_last_reports("monday", reports)
+    state.write_holds(holds)
+    assert lease.write("4", record)
+    assert (state.read_last_reports("monday"), state.read_holds()) == (reports, holds)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["holds.json", "last-reports.json", "lease-0.json"]
+    assert not {"reigns", "wish"} & set(re.findall(r'"(\w+)":', (tmp_path / "lease-0.json").read_text()))
+
+
+def test_status_of_a_supervisor_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """A supervisor that was started before an upgrade keeps writing the former names."""
+    member = {"name": "master-0", "shard": 0, "number": 1, "process": "running", "pid": 7, "starts": 1, "address": "",
+              "sidecar_url": "", "trouble": "connecting", "seen_ago_ms": 9}  # fmt: skip
+    outlook = {"shard": 0, "candidates": [{"number": 2, "has_voice": True}]}
+    document = {"at_ms": 1, "group": "g", "pid": 7, "started_at_ms": 1, "name_servers": [], "members": [member],
+                "conditions": [{"type": "Ready", "is_so": True, "reason": "Ready", "message": ""}],
+                "ledgers": [{"shard": 0, "observed_ms": 1, "bound": "disk"}], "decision": [], "outlook": [outlook],
+                "events": []}  # fmt: skip
+    (tmp_path / "decision.json").write_bytes(msgspec.json.encode(document))
+
+    status = read_json_file(tmp_path / "decision.json", LocalGroupStatus, "")
+
+    assert status is not None
+    assert (status.members[0].problem, status.ledgers[0].bottleneck) == ("connecting", "disk")
+    assert status.outlook[0].candidates[0].has_vote
+    assert (status.members[0].report_age_ms, status.conditions[0].is_true) == (9, True)
 
 
 def test_last_reports_of_another_boot_are_dropped(tmp_path: Path) -> None:

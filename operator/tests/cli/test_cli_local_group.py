@@ -157,7 +157,7 @@ def test_manifest_change_adds_and_removes_slaves(group: Group) -> None:
 
     group.apply(slaves="2", topics="[{name: hands, queues: 2}]")
     group.until(lambda: has_caught_up(group.look(), 3) and group.is_well())
-    group.until(lambda: len([one for one in group.explain()[0]["candidates"] if one["has_voice"]]) == 2)
+    group.until(lambda: len([one for one in group.explain()[0]["candidates"] if one["has_vote"]]) == 2)
     group.apply(slaves="1", topics="[{name: hands, queues: 2}]")
     group.until(lambda: len(group.look().members) == 2 and group.is_well())
 
@@ -190,13 +190,13 @@ def test_bundle_has_diagnostic_data_and_no_secret(group: Group, tmp_path: Path) 
             files = {one.name.removeprefix("gantry-bundle/"): archive.extractfile(one) for one in archive.getmembers()}
             return {name: file.read() for name, file in files.items() if file is not None}
 
-    # Sidecars begin again after an edit of their peers, and one that does not run is named in missing.txt.
+    # Sidecars begin again after an edit of their peers, and one that does not run is named in left-out.txt.
     texts: dict[str, bytes] = {}
 
     def is_complete() -> bool:
         texts.clear()
         texts.update(packed())
-        return "missing.txt" not in texts
+        return "left-out.txt" not in texts
 
     group.until(is_complete)
     assert {"manifest.yaml", "group.json", "decision.json", "lease-0.json", "logs/master-0.log"} <= texts.keys()

@@ -31,7 +31,7 @@ def test_asynchronous_group_fails_over_only_within_its_loss_bound(tmp_path: Path
             group.until(lambda: group.is_well() and group.explain()[0]["winner"] == 2)
             [outlook] = group.explain()
             group.do("kill", "master-0", "--down", "240s")
-        group.until(lambda: any("maxDataLossBytes allows 0 bytes" in line for line in group.look().decision))
+        group.until(lambda: any("maxDataLossBytes allows 0 B" in line for line in group.look().decision))
         still = group.masters()
         output = group.do("promote", "0", "--accept-loss", "64Mi")
         group.until(lambda: group.masters().get(0, ("", 0))[0] == "slave-0-1")
@@ -43,7 +43,7 @@ def test_asynchronous_group_fails_over_only_within_its_loss_bound(tmp_path: Path
     assert still == {}
     assert outlook["winner"] == 2
     assert "slave-0-1 is the master in epoch" in output
-    announced = lease["reigns"][-1]["loss"]
+    announced = lease["terms"][-1]["loss"]
     gone = [body for body in load.acknowledged if body not in kept]
     assert 0 <= announced <= 64 << 20
     assert len(gone) * 200 <= announced, "never more than was said"

@@ -47,11 +47,11 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 class World:
     """An old broker that accepts a message in every call while it may, ours that copies, and one name server.
 
-    ``trouble`` is raised once, before or after the call with the number ``at``.
+    ``problem`` is raised once, before or after the call with the number ``at``.
     """
 
     def __init__(
-        self, home: MigrationDirectory, *, at: int = 0, trouble: BaseException | None = None, is_after: bool = False
+        self, home: MigrationDirectory, *, at: int = 0, problem: BaseException | None = None, is_after: bool = False
     ) -> None:
         self.home = home
         self.settings = dict(BEFORE)
@@ -68,7 +68,7 @@ class World:
         self.refusals = 0
         self.calls = 0
         self.steps: list[str] = []
-        self._at, self._trouble, self._is_after = at, trouble, is_after
+        self._at, self._problem, self._is_after = at, problem, is_after
 
     @property
     def takes(self) -> bool:
@@ -78,10 +78,10 @@ class World:
     def turn(self) -> Iterator[None]:
         """Run one call, with the fault before or after it."""
         self.calls += 1
-        is_hit = self.calls == self._at and self._trouble is not None
-        assert self._trouble is not None or not is_hit
+        is_hit = self.calls == self._at and self._problem is not None
+        assert self._problem is not None or not is_hit
         if is_hit and not self._is_after:
-            raise self._trouble  # type: ignore[misc]
+            raise self._problem  # type: ignore[misc]
         if self.takes:
             self.end += 10
         elif self.in_flight:
@@ -89,7 +89,7 @@ class World:
             self.end += 10
         yield
         if is_hit and self._is_after:
-            raise self._trouble  # type: ignore[misc]
+            raise self._problem  # type: ignore[misc]
 
     def check(self) -> None:
         """Check that at most one broker accepts messages, and that ours does so only with the whole old log."""
@@ -215,12 +215,12 @@ async def test_switch_keeps_all_accepted_messages(home: MigrationDirectory) -> N
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
-    "trouble",
+    "problem",
     [MigrationError("gone"), asyncio.CancelledError(), OrderUnanswered("no answer")],
     ids=["failure", "ctrl-c", "silence"],
 )
 async def test_after_any_failure_exactly_one_broker_serves(
-    home: MigrationDirectory, trouble: BaseException, is_after: bool
+    home: MigrationDirectory, problem: BaseException, is_after: bool
 ) -> None:
     """A fault in any single call leaves one master, and another run completes the migration."""
     whole = World(home)
@@ -228,7 +228,7 @@ async def test_after_any_failure_exactly_one_broker_serves(
     for at in range(1, whole.calls + 1):
         home.record_file.unlink(missing_ok=True)
         home.write_conf(CONF, "a test")
-        world = World(home, at=at, trouble=trouble, is_after=is_after)
+        world = World(home, at=at, problem=problem, is_after=is_after)
         try:
             await go(world)
         except (MigrationError, OrderUnanswered, asyncio.CancelledError):

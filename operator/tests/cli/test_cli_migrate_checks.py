@@ -22,7 +22,6 @@ from gantry_cli.migrate.migrator import (
 from gantry_cli.migrate.procedure import Progress
 from gantry_cli.migrate.record import COPIED, MigrationDirectory, MigrationRecord, Phase, master_conf, slave_conf
 from gantry_cli.migrate.source import (
-    GET_TIMER_METRICS,
     STOP_WRITES_SETTINGS,
     ApacheBroker,
     BrokerRegistration,
@@ -35,7 +34,7 @@ from gantry_cli.migrate.source import (
 from gantry_cli.migrate.target import log_files
 from gantry_cli.migrate.text import progress_text
 from gantry_testing.java_broker import SETTINGS, JavaBroker
-from gantry_wire import fastjson
+from gantry_wire import RequestCode, fastjson
 
 OLD = "192.0.2.7:10911"
 CONFIG = SETTINGS
@@ -201,7 +200,7 @@ async def test_timer_messages_and_pop_groups_of_java_are_parsed() -> None:
     modes = b'{"messageRequestModeMap":{"t":{"g1":{"mode":"POP","popShareQueueNum":0},"g2":{"mode":"PULL"}}}}'
     async with JavaBroker(GET_ALL_MESSAGE_REQUEST_MODE=modes) as broker:
         timing = b'{"dataVersion":{"counter":1},"timingCount":{"a":{"count":3,"timeStamp":1},"b":{"count":4}}}'
-        broker.bodies[GET_TIMER_METRICS] = timing
+        broker.bodies[RequestCode.GET_TIMER_METRICS] = timing
         old = ApacheBroker(broker.address)
         assert (await old.timer_messages(), await old.pop_groups()) == (7, ["g1"])
         await old.close()

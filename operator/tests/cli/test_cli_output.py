@@ -33,7 +33,8 @@ COMMANDS_WITHOUT_DOCUMENTS = {
     "gantry pod broker": "is the first process of a container",
     "gantry pod nameserver": "is the first process of a container",
     "gantry pod sidecar": "is the first process of a container",
-    "gantry pod ask": "prints the response of a sidecar, which is a document",
+    "gantry pod ask": "the former name of `gantry pod get`",
+    "gantry pod get": "prints the response of a sidecar, which is a document",
     "kubectl gantry bundle": "writes a file",
 }
 

@@ -224,7 +224,7 @@ def test_folder_of_an_earlier_version_keeps_its_messages(tmp_path: Path, *, is_d
         gantry("topic", "create", "-n", name_server, "orders", "--queues", "1")
         gantry("produce", "-n", name_server, "orders", "one", "two")
     if is_doubtful:
-        (folder / "broker" / "whole.json").unlink()
+        (folder / "broker" / "completeness.json").unlink()
 
     ports = ("--namesrv-port", str(name_server_port), "--broker-port", str(broker_port))
     gantry("up", "--single", "--data", str(folder), "--detach", *ports, *UNSIZED)
@@ -289,13 +289,13 @@ def test_single_broker_restarts_after_a_loss_without_an_order(tmp_path: Path) ->
     gantry("produce", "-n", name_server, "orders", "one")
     supervisor = look_at(tmp_path)
     os.kill(supervisor.pid, signal.SIGKILL)
-    (tmp_path / "words.json").unlink()
+    (tmp_path / "last-reports.json").unlink()
     broker = supervisor.members[0].pid
     deadline = time.monotonic() + TIMEOUT_S
     while broker is not None and Path(f"/proc/{broker}").exists():
         assert time.monotonic() < deadline, "the broker does not end with its supervisor"
         time.sleep(0.05)
-    (tmp_path / "broker" / "whole.json").unlink()
+    (tmp_path / "broker" / "completeness.json").unlink()
     gantry("up", "--single", *data, "--detach", *OPTIONS)
     found = gantry("consume", "-n", name_server, "orders").split()
     gantry("down", *data)

@@ -21,7 +21,7 @@ SERVING: Final = Status(
     wrote=10 * MIB, committed=9 * MIB, flushed=4 * MIB, confirmed=10 * MIB, min_physical=0, epoch=2, generation=7,
     store_uuid=uuid.UUID(int=5), pool_medium=Medium.HUGETLBFS, pool_buffers_total=3, pool_buffers_free=2,
     is_crash_safe=True, disk_total_bytes=100 * MIB, disk_used_bytes=25 * MIB, connections=1234, queues=16,
-    parked_sends=5,
+    held_sends=5,
 )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_page_shows_positions_buffer_and_last_error(tmp_path: Path) -> None:
     assert lines["write buffer"] == "hugetlbfs, 2 of 3 free, survives a process crash"
     assert lines["disk"] == "25.0 MiB of 100.0 MiB, 25%"
     assert lines["recovery"] == "1.0 MiB of 4.0 MiB, 25%"
-    assert lines["sends"] == "accepted, 5 parked"
+    assert lines["sends"] == "accepted, 5 held"
     assert lines["connections"] == "1,234"
     assert lines["last error"].endswith(": a flush failed")
     assert "9437184" in lines["3"] and "8388608" in lines["3"]

@@ -81,5 +81,5 @@ def test_store_being_written_is_good(tmp_path: Path) -> None:
             report = json.loads(result.output)
             assert result.exit_code == 0, report
             assert report["is_in_use"] and report["records"] >= 220
-            assert json.loads(gantry("repair-plan", root, "--json").output)["rotten"] == []
+            assert json.loads(gantry("repair-plan", root, "--json").output)["damaged"] == []
             assert gantry("inspect", root).exit_code == 0

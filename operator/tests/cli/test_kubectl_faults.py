@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from gantry_cli.kube import cluster_orders
 from gantry_cli.kube.cluster import Target, connect
+from gantry_cli.kube.group_observer import loop_state_of, shards_of
 from gantry_cli.kube.plugin import cli
 from gantry_spec.manifest.annotations import FENCE, PROMOTE
 
@@ -171,6 +172,16 @@ def test_status_of_another_version_is_shown_in_part(server: Answering, tmp_path:
 
     document = json.loads(result.stdout)
     assert (document["phase"], [one["number"] for one in document["shards"]]) == ("New", [0])
+
+
+def test_former_names_in_a_status_are_read() -> None:
+    """An operator or a sidecar of an earlier version wrote them."""
+    [shard] = shards_of({"eachShard": [{"number": 0, "durability": {"bound": "disk"}}]})
+    assert shard.bottleneck == "disk"
+    former = ("moving", "standing still", "gone", "ended")
+    states = [loop_state_of({"loop_state": {"state": state}}) for state in former]
+    assert states == ["running", "stalled", "crashed", "ended"]
+    assert loop_state_of({}) is None
 
 
 def test_control_characters_from_the_cluster_are_replaced(server: Answering, tmp_path: Path) -> None:

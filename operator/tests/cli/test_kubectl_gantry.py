@@ -98,7 +98,7 @@ def test_the_only_group_of_a_namespace_need_not_be_named(scene: Scene) -> None:
 
 def test_unavailable_shard_gives_exit_code_1(scene: Scene) -> None:
     """Scripts can test the exit code."""
-    scene.set_status(0, "orders-0-master-0", EPOCH, fenced="shards [0]")
+    scene.set_status(0, "orders-0-master-0", EPOCH, fenced=[0])
 
     result = scene.kubectl("status", "orders")
 
@@ -127,6 +127,27 @@ def test_hanging_sidecar_does_not_affect_others(scene: Scene, monkeypatch: pytes
     assert "the sidecar says no" in (members[PODS[3]].fault or "")
 
 
+def test_sidecar_of_an_earlier_version_is_asked_by_the_former_command(scene: Scene) -> None:
+    """Its image has `gantry pod ask`. After any other failure nothing is tried again."""
+    inside, commands = scene.run_inside, []
+
+    def run(pod: str, container: str, command: list[str]) -> Outcome | None:
+        commands.append(command[2])
+        if pod == PODS[1]:
+            return Outcome(b"", "Error: the token is not mounted", 2)
+        if command[2] == "get":
+            return Outcome(b"", "Error: No such command 'get'.", 2)
+        return inside(pod, container, ["gantry", "pod", "get", *command[3:]])
+
+    scene.kubelet.run = run
+
+    status = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=ClusterGroupStatus)
+
+    members = {one.pod: one for one in status.members}
+    assert members[PODS[0]].wrote == WROTE and "not mounted" in (members[PODS[1]].fault or "")
+    assert (commands.count("get"), commands.count("ask")) == (len(members), len(members) - 1)
+
+
 def test_explain_uses_the_functions_that_decide(scene: Scene) -> None:
     """From the present answers of sidecars: which member would take over, its lag, and the loss."""
     result = scene.kubectl("explain", "orders", "-O", "json")
@@ -135,8 +156,8 @@ def test_explain_uses_the_functions_that_decide(scene: Scene) -> None:
     assert result.exit_code == 0, result.output
     assert (document.source, document.left_out) == ("sidecars", [])
     assert document.lines[:2] == [
-        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 bytes would be lost at most",
-        "  member 2: 1000 bytes behind",
+        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 B would be lost at most",
+        "  member 2: 1000 B behind",
     ]
     assert [(one.winner, one.loss_at_most) for one in document.outlook] == [(2, 0), (2, 0)]
     assert "member 2 would take over" in scene.gantry("explain", "bg/orders").stdout
@@ -276,12 +297,12 @@ def test_invalid_orders_are_refused(scene: Scene, words: tuple[str, ...], code: 
     assert not [name for name in scene.annotations() if name.startswith("gantry.dev/")]
 
 
-def test_fence_waits_for_the_operators_condition(scene: Scene) -> None:
-    """It is added to other fences or removed from them, and done when the condition shows this shard."""
+def test_fence_waits_for_the_status_of_the_shard(scene: Scene) -> None:
+    """It is added to other fences or removed from them, and done when the status of this shard shows it."""
     scene.annotate(fence="1")
-    scene.set_status(0, "orders-0-master-0", EPOCH, fenced="shards [1]")
+    scene.set_status(0, "orders-0-master-0", EPOCH, fenced=[1])
 
-    def until(text: str | None, fenced: str) -> None:
+    def until(text: str | None, fenced: list[int]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while scene.annotations().get("gantry.dev/fence") != text:
             assert time.monotonic() < deadline
@@ -289,10 +310,10 @@ def test_fence_waits_for_the_operators_condition(scene: Scene) -> None:
         time.sleep(0.7)
         scene.set_status(0, "orders-0-master-0", EPOCH, fenced=fenced)
 
-    with scene.meanwhile(lambda: until("0,1", "shards [0, 1]")):
+    with scene.meanwhile(lambda: until("0,1", [0, 1])):
         fenced = scene.gantry("fence", "bg/orders", "0")
     assert scene.annotations()["gantry.dev/fence"] == "0,1"
-    with scene.meanwhile(lambda: until("1", "shards [1]")):
+    with scene.meanwhile(lambda: until("1", [1])):
         lifted = scene.kubectl("fence", "orders", "0", "--lift", "-O", "json")
 
     assert fenced.exit_code == 0 and "shard 0 is fenced: it takes no sends, and keeps its master" in fenced.stdout
@@ -373,7 +394,7 @@ def test_cluster_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path)
 
     assert result.exit_code == 0 and str(file) in result.stdout, result.output
     found = packed(file)
-    assert {"group.yaml", "look.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
+    assert {"group.yaml", "status.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
             "objects/leases/orders-0.yaml", "operator/pods/gantry-operator-1.yaml", "nodes/machine-1.yaml",
             "operator/logs/gantry-operator-1/operator.log"} <= set(found)  # fmt: skip
     for pod in PODS:

@@ -36,16 +36,16 @@ haListenPort={ha}
 class Pod:
     """The pod of one broker, without its container."""
 
-    def __init__(self, folder: Path, still_looks: int) -> None:
-        """``still_looks``: after so many looks at a page that stays the same it is killed."""
+    def __init__(self, folder: Path, stall_timeout_s: int) -> None:
+        """``stall_timeout_s``: it is killed after its page has stayed the same for so long."""
         self.folder = folder
         port, ha, self.alive = free_ports(3)
         (folder / "run").mkdir()
         known = {"orders-0-slave-1": "127.0.0.1", "orders-0": "127.0.0.9"}
         (folder / "run" / "addresses.json").write_text(json.dumps(known))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--run", f"{folder}/run", "--still", str(still_looks),
-             "--alive", str(self.alive)],
+            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--run", f"{folder}/run", "--alive", str(self.alive),
+             "--stall-timeout", str(stall_timeout_s)],
             env={
                 **os.environ,
                 "POD_NAME": "orders-0-slave-1",
@@ -71,16 +71,16 @@ class Pod:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, still_looks: int) -> Iterator[Pod]:
+def pod(tmp_path: Path, stall_timeout_s: int) -> Iterator[Pod]:
     """A pod that is stopped after the test."""
-    made = Pod(tmp_path, still_looks)
+    made = Pod(tmp_path, stall_timeout_s)
     yield made
     if made.process.poll() is None:
         made.process.kill()
         made.process.communicate()
 
 
-@pytest.mark.parametrize("still_looks", [60], ids=["patient"])
+@pytest.mark.parametrize("stall_timeout_s", [60], ids=["patient"])
 def test_pod_broker_is_its_member_and_restarts(pod: Pod) -> None:
     """It has its number, no role, and both addresses, also after a kill; at SIGTERM it stops cleanly."""
     first = pod.wait_for(Phase.SERVING)
@@ -98,7 +98,7 @@ def test_pod_broker_is_its_member_and_restarts(pod: Pod) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("still_looks", [4], ids=["quick"])
+@pytest.mark.parametrize("stall_timeout_s", [4], ids=["quick"])
 def test_stalled_broker_is_killed_and_restarts(pod: Pod) -> None:
     """Its process lives, so nothing else would end it; everything it had written is recovered."""
     first = pod.wait_for(Phase.SERVING)

@@ -18,13 +18,12 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_admin.__main__ import parse_arguments
-from gantry_admin.wanted_file import parse_wanted_file
+from gantry_admin.topics_file import parse_topics_file
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.setting_keys import broker_settings, effective_settings, unknown_keys
-from gantry_broker.settings import SettingsError
 from gantry_cli.main import cli
 from gantry_nameserver.settings import NameServerSettings, with_entries
-from gantry_nameserver.settings import SettingsError as NameServerSettingsError
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.local import running_broker
 from gantry_testing.ports import free_ports
 
@@ -60,7 +59,7 @@ def test_name_server_ignores_unknown_settings_only_when_enabled(caplog: pytest.L
     assert settings.listen_port == 19876
     assert [vars(record)["key"] for record in caplog.records] == ["settingOfTomorrow"]
     assert with_entries(settings, {**TOMORROW, "listenPort": "29876"}).listen_port == 29876, "changed at run time"
-    with pytest.raises(NameServerSettingsError, match="settingOfTomorrow"):
+    with pytest.raises(SettingsError, match="settingOfTomorrow"):
         with_entries(NameServerSettings(), entries)
 
 
@@ -81,14 +80,14 @@ def test_topics_with_unknown_fields_are_kept() -> None:
     """Unknown fields are ignored at every level; an invalid known one is refused."""
     text = b'{"topics": [{"name": "a", "queues": 3, "order": true}], "groups": [{"name": "g"}], "users": []}'
 
-    wanted, left_out = parse_wanted_file(text)
+    wanted, left_out = parse_topics_file(text)
 
     assert [(topic.name, topic.queues) for topic in wanted.topics] == [("a", 3)]
     assert [group.name for group in wanted.groups] == ["g"]
     assert left_out == ["topics.order", "users"]
     for wrong in (b'{"topics": [{"name": "a", "queues": "3"}]}', b'{"topics": [1]}', b"[]", b"{"):
         with pytest.raises(ValueError, match=r".+"):
-            parse_wanted_file(wrong)
+            parse_topics_file(wrong)
 
 
 @pytest.mark.parametrize(("is_tolerant", "batch"), [("true", "64"), ("false", "32")], ids=["pod", "alone"])
@@ -223,5 +222,5 @@ def test_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> No
     container.wait_for_output("broker listening on", "settingOfTomorrow", "--option-of-tomorrow")
 
     assert container.end() == 0
-    refused = CliRunner().invoke(cli, ["pod", "broker", "--still", "soon", "--option-of-tomorrow"])
+    refused = CliRunner().invoke(cli, ["pod", "broker", "--stall-timeout", "soon", "--option-of-tomorrow"])
     assert refused.exit_code == 2, "a known option with a wrong value is refused"

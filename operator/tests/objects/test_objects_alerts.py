@@ -38,7 +38,7 @@ WELL = [
     master("orders-0-slave-0", 0),
     series("gantry_broker_ready", "orders-0-master-0", f"1+0{LONG}"),
     series("gantry_broker_ready", "orders-0-slave-0", f"1+0{LONG}"),
-    series("gantry_broker_moving", "orders-0-master-0", f"1+0{LONG}"),
+    series("gantry_broker_loop_running", "orders-0-master-0", f"1+0{LONG}"),
     series("up", "orders-0-master-0", f"1+0{LONG}", container="sidecar"),
     series("gantry_at_risk_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", loss="master"),
     series("gantry_slave_behind_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", slave="2"),
@@ -57,10 +57,10 @@ WELL = [
 
 CHANGES: dict[str, list[dict[str, str]]] = {
     "GantryNoMaster": [master("orders-0-master-0", 0)],
-    "GantryGroupUnseen": [],
+    "GantryGroupNotObserved": [],
     "GantryTwoMasters": [master("orders-0-slave-0", 1)],
     "GantryBrokerNotReady": [series("gantry_broker_ready", "orders-0-slave-0", f"0+0{LONG}")],
-    "GantryBrokerStandsStill": [series("gantry_broker_moving", "orders-0-master-0", f"0+0{LONG}")],
+    "GantryBrokerStalled": [series("gantry_broker_loop_running", "orders-0-master-0", f"0+0{LONG}")],
     "GantrySidecarDown": [series("up", "orders-0-master-0", f"0+0{LONG}", container="sidecar")],
     "GantryTooMuchAtRisk": [series("gantry_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", loss="master")],
     "GantrySlaveFarBehind": [
@@ -82,7 +82,7 @@ CHANGES: dict[str, list[dict[str, str]]] = {
 
 def with_changes(name: str) -> list[dict[str, str]]:
     """Return the inputs of a group with one problem."""
-    if name == "GantryGroupUnseen":
+    if name == "GantryGroupNotObserved":
         return [{"series": 'gantry_role{namespace="shop",gantry_dev_group="bills",pod="x"}', "values": f"1+0{LONG}"}]
     changed = {one["series"]: one for one in [*WELL, *CHANGES[name]]}
     return list(changed.values())

@@ -22,7 +22,7 @@ from objects_scene import (
     rendered,
 )
 
-from gantry_admin.wanted_file import WantedFile
+from gantry_admin.topics_file import TopicsFile
 from gantry_cli.pod.member import parse_pod_name
 from gantry_operator.objects import ShardFacts, group_token, names, render, secret
 from gantry_operator.objects.base import Object
@@ -144,13 +144,13 @@ def test_topics_and_groups_of_the_spec_are_in_the_config_map() -> None:
     """They have the names of the manifest, and the sidecar finds and reads them there."""
     one = group(topics=[{"name": "orders", "queues": 16}], groups=[{"name": "billing", "retryMax": 3}])
     objects = rendered(one)
-    text = of_kind(objects, "ConfigMap")["orders-0"]["data"]["wanted"]
+    text = of_kind(objects, "ConfigMap")["orders-0"]["data"]["topics.json"]
     sidecar = containers(broker_sets(objects)["orders-0-master"]["spec"]["template"])["sidecar"]
 
-    wanted = msgspec.json.decode(text, type=WantedFile)
+    declared = msgspec.json.decode(text, type=TopicsFile)
 
-    assert (list(wanted.topics), list(wanted.groups)) == (one.spec.topics, one.spec.groups)
-    assert sidecar["args"][sidecar["args"].index("--wanted") + 1] == "/etc/gantry/group/wanted"
+    assert (list(declared.topics), list(declared.groups)) == (one.spec.topics, one.spec.groups)
+    assert sidecar["args"][sidecar["args"].index("--topics-file") + 1] == "/etc/gantry/group/topics.json"
     assert "--regain" in sidecar["args"], "a shard continues while the API server is unavailable"
 
 
@@ -220,10 +220,10 @@ def test_slaves_and_shards_stay_while_they_are_needed() -> None:
 
 def test_hibernated_group_keeps_all_but_its_pods() -> None:
     """Volumes, addresses and records stay: the same objects with other replica counts."""
-    awake, asleep = rendered(group(), facts()), rendered(group(), facts(is_hibernated=True))
+    awake, hibernated = rendered(group(), facts()), rendered(group(), facts(is_hibernated=True))
 
-    assert pods_of(asleep) == []
-    assert [one["metadata"]["name"] for one in awake] == [one["metadata"]["name"] for one in asleep]
+    assert pods_of(hibernated) == []
+    assert [one["metadata"]["name"] for one in awake] == [one["metadata"]["name"] for one in hibernated]
 
 
 def test_external_name_servers_are_not_rendered() -> None:

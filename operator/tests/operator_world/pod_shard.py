@@ -70,7 +70,15 @@ class PodShard(Fleet):
             name: _unknown(getattr(report, name))
             for name in (
                 *("epoch", "promised_epoch", "identity", "last_epoch", "epoch_start", "wrote", "committed", "flushed"),
-                *("acked", "confirmed", "ha_address", "heard_ms", "granted_ms", "peak_bytes_per_s", "master_id"),
+                *(
+                    "acked",
+                    "confirmed",
+                    "ha_address",
+                    "heartbeat_age_ms",
+                    "granted_ms",
+                    "peak_bytes_per_s",
+                    "master_id",
+                ),
             )
         }
         acks = self.acks_needed if report.acks_needed is None else report.acks_needed
@@ -86,7 +94,7 @@ class PodShard(Fleet):
                 {"broker_id": ack.number, "identity": ack.identity, "received": _unknown(ack.received)}
                 for ack in report.slaves
             ],
-            "is_whole": report.is_whole,
+            "is_complete": report.is_complete,
             "is_crash_safe": True,
             "is_draining": report.is_draining,
             "is_withdrawn": report.is_withdrawn,
@@ -107,8 +115,8 @@ class PodShard(Fleet):
                 broker.follow(epoch, master)
             case orders.Fence(epoch=epoch):
                 broker.fence(epoch)
-            case orders.Drain(withdraw=withdraw, goes_on=goes_on):
-                broker.drain(withdraw=withdraw, goes_on=goes_on)
+            case orders.Drain(withdraw=withdraw, clients_only=clients_only):
+                broker.drain(withdraw=withdraw, clients_only=clients_only)
         self.acknowledge()
 
     def _check(self, broker: Broker, epoch: int, expected: Expected) -> None:

@@ -229,15 +229,15 @@ async def test_restart_deletes_only_the_pod_with_the_given_uid() -> None:
     assert bench.api.found(PODS, NAMESPACE, "g-0-master-0") is None
 
 
-@pytest.mark.parametrize("trouble", ["terminating", "starting", "absent"])
-async def test_one_pod_of_a_shard_is_restarted_at_a_time(trouble: str) -> None:
+@pytest.mark.parametrize("problem", ["terminating", "starting", "absent"])
+async def test_one_pod_of_a_shard_is_restarted_at_a_time(problem: str) -> None:
     """No pod is deleted while another one stops or starts, even if no report shows it yet; one that is down may be."""
     bench = Bench()
     bench.stateful_sets(1)
     master = bench.pod("g-0-master-0")
-    if trouble == "terminating":
+    if problem == "terminating":
         bench.pod("g-0-slave-0", deletionTimestamp="2026-01-01T00:00:00Z")
-    if trouble == "starting":
+    if problem == "starting":
         bench.pod("g-0-slave-0", "waiting")
 
     with pytest.raises(Conflict, match="must be running first"):
@@ -295,7 +295,7 @@ async def test_disk_is_replaced_by_the_uid_of_its_claim() -> None:
     assert bench.api.found(PODS, NAMESPACE, "g-0-slave-0") is None
 
 
-# -- wishes ------------------------------------------------------------------------------------------------------------
+# -- promotion requests ------------------------------------------------------------------------------------------------
 
 
 def test_accepted_loss_is_removed_with_the_last_promotion_request() -> None:

@@ -46,7 +46,7 @@ class History:
 
     async def run(self) -> None:
         for _ in range(TURNS):
-            self.trouble()
+            self.problem()
             await self.turn()
 
     async def turn(self) -> None:
@@ -62,7 +62,7 @@ class History:
                     await loop.reconciler.settle()
         self.cluster.advance(self.random.choice([50, 250, 250, 1_000]))
 
-    def trouble(self) -> None:
+    def problem(self) -> None:
         cluster, dice = self.cluster, self.random.random()
         nodes = [f"node-{number}" for number in range(4)]
         pods = cluster.pods()

@@ -88,7 +88,7 @@ class Game:
     def step(self) -> None:
         self.now_ms += self.random.choice([1, 20, 100, 300])
         for index, player in enumerate(self.players):
-            self.trouble(player)
+            self.problem(player)
             if player.paused_until_ms > self.now_ms:
                 continue
             if player.candidate.is_lost(player.own_ms(self.now_ms)):
@@ -102,7 +102,7 @@ class Game:
             self.terms += is_leader and not player.was_leader
             player.was_leader = is_leader
 
-    def trouble(self, player: Player) -> None:
+    def problem(self, player: Player) -> None:
         dice = self.random.random()
         if dice < 0.01:
             player.paused_until_ms = self.now_ms + self.random.randrange(5_000)

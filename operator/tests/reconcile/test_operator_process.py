@@ -356,7 +356,7 @@ async def test_real_sidecar_reports_executes_and_refuses(
         present = await sidecars.status(peer)
         report = report_of(present, asked_ms=1, answered_ms=2)
         assert (report.role, report.wrote) == ("MASTER", await asyncio.to_thread(lambda: broker.end))
-        assert report.identity and report.is_whole is True and report.ha_address
+        assert report.identity and report.is_complete is True and report.ha_address
 
         epoch, end = int(present["epoch"]), int(present["wrote"])
         await sidecars.order(peer, orders.Drain(timeout_ms=5_000))

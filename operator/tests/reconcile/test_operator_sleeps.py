@@ -38,7 +38,7 @@ def hibernate(server: ApiServer, value: str | None) -> None:
     assert server.ask("PATCH", GROUP, change, MERGE)[0] == 200
 
 
-def asleep(server: ApiServer) -> str:
+def hibernated_status(server: ApiServer) -> str:
     conditions = server.ask("GET", GROUP)[1].get("status", {}).get("conditions", [])
     return next((one["status"] for one in conditions if one["type"] == "Hibernated"), "")
 
@@ -56,17 +56,17 @@ def test_hibernated_group_has_no_pods_and_gets_all_back(
 
     hibernate(server, "true")
     wait_for("none makes pods", lambda: set(pods(server).values()) == {0})
-    wait_for("the status reports it", lambda: asleep(server) == "True")
+    wait_for("the status reports it", lambda: hibernated_status(server) == "True")
     for name in ("orders-0-master", "orders-0-slave"):
         home = stateful_sets(server)[name]
         assert home["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
-        assert home["metadata"]["annotations"]["gantry.dev/asleep"] == str(awake[name])
+        assert home["metadata"]["annotations"]["gantry.dev/hibernated-replicas"] == str(awake[name])
 
     hibernate(server, None)
     wait_for("all make pods again", lambda: pods(server) == awake)
     wait_for(
-        "nothing is called asleep",
-        lambda: not any("asleep" in str(one["metadata"]) for one in stateful_sets(server).values()),
+        "no StatefulSet is marked as hibernated",
+        lambda: not any("hibernated" in str(one["metadata"]) for one in stateful_sets(server).values()),
     )
     assert (
         stateful_sets(server)["orders-0-slave"]["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"]

@@ -135,7 +135,8 @@ def test_invalid_spec_keeps_the_rest_of_the_status() -> None:
 def test_conditions_of_rendering_are_added_to_those_of_the_decision() -> None:
     """They are those for huge pages, and for objects that could not be applied."""
     status = status_with(
-        healthy(), extra_conditions=[Condition(type="HugePagesReady", is_so=False, reason="TooFew", message="x" * 5000)]
+        healthy(),
+        extra_conditions=[Condition(type="HugePagesReady", is_true=False, reason="TooFew", message="x" * 5000)],
     )
 
     found = {one["type"]: one for one in status["conditions"]}["HugePagesReady"]

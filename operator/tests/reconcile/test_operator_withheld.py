@@ -9,8 +9,9 @@ from operator_world.cluster import NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play, operator_of
 from spec_world.brokers import Record
 
-from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, ObjectRef, annotations_of
+from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, ObjectRef, annotations_of, ref_of
 from gantry_operator.errors import Conflict
+from gantry_operator.execute.applier import HIBERNATION_ANNOTATIONS
 from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.objects import names
 from gantry_spec import actions as act
@@ -38,6 +39,7 @@ async def test_fenced_shard_refuses_sends_until_the_fence_is_lifted() -> None:
     play.cluster.annotate(fence="1")
     await play.until(lambda: play.condition("Fenced")[0] == "True", "it is fenced")
     assert play.condition("Fenced") == ("True", "ByAnnotation", "shards [1]")
+    assert [shard["fence"] for shard in play.cluster.group["status"]["eachShard"]] == ["", "Fenced"]
     assert play.condition("Available")[:2] == ("False", "Fenced")
     before = [len(safe(play, shard)) for shard in (0, 1)]
     await turns(play, 40)
@@ -101,7 +103,7 @@ async def turns(play: Play, count: int) -> None:
 # -- sleep -------------------------------------------------------------------------------------------------------------
 
 
-def is_asleep(play: Play) -> bool:
+def is_scaled_down(play: Play) -> bool:
     return play.condition("Hibernated")[0] == "True"
 
 
@@ -122,7 +124,7 @@ async def test_hibernated_group_resumes_with_all_its_messages(spec: dict[str, An
     claims = {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
 
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_asleep(play), "it is hibernated")
+    await play.until(lambda: is_scaled_down(play), "it is hibernated")
     logs = [broker.store.log for broker in play.cluster.shards[0].brokers.values()]
     assert play.cluster.api.of_kind(PODS) == []
     await turns(play, 8)
@@ -133,7 +135,7 @@ async def test_hibernated_group_resumes_with_all_its_messages(spec: dict[str, An
     if is_new_operator:
         play.loop = operator_of(play.cluster)
     await turns(play, 400)
-    assert is_asleep(play)
+    assert is_scaled_down(play)
     assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
 
     play.cluster.annotate(hibernate=None)
@@ -143,7 +145,7 @@ async def test_hibernated_group_resumes_with_all_its_messages(spec: dict[str, An
     assert before <= safe(play)
     assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
     stateful_sets = play.cluster.api.of_kind(STATEFUL_SETS)
-    assert not any(names.ASLEEP_ANNOTATION in annotations_of(home) for home in stateful_sets)
+    assert not any(HIBERNATION_ANNOTATIONS & annotations_of(home).keys() for home in stateful_sets)
 
 
 async def test_removed_shard_with_messages_survives_hibernation() -> None:
@@ -154,7 +156,7 @@ async def test_removed_shard_with_messages_survives_hibernation() -> None:
     await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "the shard is drained")
 
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_asleep(play), "both are hibernated")
+    await play.until(lambda: is_scaled_down(play), "both are hibernated")
     await turns(play, 40)
     play.cluster.annotate(hibernate=None)
     await play.until(lambda: play.cluster.master(1) == 1, "both are resumed")
@@ -163,13 +165,37 @@ async def test_removed_shard_with_messages_survives_hibernation() -> None:
     assert play.condition("ScalingIn")[1] == "Draining"
 
 
+async def test_group_that_an_earlier_operator_hibernated_is_resumed() -> None:
+    """The former name of the annotation is read, so that a removed shard comes back, and it is removed then."""
+    play = await Play(SYNC | {"shards": 2}).begun()
+    play.cluster.messages = 3
+    play.cluster.edit(shards=1)
+    await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "the shard is drained")
+    play.cluster.annotate(hibernate="true")
+    await play.until(lambda: is_scaled_down(play), "both are hibernated")
+    for home in play.cluster.api.of_kind(STATEFUL_SETS):
+        replicas_text = annotations_of(home).get(names.HIBERNATED_REPLICAS_ANNOTATION)
+        if replicas_text is not None:
+            former = {names.HIBERNATED_REPLICAS_ANNOTATION: None, "gantry.dev/asleep": replicas_text}
+            await play.cluster.api.patch(ref_of(home), {"metadata": {"annotations": former}})
+    play.loop = operator_of(play.cluster)
+    await turns(play, 40)
+
+    play.cluster.annotate(hibernate=None)
+    await play.until(lambda: play.cluster.master(1) == 1, "both are resumed")
+
+    assert safe(play, 1) <= set(play.cluster.shards[1].brokers[1].store.log)
+    stateful_sets = play.cluster.api.of_kind(STATEFUL_SETS)
+    assert not any(HIBERNATION_ANNOTATIONS & annotations_of(home).keys() for home in stateful_sets)
+
+
 async def test_new_hibernated_group_creates_no_pods() -> None:
     """All other objects exist; removing the annotation starts the pods."""
     play = Play(SYNC)
     play.cluster.annotate(hibernate="true")
 
     await turns(play, 40)
-    assert is_asleep(play)
+    assert is_scaled_down(play)
     assert set(replicas(play).values()) == {0}
 
     play.cluster.annotate(hibernate=None)
@@ -180,7 +206,7 @@ async def hibernated_with_deleted_volumes() -> set[str]:
     """Return the uids of claims, where a StatefulSet deletes the volumes of pods that it no longer creates."""
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_asleep(play), "it is hibernated")
+    await play.until(lambda: is_scaled_down(play), "it is hibernated")
     for home in play.cluster.api.of_kind(STATEFUL_SETS):
         assert home["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
     return {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}

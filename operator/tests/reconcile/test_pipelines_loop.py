@@ -133,7 +133,7 @@ async def test_scheduled_runs_are_reported(scene: Scene) -> None:
         scene.cluster.begin_job("orders-archive", job)
         scene.cluster.begin_pod(JOBS, job, pod)
         await scene.reconcile()
-        assert scene.condition("Progressing") == ("True", "RunUnderWay")
+        assert scene.condition("Progressing") == ("True", "RunInProgress")
         at = f"2026-01-01T0{number}:00:00Z"
         text = text_of(words(rows=number * 10, end=at, text=f"run {number}"))
         scene.cluster.set_status(PODS, pod, **pod_status(phase="Succeeded", state=ended(0, at, text)))

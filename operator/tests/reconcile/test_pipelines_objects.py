@@ -137,7 +137,7 @@ def test_only_a_driver_with_executors_has_rights_and_a_token() -> None:
 def test_configuration_is_the_spec_with_settings_for_the_pods() -> None:
     """It has name servers, sidecars and key files of the group, and mounted folders, but no secrets."""
     document = configuration_of(rendered(pipeline(**EVERYTHING), **GROUP_WITH_EVERYTHING))
-    pod_settings = document.pop("here")
+    pod_settings = document.pop("runtime")
 
     assert document["topics"]["include"] == ["orders.*"]
     assert pod_settings["nameServers"][0] == "prod-nameserver-0.prod-nameserver.shop.svc:9876"
@@ -201,7 +201,7 @@ def test_audit_mounts_its_archive_read_only() -> None:
     one = pipeline("LogAudit", checks=["archive"], archive="orders")
     found = render(one, facts(one, archive=Volume(claim_name="archive", path="prod")))
 
-    assert configuration_of(found)["here"]["archive"] == "/var/lib/gantry/archive/prod"
+    assert configuration_of(found)["runtime"]["archive"] == "/var/lib/gantry/archive/prod"
     mounts = pod_templates(found)["driver"]["spec"]["containers"][0]["volumeMounts"]
     assert [one["readOnly"] for one in mounts if one["mountPath"] == "/var/lib/gantry/archive"] == [True]
 
@@ -209,7 +209,7 @@ def test_audit_mounts_its_archive_read_only() -> None:
 def test_executors_reach_the_driver_by_a_fixed_name_and_ports() -> None:
     """The Service exists, selects only the driver, and has the ports of Spark's settings."""
     found = rendered(pipeline(**EVERYTHING))
-    conf, templates = configuration_of(found)["here"]["sparkConf"], pod_templates(found)
+    conf, templates = configuration_of(found)["runtime"]["sparkConf"], pod_templates(found)
     [service] = of_kind(found, "Service").values()
     ports = {one["port"] for one in service["spec"]["ports"]}
 

@@ -51,11 +51,11 @@ RUNNING: dict[str, Any] = {"state": {"running": {}}}
     ("seen", "ready", "progressing", "phase"),
     [
         (view(), ("False", "Starting"), ("False", "Idle"), "Starting"),
-        (view("TopicArchive", pod(**RUNNING)), ("False", "Starting"), ("True", "RunUnderWay"), "Running"),
+        (view("TopicArchive", pod(**RUNNING)), ("False", "Starting"), ("True", "RunInProgress"), "Running"),
         (
             view("TopicArchive", pod(**RUNNING), page=words(rows=7)),
             ("True", "Running"),
-            ("True", "RunUnderWay"),
+            ("True", "RunInProgress"),
             "Running",
         ),
         (
@@ -63,7 +63,7 @@ RUNNING: dict[str, Any] = {"state": {"running": {}}}
                 "TopicArchive", pod(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended(1), restarts=3)
             ),
             ("False", "DriverFailing"),
-            ("True", "RunUnderWay"),
+            ("True", "RunInProgress"),
             "Starting",
         ),
         (view(spec={"suspend": True}), ("False", "Suspended"), ("False", "Suspended"), "Suspended"),
@@ -74,7 +74,7 @@ RUNNING: dict[str, Any] = {"state": {"running": {}}}
             ("False", "Idle"),
             "Failed",
         ),
-        (view("LogAudit"), ("False", "RunUnderWay"), ("False", "Idle"), "Starting"),
+        (view("LogAudit"), ("False", "RunInProgress"), ("False", "Idle"), "Starting"),
         (view("LogAudit", is_done=True), ("True", "Done"), ("False", "Idle"), "Done"),
         (
             view(problem=Problem("GroupNotFound", "BrokerGroup prod not found")),
@@ -159,7 +159,7 @@ def test_data_loss_stays_reported_until_an_edit(report: dict[str, Any], reason: 
 
     assert conditions(first)["DataLoss"] == ("True", reason)
     assert conditions(status_of(again))["DataLoss"] == ("True", reason)
-    assert conditions(status_of(edited))["DataLoss"] == ("False", "NoneSeen")
+    assert conditions(status_of(edited))["DataLoss"] == ("False", "NoneObserved")
     assert reason in [one.reason for one in events_of({}, first) if one.is_warning]
 
 

@@ -20,7 +20,7 @@ WORD = LastReport(epoch=1_000, asked_ms=5_000, epoch_start=0, wrote=100, peak_by
 
 def winner(end: int) -> Ballot:
     """Return the ballot of a slave whose log ends at ``end``."""
-    return Ballot(2, "store-2", epoch=1_000, last_epoch=1_000, end=end, is_whole=True, grant_expires_ms=0)
+    return Ballot(2, "store-2", epoch=1_000, last_epoch=1_000, end=end, is_complete=True, grant_expires_ms=0)
 
 
 def test_a_longer_log_of_the_winner_does_not_exclude_an_unobserved_loss() -> None:
@@ -53,7 +53,7 @@ SYNC_TERM = Term(
 def voter(number: int, end: int, *, missing_bytes: int = 0, damaged_bytes: int = 0) -> Ballot:
     """Return the ballot of a member whose log ends at ``end``."""
     return Ballot(
-        number, f"store-{number}", epoch=1_000, last_epoch=1_000, end=end, is_whole=not missing_bytes,
+        number, f"store-{number}", epoch=1_000, last_epoch=1_000, end=end, is_complete=not missing_bytes,
         grant_expires_ms=0, missing_bytes=missing_bytes, damaged_bytes=damaged_bytes,
     )  # fmt: skip
 
@@ -183,7 +183,7 @@ def test_an_election_with_one_promise_too_few_loses_messages() -> None:
         ([voter(2, 10), voter(4, 10)], "[3] cannot"),
         ([voter(2, 10), voter(2, 10)], "[3] cannot"),
         ([voter(2, 10), voter(3, 10)._replace(identity="another")], "[3] cannot"),
-        ([voter(2, 10), voter(3, 10)._replace(is_whole=False)], "[3] cannot"),
+        ([voter(2, 10), voter(3, 10)._replace(is_complete=False)], "[3] cannot"),
         ([], "[2, 3] cannot"),
     ],
     ids=["too-few", "stranger", "one-vote", "other-store", "not-whole", "no-ballot"],

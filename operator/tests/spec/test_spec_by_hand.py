@@ -75,7 +75,12 @@ def promised(shard: ObservedShard, epoch: int, *numbers: int, **goal: Any) -> Ob
         epoch=epoch,
         goal=Goal(
             **(
-                {"why": "a promotion was requested", "request": "person", "loss_accepted": None, "may_move": True}
+                {
+                    "why": "a promotion was requested",
+                    "promotion_request": "person",
+                    "loss_accepted": None,
+                    "may_move": True,
+                }
                 | goal
             )
         ),
@@ -179,7 +184,7 @@ def test_the_report_of_an_old_master_is_no_proof_without_a_lease() -> None:
         epoch=EPOCH, master=1, identity="store-1", electable=(Voter(2, "store-2"), Voter(3, "store-3")), acks_needed=1
     )
     record = LeaseRecord(epoch=NEXT, terms=(term,))
-    ballot = Ballot(1, "store-1", EPOCH, EPOCH, 10_000, is_whole=True, grant_expires_ms=0)
+    ballot = Ballot(1, "store-1", EPOCH, EPOCH, 10_000, is_complete=True, grant_expires_ms=0)
 
     assert "2 of the slaves [2, 3]" in refused(shard).why
     assert count_ballots(record, [ballot]).winner == ballot, "with a Lease it is enough"

@@ -32,9 +32,9 @@ def test_the_forecast_of_a_synchronous_group_shows_winner_and_no_loss() -> None:
         (3, 1_000, True),
     ]
     assert outlook.lines[0] == (
-        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 bytes would be lost at most"
+        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 B would be lost at most"
     )
-    assert outlook.lines[2] == "  member 3: 1000 bytes behind"
+    assert outlook.lines[2] == "  member 3: 1000 B behind"
 
 
 def test_the_forecast_shows_a_forbidden_loss_in_bytes() -> None:
@@ -44,7 +44,7 @@ def test_the_forecast_shows_a_forbidden_loss_in_bytes() -> None:
     [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
 
     assert (outlook.winner, outlook.loss_at_least, outlook.loss_at_most) == (2, 4_000, 4_000 + UNOBSERVED_BYTES_PER_S)
-    assert outlook.blocked_by == ("1.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 bytes",)
+    assert outlook.blocked_by == ("1.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 B",)
     assert "could be promoted by order" in outlook.lines[0]
 
 
@@ -125,7 +125,14 @@ def test_every_order_action_becomes_an_order_of_the_control_socket() -> None:
     for kind in kinds:
         if kind is act.OrderAction:
             continue
-        samples = {"epoch": 7, "electable": (1, 2), "master": "m:1", "timeout_ms": 5, "goes_on": True, "force": True}
+        samples = {
+            "epoch": 7,
+            "electable": (1, 2),
+            "master": "m:1",
+            "timeout_ms": 5,
+            "clients_only": True,
+            "force": True,
+        }
         fields = {field.name for field in msgspec.structs.fields(kind)}
         known = {name: value for name, value in samples.items() if name in fields}
         other = {"last_epoch": 1, "end": 2} if kind is act.Promote else {}

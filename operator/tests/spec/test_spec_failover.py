@@ -132,7 +132,7 @@ def test_a_damaged_master_hands_over_to_an_equal_slave_only_where_the_role_may_m
 
 def test_a_master_that_may_have_lost_its_tail_waits_for_its_slaves() -> None:
     """A slave may have what it lost."""
-    shard = promised(electing(silent(healthy(), 2)), 1, is_whole=False)
+    shard = promised(electing(silent(healthy(), 2)), 1, is_complete=False)
     decision = decide(spec_with(), observed(shard), NOW_MS)
 
     assert not any(isinstance(one, act.RecordMaster) for one in decision.actions)
@@ -173,7 +173,7 @@ def dead_async(*, gap: int, stopped_ms: int = 3_000) -> ObservedShard:
 
 def test_a_failover_with_too_much_loss_is_blocked() -> None:
     """What the slave lacks, plus what the master may have taken since its last report, exceeds the limit."""
-    assert "3.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 bytes" in waits(
+    assert "3.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 B" in waits(
         dead_async(gap=2_000), spec_with(**ASYNC)
     )
 

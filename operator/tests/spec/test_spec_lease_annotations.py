@@ -16,7 +16,7 @@ RECORD_OF_TWO = LeaseRecord(
         Term(epoch=2_000, master=1, identity="a", electable=(Voter(2, "b"), Voter(3, "c", coming="d", bar=77))),
         Term(epoch=3_000, master=2, identity="b", electable=(Voter(1, "a"),), acks_needed=1, end=900, loss=-1),
     ),
-    goal=Goal(why="the master is gone", request="0=2", to=2, loss_accepted=None, may_move=True),
+    goal=Goal(why="the master is gone", promotion_request="0=2", to=2, loss_accepted=None, may_move=True),
     duration_ms=9_000,
 )
 
@@ -40,15 +40,26 @@ def test_the_expected_version_is_never_written_as_part_of_the_record() -> None:
     assert (one[VERSION], other[VERSION]) == ("8", "42")
 
 
-def test_fields_have_the_names_that_earlier_versions_wrote() -> None:
-    """A Lease outlives the operator that wrote it, so encoded names stay although attributes are renamed."""
+def test_fields_have_stable_names() -> None:
+    """A Lease outlives the operator that wrote it, and sidecars of other versions read it."""
     written = json.loads(lease_annotations(RECORD_OF_TWO)[RECORD])
 
-    assert written.keys() == {"epoch", "reigns", "goal", "duration_ms"}
-    assert written["goal"].keys() == {"why", "wish", "to", "loss_accepted", "may_move"}
+    assert written.keys() == {"epoch", "terms", "goal", "duration_ms"}
+    assert written["goal"].keys() == {"why", "promotion_request", "to", "loss_accepted", "may_move"}
     assert json.loads(msgspec.json.encode(RECORD_OF_TWO)).keys() == {"version", *written}, (
         "the local Lease file has the same names"
     )
+
+
+def test_a_record_of_an_earlier_version_is_read() -> None:
+    """It names the terms `reigns` and the promotion request `wish`; the next replacement has the present names."""
+    written = lease_annotations(RECORD_OF_TWO)
+    former = written[RECORD].replace('"terms"', '"reigns"').replace('"promotion_request"', '"wish"')
+
+    record = record_of({RECORD: former, VERSION: "1"})
+
+    assert record == msgspec.structs.replace(RECORD_OF_TWO, version="1")
+    assert lease_annotations(record)[RECORD] == written[RECORD] != former
 
 
 def test_a_foreign_lease_has_no_record() -> None:

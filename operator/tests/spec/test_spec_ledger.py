@@ -135,10 +135,10 @@ def test_bands_are_in_order(one: int, other: int) -> None:
 
 def test_the_ledger_names_what_bounds_the_risk() -> None:
     """It is the buffer, the disk, or a slave."""
-    assert ledger().bound == "buffer"
-    assert ledger(committed=10_000).bound == "disk"
-    assert ledger(committed=10_000, flushed=10_000).bound == "slave"
-    assert ledger(committed=10_000, flushed=10_000, received=10_000).bound == ""
+    assert ledger().bottleneck == "buffer"
+    assert ledger(committed=10_000).bottleneck == "disk"
+    assert ledger(committed=10_000, flushed=10_000).bottleneck == "slave"
+    assert ledger(committed=10_000, flushed=10_000, received=10_000).bottleneck == ""
 
 
 # -- the gate ----------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_no_risk_is_added_while_durability_is_violated() -> None:
     verdict = check_action(restart(2), one, spec)
 
     assert (verdict.is_allowed, verdict.bytes) == (False, 1_000)
-    assert verdict.reason == "1000 bytes are at risk, but spec.durability allows 500 bytes"
+    assert verdict.reason == "1000 B are at risk, but spec.durability allows 500 B"
 
 
 @pytest.mark.parametrize(

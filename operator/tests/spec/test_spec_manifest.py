@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from gantry_spec.manifest import BrokerGroup, ManifestError, check_changes, read_group, read_groups
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import FailoverMode, Medium, ReplicationMode
-from gantry_spec.manifest.quantities import (
-    bytes_text,
-    duration_text,
-    parse_duration,
-    parse_size,
-    size_text,
-)
+from gantry_spec.manifest.quantities import duration_text, parse_duration, parse_size, size_text
 from gantry_spec.manifest.reading import group_of, plain_values
 from gantry_spec.manifest.struct_fields import walk_fields
 
@@ -223,15 +217,6 @@ def test_a_size_must_be_a_whole_number_of_bytes(text: object) -> None:
     """The intended value of other texts cannot be guessed."""
     with pytest.raises(ValueError, match=r"not a size|not a whole number"):
         parse_size(text)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(None, "an unknown number of bytes"), (0, "0 bytes"), (9_999, "9999 bytes"), (64 << 20, "64.0 MiB")],
-)
-def test_an_unknown_size_has_a_text_of_its_own(size: int | None, text: str) -> None:
-    """Unknown is never shown as zero."""
-    assert bytes_text(size) == text
 
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/groups.md"

@@ -40,7 +40,7 @@ def test_a_healthy_group_is_left_alone() -> None:
     decision = decide(spec_with(), observed(healthy()), NOW_MS)
 
     assert decision.actions == ()
-    states = {one.type: one.is_so for one in decision.conditions}
+    states = {one.type: one.is_true for one in decision.conditions}
     assert states == {
         "Ready": True,
         "Available": True,
@@ -68,7 +68,7 @@ def test_a_paused_group_is_not_touched() -> None:
     group = observed(deaf(silent(healthy(), 1), 2), is_paused=True)
 
     assert waits(group) == "the group is paused"
-    assert decide(spec_with(), group, NOW_MS).condition("Paused").is_so
+    assert decide(spec_with(), group, NOW_MS).condition("Paused").is_true
 
 
 def test_a_role_does_not_move_while_the_lease_cannot_be_read() -> None:
@@ -83,7 +83,7 @@ def test_a_role_does_not_move_while_the_lease_cannot_be_read() -> None:
 
 def empty(number: int, **other: Any) -> Any:
     """Return a member with an empty store and without a role."""
-    nothing: dict[str, Any] = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master": "", "heard_ms": None}
+    nothing: dict[str, Any] = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master": "", "heartbeat_age_ms": None}
     return member_of(number, report_of(number, wrote=0, role=Role.UNASSIGNED, **nothing), **other)
 
 

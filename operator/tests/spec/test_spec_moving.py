@@ -64,7 +64,7 @@ def test_the_role_moves_only_when_a_slave_has_the_whole_log() -> None:
     assert "member 2 is catching up" in reasons(behind)
     [take] = decided(complete)
     assert isinstance(take, act.TakeEpoch)
-    assert take.record.goal == Goal(why="a promotion was requested", request="w", to=2, may_move=True)
+    assert take.record.goal == Goal(why="a promotion was requested", promotion_request="w", to=2, may_move=True)
 
 
 def test_the_requested_member_wins_among_equal_logs() -> None:
@@ -72,7 +72,7 @@ def test_the_requested_member_wins_among_equal_logs() -> None:
     shard = healthy(slaves=2)
     assert shard.lease is not None
     assert shard.lease.record is not None
-    goal = Goal(why="a promotion was requested", request="w", to=3, may_move=True)
+    goal = Goal(why="a promotion was requested", promotion_request="w", to=3, may_move=True)
     shard = with_record(with_request(shard, 3), msgspec.structs.replace(shard.lease.record, epoch=4_000, goal=goal))
     for number in (1, 2, 3):
         shard = with_report(shard, number, promised_epoch=4_000)
@@ -103,7 +103,9 @@ def test_a_drain_without_a_reason_ends() -> None:
 
 def test_a_finished_promotion_request_is_removed() -> None:
     """Otherwise it would be carried out again at the next failover."""
-    came_out_otherwise = msgspec.structs.replace(record_of(), goal=Goal(why="a promotion was requested", request="w"))
+    came_out_otherwise = msgspec.structs.replace(
+        record_of(), goal=Goal(why="a promotion was requested", promotion_request="w")
+    )
 
     for shard in (with_request(healthy(), 1), with_request(with_record(healthy(), came_out_otherwise))):
         assert decided(shard)[0] == act.ClearRequest(shard=0, request="w", why="member 1 is the master of epoch 3000")
@@ -264,7 +266,7 @@ def test_a_removed_shard_is_withdrawn_before_it_counts_as_empty() -> None:
     for removed in (surplus, msgspec.structs.replace(surplus, is_empty=True)):
         [withdraw] = decided(healthy(), removed)
         assert isinstance(withdraw, act.Withdraw)
-        assert (withdraw.shard, withdraw.member, withdraw.is_ordered, withdraw.goes_on) == (1, 1, True, True)
+        assert (withdraw.shard, withdraw.member, withdraw.is_ordered, withdraw.clients_only) == (1, 1, True, True)
     emptying = with_report(surplus, 1, is_withdrawn=True)
     assert decided(healthy(), emptying) == []
     assert "no consumers: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
@@ -273,7 +275,7 @@ def test_a_removed_shard_is_withdrawn_before_it_counts_as_empty() -> None:
         "it must deliver due messages, or it never becomes empty"
     )
     scaling_in = decide(spec_with(), observed(healthy(), emptying), NOW_MS).condition("ScalingIn")
-    assert (scaling_in.is_so, scaling_in.reason, scaling_in.message) == (
+    assert (scaling_in.is_true, scaling_in.reason, scaling_in.message) == (
         True,
         "Draining",
         "shard 1: 3 messages of 1 topics: orders",

@@ -35,7 +35,7 @@ def test_a_masters_status_becomes_a_whole_report() -> None:
         slaves=(SlaveState(identity="store-2", number=2, received=60, flushed=50),),
         master_id=1,
         epoch_start=40,
-        is_whole=True,
+        is_complete=True,
         is_crash_safe=False,
         peak_bytes_per_s=7,
         granted_ms=0,
@@ -47,8 +47,8 @@ def test_a_masters_status_becomes_a_whole_report() -> None:
     assert (report.committed, report.flushed, report.acked, report.confirmed) == (80, 70, 60, 60)
     assert report.slaves == (SlaveState(number=2, identity="store-2", received=60, flushed=50),)
     assert (report.electable, report.acks_needed, report.master_id) == ((2, 3), 1, 1)
-    assert (report.is_whole, report.is_crash_safe, report.peak_bytes_per_s) == (True, False, 7)
-    assert (report.epoch_start, report.heard_ms, report.granted_ms, report.boot_id) == (40, None, 0, "pod-1")
+    assert (report.is_complete, report.is_crash_safe, report.peak_bytes_per_s) == (True, False, 7)
+    assert (report.epoch_start, report.heartbeat_age_ms, report.granted_ms, report.boot_id) == (40, None, 0, "pod-1")
 
 
 def test_an_unknown_number_stays_unknown() -> None:
@@ -57,6 +57,15 @@ def test_an_unknown_number_stays_unknown() -> None:
 
     assert (report.wrote, report.flushed, report.acked, report.master_id) == (None, None, None, None)
     assert report.slaves[0].received is None
+
+
+def test_a_status_of_an_earlier_version_becomes_a_report() -> None:
+    """The operator is upgraded before the sidecars, so it reads the former names of fields."""
+    former = {"role": "SLAVE", "trouble": "connecting", "heard_ms": 7, "is_whole": False}
+
+    report = report_of(former, asked_ms=0, answered_ms=1)
+
+    assert (report.problem, report.heartbeat_age_ms, report.is_complete) == ("connecting", 7, False)
 
 
 def test_an_invalid_status_is_refused() -> None:

@@ -160,16 +160,16 @@ def test_recovery_leaves_no_quorum_for_a_newer_epoch(slaves: int, acks: int, dat
     assert isinstance(found, Regain) == (left < promises_needed(slaves, acks))
 
 
-@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "harmed"])
-def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_whole: bool) -> None:
+@pytest.mark.parametrize("is_complete", [True, False], ids=["whole", "harmed"])
+def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_complete: bool) -> None:
     """A complete log may have been master again; an incomplete one was given no role."""
-    shard = with_report(healthy(acks_needed=0), 1, role=Role.UNASSIGNED, is_whole=is_whole)
+    shard = with_report(healthy(acks_needed=0), 1, role=Role.UNASSIGNED, is_complete=is_complete)
     shard = with_member(shard, 1, boot_id="boot-1b", started_by_ms=NOW_MS - 9_000)
     word = LastReport(epoch=LOOKS_EPOCH, asked_ms=NOW_MS - 10_000, boot_id="boot-1", wrote=10_000)
     shard_view = ShardView(spec_with(), msgspec.structs.replace(shard, last_report=word), NOW_MS)
 
     assert shard_view.silent_by_ms(shard_view.term, shard_view.possible_ballots()) == (
-        NOW_MS if is_whole else NOW_MS - 9_000
+        NOW_MS if is_complete else NOW_MS - 9_000
     )
 
 
@@ -306,7 +306,7 @@ def test_the_judge_detects_recovery_against_the_own_promise(monkeypatch: pytest.
     scene = promised_master()
 
     def may(self: Broker) -> bool:
-        return self.role is Role.UNASSIGNED and self.store.last_epoch == self.store.epoch and self.store.is_whole
+        return self.role is Role.UNASSIGNED and self.store.last_epoch == self.store.epoch and self.store.is_complete
 
     monkeypatch.setattr(Broker, "may_regain", property(may))
 

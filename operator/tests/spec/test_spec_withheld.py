@@ -25,7 +25,7 @@ from spec_world.run_histories import SHAPES
 from spec_world.world import World
 
 from gantry_spec import actions as act
-from gantry_spec.decide import decide, group
+from gantry_spec.decide import Fences, decide, group
 from gantry_spec.decide import hibernation as hibernation_module
 from gantry_spec.gate import ALLOWED
 from gantry_spec.lease import Goal
@@ -85,13 +85,23 @@ def test_slaves_of_a_fenced_shard_follow() -> None:
 def test_conditions_show_a_fence_only_when_it_is_effective() -> None:
     """The condition is false until no member can take sends."""
     result = decide(spec_with(), observed(fenced(healthy())), NOW_MS)
-    assert (result.condition("Fenced").is_so, result.condition("Fenced").reason) == (False, "StillOpen")
+    assert (result.condition("Fenced").is_true, result.condition("Fenced").reason) == (False, "SendsNotRefused")
 
     result = decide(spec_with(), observed(fenced(drained(healthy()))), NOW_MS)
-    assert (result.condition("Fenced").is_so, result.condition("Fenced").message) == (True, "shards [0]")
-    assert (result.condition("Available").is_so, result.condition("Available").reason) == (False, "Fenced")
+    assert (result.condition("Fenced").is_true, result.condition("Fenced").message) == (True, "shards [0]")
+    assert (result.condition("Available").is_true, result.condition("Available").reason) == (False, "Fenced")
     partitioned = decide(spec_with(), observed(fenced(silent(healthy(), 1))), NOW_MS)
-    assert not partitioned.condition("Fenced").is_so, "an unreachable master may still take sends"
+    assert not partitioned.condition("Fenced").is_true, "an unreachable master may still take sends"
+
+
+def test_shards_are_fenced_independently() -> None:
+    """A fence is effective although another shard, which is to be fenced too, may still take sends."""
+    closed, still_open = fenced(drained(healthy())), fenced(healthy(number=1))
+
+    result = decide(spec_with(shards=2), observed(closed, still_open), NOW_MS)
+
+    assert result.fences == Fences(closed=(0,), still_open=(1,))
+    assert (result.condition("Fenced").is_true, result.condition("Fenced").message) == (False, "shards [1]")
 
 
 # -- hibernation -------------------------------------------------------------------------------------------------------
@@ -133,7 +143,7 @@ def test_nothing_is_decided_about_a_hibernated_group() -> None:
     decision = decide(spec_with(), hibernation(shard), NOW_MS)
 
     assert decision.actions == ()
-    so = {one.type: (one.is_so, one.reason) for one in decision.conditions}
+    so = {one.type: (one.is_true, one.reason) for one in decision.conditions}
     assert so["Hibernated"] == (True, "ByAnnotation")
     assert so["Degraded"] == so["Available"] == so["Ready"] == (False, "Hibernated")
 
@@ -147,7 +157,7 @@ def test_a_stopped_shard_is_hibernated_as_well() -> None:
     decision = decide(spec_with(), hibernation(shard), NOW_MS)
 
     assert [type(one) for one in decision.actions] == [act.Hibernate]
-    assert decision.condition("Hibernated").is_so is False
+    assert decision.condition("Hibernated").is_true is False
 
 
 def test_a_master_in_unknown_state_prevents_hibernation() -> None:

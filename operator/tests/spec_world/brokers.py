@@ -60,7 +60,7 @@ class Store:
         return self.log[-1].epoch if self.log else 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.lacks <= set(self.log)
 
 
@@ -159,7 +159,7 @@ class Broker:
         is_left = self.role is Role.UNASSIGNED and store.epoch > 0 and not store.is_over
         is_same = store.last_epoch == store.epoch and store.acks_recorded == self.acks_needed
         is_master = store.master_id == self.number
-        return is_left and store.promised <= store.epoch and (not is_master or (is_same and store.is_whole))
+        return is_left and store.promised <= store.epoch and (not is_master or (is_same and store.is_complete))
 
     def regain(self, epoch: int) -> None:
         store = self.store
@@ -168,12 +168,12 @@ class Broker:
         self.forget()
         self.role = Role.MASTER
 
-    def drain(self, *, withdraw: bool = False, goes_on: bool = False) -> None:
+    def drain(self, *, withdraw: bool = False, clients_only: bool = False) -> None:
         if self.role is not Role.MASTER:
             raise Refused("only a master drains")
         self.is_withdrawn = self.is_withdrawn or withdraw
         self.store.is_over |= withdraw
-        if goes_on:
+        if clients_only:
             return
         self.is_draining = True
         self.store.flushed = len(self.store.log)
@@ -272,9 +272,9 @@ class Broker:
             master_id=store.master_id,
             ha_address=self.address,
             master=self.master,
-            heard_ms=None if self.last_heartbeat_ms is None else now_ms - self.last_heartbeat_ms,
+            heartbeat_age_ms=None if self.last_heartbeat_ms is None else now_ms - self.last_heartbeat_ms,
             granted_ms=max(0, self.gave_until_ms - now_ms),
-            is_whole=store.is_whole,
+            is_complete=store.is_complete,
             is_draining=self.is_draining,
             is_withdrawn=self.is_withdrawn,
             is_crash_safe=True,

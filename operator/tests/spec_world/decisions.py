@@ -35,5 +35,5 @@ def silent(shard: ObservedShard, number: int, for_ms: int = 20_000, **changes: A
 def deaf(shard: ObservedShard, *numbers: int) -> ObservedShard:
     """Return the shard with slaves that have lost contact with the master."""
     for number in numbers:
-        shard = with_report(shard, number, heard_ms=20_000)
+        shard = with_report(shard, number, heartbeat_age_ms=20_000)
     return shard

@@ -39,9 +39,9 @@ def report_of(number: int, *, wrote: int, role: Role = Role.SLAVE, master: int =
         "flushed": wrote,
         "ha_address": ADDRESS.format(number),
         "master": ADDRESS.format(master) if role is Role.SLAVE else "",
-        "heard_ms": 50 if role is Role.SLAVE else None,
+        "heartbeat_age_ms": 50 if role is Role.SLAVE else None,
         "granted_ms": 3_000 if role is Role.SLAVE else 0,
-        "is_whole": True,
+        "is_complete": True,
         "is_crash_safe": True,
         "peak_bytes_per_s": 1_000,
     }

@@ -206,8 +206,8 @@ class World(Fleet):
                 broker.fence(epoch)
             case act.Drain():
                 broker.drain()
-            case act.Withdraw(goes_on=goes_on):
-                broker.drain(withdraw=True, goes_on=goes_on)
+            case act.Withdraw(clients_only=clients_only):
+                broker.drain(withdraw=True, clients_only=clients_only)
             case _:
                 raise AssertionError(f"no order: {action}")
 

@@ -41,10 +41,10 @@ EPILOG: Final = """\
 The configuration is a TopicArchive, LogAudit or TopicAnalytics manifest, or only its spec.
 
 examples:
-  gantry pipeline archive --set here.destination=/data/archive      all topics of `gantry up`
+  gantry pipeline archive --set runtime.destination=/data/archive      all topics of `gantry up`
   gantry pipeline archive --conf orders.yaml --once                 archive the present messages and exit
   gantry pipeline audit --conf audit.yaml                           exit with 1 if replicas differ
-  gantry pipeline verify --set here.destination=/data/archive       prove that nothing is missing
+  gantry pipeline verify --set runtime.destination=/data/archive       prove that nothing is missing
 
 exit codes: 0 done, 1 failed or found differences, 2 invalid configuration, 3 topic, archive or group not found,
 4 unknown (required servers unavailable), 5 messages lost, 130 interrupted.
@@ -202,18 +202,18 @@ def _read_text(path: str | None) -> bytes:
 def _settings(options: argparse.Namespace) -> list[str]:
     settings = list(options.set)
     if options.once:
-        settings.append("here.once=true")
+        settings.append("runtime.once=true")
     return settings
 
 
 def _with_command_line_connection(config: PipelineConfig[S_co], options: argparse.Namespace) -> PipelineConfig[S_co]:
     """Return the configuration with the name servers and the credentials of the command line where it has none."""
-    here = config.here
+    runtime = config.runtime
     if not config.name_servers and options.namesrv:
-        here = msgspec.structs.replace(here, name_servers=options.namesrv.split(";"))
-    if not here.access_file and options.credentials:
-        here = msgspec.structs.replace(here, access_file=options.credentials)
-    return replace(config, here=here)
+        runtime = msgspec.structs.replace(runtime, name_servers=options.namesrv.split(";"))
+    if not runtime.access_file and options.credentials:
+        runtime = msgspec.structs.replace(runtime, access_file=options.credentials)
+    return replace(config, runtime=runtime)
 
 
 def _open_status_page(address: str | None, reporter: Reporter) -> contextlib.AbstractContextManager[Any]:

@@ -1,9 +1,11 @@
-"""The configuration of a job: the spec of its resource, and `here`, the settings of one machine.
+"""The configuration of a job: the spec of its resource, and `runtime`, the settings of one machine.
 
 A configuration is the manifest of a `TopicArchive`, `LogAudit` or `TopicAnalytics`, or only its `spec`. Fields,
-bounds, defaults and their parsing are those of ``gantry_spec``. `here` has the addresses of name servers and sidecars
-and the mount points of volumes: the operator writes it for its pods; on any other machine you write it yourself, or
-set it with `--set here.…=`.
+bounds, defaults and their parsing are those of ``gantry_spec``. `runtime` has the addresses of name servers and
+sidecars and the mount points of volumes: the operator writes it for its pods; on any other machine you write it
+yourself, or set it with `--set runtime.…=`.
+
+Earlier versions named the field `here`. It is still read, since the operator that wrote it may be an earlier one.
 
 An invalid configuration is refused with a list of all problems, each with the path of its field.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Final, Generic, TypeVar, final
 
 import msgspec
 
@@ -24,12 +26,14 @@ from gantry_spec.manifest.reading import decode_value, head_problems, problem_of
 from gantry_spec.pipelines.parts import PipelineSpec
 
 P = TypeVar("P", bound=msgspec.Struct)
+FORMER_NAME: Final = "here"
+"""The former name of `runtime`."""
 S_co = TypeVar("S_co", bound=PipelineSpec, covariant=True)
 
 
 @final
-class HostConfig(Part, frozen=True):
-    """Settings of one machine, the field `here` of a configuration; in a pod the operator has written them."""
+class RuntimeConfig(Part, frozen=True):
+    """Settings of one machine, the field `runtime` of a configuration; in a pod the operator has written them."""
 
     name_servers: list[Address] = msgspec.field(default_factory=list)
     sidecars: list[str] = msgspec.field(default_factory=list)
@@ -74,17 +78,17 @@ class PipelineConfig(Generic[S_co]):
     """The complete configuration of one run."""
 
     spec: S_co
-    here: HostConfig = field(default_factory=HostConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 
     @property
     def is_continuous(self) -> bool:
         """Whether the job runs until it is stopped, if its kind supports that."""
-        return not self.spec.schedule and not self.here.once
+        return not self.spec.schedule and not self.runtime.once
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """The name servers to use: those of `here`, else those of the resource."""
-        return tuple(self.here.name_servers or self.spec.name_servers)
+        """The name servers to use: those of `runtime`, else those of the resource."""
+        return tuple(self.runtime.name_servers or self.spec.name_servers)
 
 
 def read_config(
@@ -92,7 +96,7 @@ def read_config(
 ) -> PipelineConfig[S_co]:
     """Parse a configuration file's text and apply each override `a.b=value` of ``settings``.
 
-    The text is a whole resource of that kind or its `spec` alone, as YAML or JSON; `here` is a field of the spec, or
+    The text is a whole resource of that kind or its `spec` alone, as YAML or JSON; `runtime` is a field of the spec, or
     a sibling of `spec` in a whole resource. Raises ``ConfigError``.
     """
     try:
@@ -105,12 +109,20 @@ def read_config(
 
 
 def config_of(document: Mapping[str, Any], spec_type: type[S_co]) -> PipelineConfig[S_co]:
-    """Convert plain values, the fields of a spec and `here`, to a configuration. Raises ``ConfigError``."""
-    spec, here = {name: value for name, value in document.items() if name != "here"}, document.get("here", {})
-    problems = [*unknown_fields(spec, spec_type, ""), *unknown_fields(here, HostConfig, "here")]
+    """Convert plain values, the fields of a spec and `runtime`, to a configuration. Raises ``ConfigError``."""
+    document = _with_present_name(document)
+    spec = {name: value for name, value in document.items() if name != "runtime"}
+    runtime = document.get("runtime", {})
+    problems = [*unknown_fields(spec, spec_type, ""), *unknown_fields(runtime, RuntimeConfig, "runtime")]
     if problems:
         raise _config_error(problems)
-    return PipelineConfig(_convert(spec, spec_type, ""), _convert(here, HostConfig, "here"))
+    return PipelineConfig(_convert(spec, spec_type, ""), _convert(runtime, RuntimeConfig, "runtime"))
+
+
+def _with_present_name(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document whose `here` is `runtime`, unless it has both; then `here` is refused as an unknown field."""
+    is_former = FORMER_NAME in document and "runtime" not in document
+    return {"runtime" if is_former and name == FORMER_NAME else name: value for name, value in document.items()}
 
 
 def _convert(value: object, part: type[P], path: str) -> P:
@@ -141,20 +153,24 @@ def _spec_of(document: Value, kind: str) -> dict[str, Any]:
             [Problem("", f"not a mapping: a configuration is the manifest of a {kind}, or only its spec")]
         )
     if not document.keys() & {"apiVersion", "kind", "spec"}:
-        return dict(document)
-    problems = list(head_problems(document, kind, "here"))
+        return _with_present_name(document)
+    problems = list(head_problems(document, kind, "runtime", FORMER_NAME))
     spec = document.get("spec") or {}
     if not isinstance(spec, dict):
         problems.append(Problem("spec", "not a mapping"))
     if problems or not isinstance(spec, dict):
         raise ManifestError(problems)
-    return {**spec, "here": document["here"]} if "here" in document else dict(spec)
+    return _with_present_name(
+        {**spec, **{name: document[name] for name in ("runtime", FORMER_NAME) if name in document}}
+    )
 
 
 def _apply_override(document: dict[str, Any], setting: str) -> None:
     """Apply an override `a.b=value` to a document; the value is parsed as YAML."""
     path, separator, text = setting.partition("=")
     names = path.removeprefix("spec.").split(".")
+    if names[0] == FORMER_NAME:
+        names[0] = "runtime"
     if not separator or not all(names):
         raise ConfigError(
             [f"--set {setting}: expected FIELD=VALUE, for example topics.include=[orders] or trigger=30s"]

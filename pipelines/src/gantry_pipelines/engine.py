@@ -47,7 +47,7 @@ def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, s
     found = {"spark.driver.memory": _megabytes(engine.driver.heap)}
     if engine.mode is EngineMode.KUBERNETES:
         pod = variables.get("POD_NAME", "")
-        if not pod or "spark.master" not in config.here.spark_conf:
+        if not pod or "spark.master" not in config.runtime.spark_conf:
             words = "engine.mode: kubernetes runs only in a pod of the operator; use --set engine.mode=local here"
             raise ConfigError([words])
         executor = engine.executor
@@ -62,7 +62,7 @@ def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, s
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         }
-    found |= {**engine.spark_conf, **config.here.spark_conf}
+    found |= {**engine.spark_conf, **config.runtime.spark_conf}
     if engine.mode is EngineMode.KUBERNETES:
         # A killed driver leaves its executors' pods behind, and Spark numbers new ones from 1: names need a new prefix.
         found[POD_NAMES] = f"{found.get(POD_NAMES) or found['spark.kubernetes.driver.pod.name']}-{int(time.time()):x}"

@@ -21,6 +21,7 @@ from typing import Any, Final, TextIO, final
 
 from gantry_pipelines.outcome import Outcome, QueueProgress, Totals
 from gantry_pipelines.stop_request import StopRequest
+from gantry_status.text import bytes_text
 
 TERMINATION_MESSAGE_BYTES_MAX: Final = 4096
 QUEUES_MAX: Final = 50
@@ -184,7 +185,7 @@ class Reporter:
 
     def _summary(self, now: float) -> str:
         totals, seconds = self._totals, max(now - self._started_s, 0.001)
-        words = f"{totals.rows:,} messages, {_bytes_text(totals.bytes)} in {seconds:,.0f} s"
+        words = f"{totals.rows:,} messages, {bytes_text(totals.bytes)} in {seconds:,.0f} s"
         words += f" ({totals.rows / seconds:,.0f}/s)" if seconds >= 1 else ""
         words += f", {totals.files:,} files" if totals.files else ""
         words += f", {totals.rows_behind:,} remaining" if totals.queues else ""
@@ -228,10 +229,3 @@ def _queues(queues: Sequence[QueueProgress]) -> list[list[Any]]:
 def utc_text(seconds: float) -> str:
     """Format a time as in documents: `2026-11-22T10:15:00Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _bytes_text(size: int) -> str:
-    for power, letter in ((40, "T"), (30, "G"), (20, "M"), (10, "K")):
-        if size >= 1 << power:
-            return f"{size / (1 << power):.1f} {letter}iB"
-    return f"{size} bytes"

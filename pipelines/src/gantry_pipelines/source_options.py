@@ -28,32 +28,32 @@ EVERY_SIDECAR: Final = "*"
 
 def connection_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:
     """Return the options for connections to name servers, brokers and sidecars. Raises ConfigError."""
-    here = config.here
-    if not config.name_servers and not here.directories and config.spec.broker_groups:
+    runtime = config.runtime
+    if not config.name_servers and not runtime.directories and config.spec.broker_groups:
         named = ", ".join(config.spec.broker_groups)
-        raise ConfigError([f"brokerGroups: {named} can only be resolved in a cluster: set here.nameServers, or -n"])
-    if not config.name_servers and not here.directories:
-        raise ConfigError(["nameServers: missing; set it to host:port, or set here.nameServers, or -n"])
+        raise ConfigError([f"brokerGroups: {named} can only be resolved in a cluster: set runtime.nameServers, or -n"])
+    if not config.name_servers and not runtime.directories:
+        raise ConfigError(["nameServers: missing; set it to host:port, or set runtime.nameServers, or -n"])
     given = {
         "nameServers": ";".join(config.name_servers),
         "transport": config.spec.transport.value,
         "readFrom": config.spec.read_from.value,
-        "sidecars": ",".join(here.sidecars),
-        "directories": msgspec.json.encode(here.directories).decode() if here.directories else "",
-        "credentialsFile": here.access_file,
-        "tokenFile": token_file(here.token_files, here.sidecars),
-        "tlsCa": here.ca_file,
-        "tlsCertificate": here.certificate_file,
-        "tlsKey": here.key_file,
+        "sidecars": ",".join(runtime.sidecars),
+        "directories": msgspec.json.encode(runtime.directories).decode() if runtime.directories else "",
+        "credentialsFile": runtime.access_file,
+        "tokenFile": token_file(runtime.token_files, runtime.sidecars),
+        "tlsCa": runtime.ca_file,
+        "tlsCertificate": runtime.certificate_file,
+        "tlsKey": runtime.key_file,
     }
-    checked = "" if here.host_names_checked else "false"
-    if here.ca_file or here.certificate_file:
+    checked = "" if runtime.host_names_checked else "false"
+    if runtime.ca_file or runtime.certificate_file:
         given["tlsCheckHost"] = checked
-    if any(urlsplit(url).scheme == "https" for url in here.sidecars):
+    if any(urlsplit(url).scheme == "https" for url in runtime.sidecars):
         given |= {
-            "sidecarCa": here.ca_file,
-            "sidecarCertificate": here.certificate_file,
-            "sidecarKey": here.key_file,
+            "sidecarCa": runtime.ca_file,
+            "sidecarCertificate": runtime.certificate_file,
+            "sidecarKey": runtime.key_file,
             "sidecarCheckHost": checked,
         }
     return {name: value for name, value in given.items() if value}
@@ -64,7 +64,7 @@ def read_settings(config: PipelineConfig[PipelineSpec]) -> ReadSettings:
     try:
         return settings_of(OptionParser(connection_options(config)))
     except InvalidOption as error:
-        raise ConfigError([f"here: {error}"]) from error
+        raise ConfigError([f"runtime: {error}"]) from error
 
 
 def token_file(files: Mapping[str, str], sidecars: Sequence[str]) -> str:
@@ -72,10 +72,10 @@ def token_file(files: Mapping[str, str], sidecars: Sequence[str]) -> str:
     named = {matching_url_prefix(url, files) for url in sidecars} if sidecars else {EVERY_SIDECAR} & set(files)
     found = {files[name] for name in named if name}
     if len(found) > 1:
-        raise ConfigError(["here.tokenFiles: these sidecars have different tokens; a pipeline can use only one"])
+        raise ConfigError(["runtime.tokenFiles: these sidecars have different tokens; a pipeline can use only one"])
     path = next(iter(found), "")
     if path and not Path(path).is_file():
-        raise ConfigError([f"here.tokenFiles: file {path} not found"])
+        raise ConfigError([f"runtime.tokenFiles: file {path} not found"])
     return path
 
 
@@ -86,7 +86,7 @@ def read_tokens(files: Mapping[str, str]) -> dict[str, str]:
         try:
             found[name] = read_token(Path(path))
         except (OSError, ValueError) as error:
-            raise ConfigError([f"here.tokenFiles.{name}: {error}"]) from error
+            raise ConfigError([f"runtime.tokenFiles.{name}: {error}"]) from error
     return found
 
 

@@ -51,7 +51,7 @@ class Orders(Protocol):
 
     async def fence(self, epoch: int) -> HaStatus: ...
 
-    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus: ...
+    async def drain(self, timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus: ...
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus: ...
 
@@ -86,7 +86,7 @@ async def _call(orders: Orders, order: AnyOrder) -> AnyAnswer:
         case Fence():
             return await orders.fence(order.epoch)
         case Drain():
-            return await orders.drain(order.timeout_ms, order.withdraw, order.goes_on)
+            return await orders.drain(order.timeout_ms, order.withdraw, order.clients_only)
         case Lease():
             return await orders.lease(order.renewed_ms, order.duration_ms)
         case Flush():

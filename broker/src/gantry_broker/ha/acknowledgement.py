@@ -4,8 +4,9 @@
     slave b   received ------|               flushed ---|
                              `-- with one ack needed, a's counts; with two, b's
 
-Slaves are counted by identity, never by connection: a peer that connects twice, or claims another's name, is one voter
-or none. A slave that has disconnected does not count: only a connected slave's ack is a promise.
+Slaves are counted by identity, never by connection: a peer that connects twice, or claims another's name, counts once
+or not at all. A slave that has disconnected does not count: that it still has what it acknowledged is known only while
+it is connected.
 
 Two kinds of acks are ignored, because an election does not consider them: those of slaves that are not electable, and
 those that end before the master's epoch begins. In the second case the slave's log still ends in an older epoch, and
@@ -116,21 +117,22 @@ class AckSet:
         if self._slaves.get(slave.identity) is slave:
             del self._slaves[slave.identity]
 
-    def acked(self) -> int:
+    def acked_offset(self) -> int:
         """Return the position up to which enough slaves have the log; -1 if too few acks prove anything."""
         levels = sorted(
-            (one.acked_position(is_flushed_wanted=self.is_flushed_wanted) for one in self._voters()), reverse=True
+            (one.acked_position(is_flushed_wanted=self.is_flushed_wanted) for one in self._counted_slaves()),
+            reverse=True,
         )
         end = levels[self.acks_needed - 1] if 0 < self.acks_needed <= len(levels) else -1
         return end if end >= self._epoch_start else -1
 
-    def _voters(self) -> Iterator[SlaveProgress]:
-        """Return the slaves whose acks count."""
+    def _counted_slaves(self) -> Iterator[SlaveProgress]:
+        """Yield the slaves whose acks count: the electable ones, or all if none is."""
         return (one for one in self._slaves.values() if not self._electable or one.broker_id in self._electable)
 
     def has_enough(self, wrote: int, gap_bytes_max: int) -> bool:
         """Return whether enough slaves are connected and in sync."""
-        return sum(slave.is_in_sync(wrote, gap_bytes_max) for slave in self._voters()) >= self.acks_needed
+        return sum(slave.is_in_sync(wrote, gap_bytes_max) for slave in self._counted_slaves()) >= self.acks_needed
 
 
 @final
@@ -168,8 +170,8 @@ class Grants:
         by_slaves = min(self._until_ms.get(broker_id, -1) for broker_id in self.electable)
         return max(by_slaves, self._lease_until_ms)
 
-    def missing_slaves(self, now_ms: int) -> list[str]:
-        """Return the slaves whose grants have expired, for the status."""
+    def slaves_without_grant(self, now_ms: int) -> list[str]:
+        """Return the broker ids of electable slaves that have given no grant or whose grants have expired."""
         return sorted(broker_id for broker_id in self.electable if self._until_ms.get(broker_id, -1) <= now_ms)
 
 
@@ -178,7 +180,7 @@ class AckPolicy:
     """Decides whether this master may acknowledge, and whether sends wait for slaves. Owned by the loop."""
 
     def __init__(self, settings: ReplicationSettings, store: MessageStore, clock_ms: Callable[[], int]) -> None:
-        """``clock_ms`` is the clock on which grants expire."""
+        """Create a policy. ``clock_ms`` is the clock on which grants expire."""
         self.acks: Final = AckSet(
             acks_needed=settings.acks_needed, is_flushed_wanted=settings.ack_level is AckLevel.FLUSHED
         )
@@ -207,7 +209,7 @@ class AckPolicy:
 
     def _hide_new_messages(self) -> None:
         """Hide messages that are not visible yet until slaves or the next master confirm them."""
-        if self._settings.is_tail_hidden:
+        if self._settings.is_unconfirmed_hidden:
             self._store.positions.set_acked(-1)
 
     @property
@@ -228,7 +230,7 @@ class AckPolicy:
 
     def describe_missing_grants(self) -> str:
         """Return the reason why nothing may be acknowledged, for the status."""
-        names = ", ".join(self.grants.missing_slaves(self.clock_ms()))
+        names = ", ".join(self.grants.slaves_without_grant(self.clock_ms()))
         return f"nothing is acknowledged: no grant from slaves {names}, and no Lease is held"
 
     def reevaluate(self) -> None:
@@ -244,7 +246,7 @@ class AckPolicy:
         if is_degraded:
             self._store.positions.clear_acked()
         else:
-            self._store.positions.set_acked(self.acks.acked())
+            self._store.positions.set_acked(self.acks.acked_offset())
 
 
 @final

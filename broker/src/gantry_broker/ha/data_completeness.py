@@ -1,6 +1,6 @@
 """Record whether a broker still has everything that it has ever acknowledged, to clients or to a master.
 
-    <root>/whole.json      a sealed document
+    <root>/completeness.json      a sealed document
 
 A process that is killed loses nothing that is in the page cache, or in buffers that outlive it. A machine that crashes
 may lose it, and so may a broker that runs in another pod now: its buffers were the old pod's, and its volume may have
@@ -10,6 +10,9 @@ another one something may have been lost. Doubt survives clean stops, until the 
 everything that the master had at that time, or becomes the master of a new epoch, whose log is what counts.
 
 The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
+
+Earlier versions named the file ``whole.json`` and its field ``is_whole``. Every write removes that file first. So one
+that exists was written by an earlier version after our last write, or there is no record of ours, and it counts.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Final, NamedTuple, final
 
 import msgspec
 
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_broker.store.write_pool import PoolStatus
@@ -30,7 +33,7 @@ log = logging.getLogger(__name__)
 class CompletenessRecord(msgspec.Struct, frozen=True):
     """What one start recorded about the completeness of the store."""
 
-    is_whole: bool | None
+    is_complete: bool | None
     machine: str = ""
     """The boot id of the machine, and the pod, within which memory survives a process; empty if unknown."""
 
@@ -42,6 +45,16 @@ class CompletenessRecord(msgspec.Struct, frozen=True):
 
     broker: str = ""
     """Cluster and name of the broker that used the store; empty from an earlier version."""
+
+
+class FormerRecord(msgspec.Struct, frozen=True):
+    """The record as earlier versions wrote it."""
+
+    is_whole: bool | None
+    machine: str = ""
+    is_crash_safe: bool = False
+    buffers: int = 0
+    broker: str = ""
 
 
 class RecoveryFindings(NamedTuple):
@@ -61,7 +74,7 @@ class RecoveryFindings(NamedTuple):
     """Whether bytes in the middle of the log have changed: following a master does not repair them."""
 
     has_holes: bool = False
-    """Whether the log lacks its head or files in the middle: following a master does not restore them."""
+    """Whether the log lacks its first files or files in the middle: following a master does not restore them."""
 
 
 def recovery_findings(report: RecoveryReport) -> RecoveryFindings:
@@ -82,27 +95,30 @@ def decide_completeness(last: CompletenessRecord | None, found: RecoveryFindings
         return False
     if last is None:
         return True if found.is_empty else None
-    if last.is_whole is not True or found.is_clean:
-        return last.is_whole
+    if last.is_complete is not True or found.is_clean:
+        return last.is_complete
     return last.is_crash_safe and last.machine == machine != "" and last.buffers <= found.buffers
 
 
 @final
 class DataCompleteness:
-    """The record of completeness on the disk. Owned by the holder of the store's lock.
+    """The record of completeness on the disk.
 
-    Every method waits for the disk; only ``is_whole`` is read at any time.
+    Used by one thread at a time, and only by the process that holds the store's lock. Every method waits for the disk;
+    only ``is_complete`` is read at any time.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str, *, scope: str = "", broker: str = "") -> None:
-        """``machine`` is the boot id, empty where the kernel gives none.
+        """Create an empty record. ``machine`` is the boot id, empty where the kernel reports none.
 
-        ``scope`` is the scope of its memory, such as a pod; ``broker`` is the cluster and the name of this start.
+        ``scope`` names what keeps the machine's memory alive, such as a pod; ``broker`` is the cluster and the name of
+        the broker that starts.
         """
-        self.is_whole: bool | None = None
+        self.is_complete: bool | None = None
         self._is_corrupt = self._has_holes = False
         self._disk: Final = disk
-        self._path: Final = f"{root}/whole.json"
+        self._path: Final = f"{root}/completeness.json"
+        self._former_path: Final = f"{root}/whole.json"
         self._machine: Final = f"{machine}/{scope}" if machine and scope else machine
         self._record: CompletenessRecord | None = None
         self._root: Final = root
@@ -112,18 +128,22 @@ class DataCompleteness:
     def load(self) -> None:
         """Read the record of the last start. A record that cannot be read means that data is in doubt.
 
-        Call it before this start writes: every broker writes ``whole.json`` first, and then the other two files.
+        Call it before this start writes: every broker writes ``completeness.json`` first, and then the other two files.
         """
         later = (f"{self._root}/{name}" for name in ("role.json", "retention-clock.json"))
-        self._is_missing = not self._disk.exists(self._path) and any(self._disk.exists(path) for path in later)
+        path = self._former_path if self._disk.exists(self._former_path) else self._path
+        self._is_missing = not self._disk.exists(path) and any(self._disk.exists(one) for one in later)
         try:
-            self._record = read_sealed(self._disk, self._path, CompletenessRecord)
+            if path == self._path:
+                self._record = read_sealed(self._disk, path, CompletenessRecord)
+            elif former := read_sealed(self._disk, path, FormerRecord):
+                self._record = CompletenessRecord(*msgspec.structs.astuple(former))
         except ValueError as exc:
             log.warning(
                 "data completeness is unknown; this broker has no vote until it catches up with a master",
-                extra={"path": self._path, "reason": str(exc)},
+                extra={"path": path, "reason": str(exc)},
             )
-            self._record = CompletenessRecord(is_whole=None)
+            self._record = CompletenessRecord(is_complete=None)
 
     def record_start(self, report: RecoveryReport, pool: PoolStatus) -> None:
         """Decide and record completeness before this start acknowledges anything.
@@ -132,20 +152,20 @@ class DataCompleteness:
         """
         found = recovery_findings(report)
         self._is_corrupt, self._has_holes = found.is_corrupt, found.has_holes
-        self.is_whole = decide_completeness(self._record, found, self._machine)
-        record = CompletenessRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total, self._broker)
+        self.is_complete = decide_completeness(self._record, found, self._machine)
+        record = CompletenessRecord(self.is_complete, self._machine, pool.is_crash_safe, pool.total, self._broker)
         self._report_other_broker()
-        if self._is_missing and self.is_whole is None:
+        if self._is_missing and self.is_complete is None:
             log.warning(
                 "data completeness is unknown; this broker has no vote until it catches up with a master",
                 extra={"path": self._path, "reason": "it is missing"},
             )
-        if self.is_whole is False:
+        if self.is_complete is False:
             log.warning(
                 "store may have lost acknowledged messages; it has no vote until it catches up",
                 extra={"end": report.end},
             )
-        if record == self._record:
+        if record == self._record and not self._disk.exists(self._former_path):
             return
         try:
             self._write(record)
@@ -155,10 +175,10 @@ class DataCompleteness:
                 "could not record data completeness; this broker has no vote until it catches up with a master",
                 extra={"reason": str(error)},
             )
-            if self._record is not None:
+            if self._record is not None and self._disk.exists(self._path):
                 self._disk.remove(self._path)
-                self._record = None
-            self.is_whole = None
+            self._record = None
+            self.is_complete = None
 
     def _report_other_broker(self) -> None:
         """Warn if another broker used the store: its volume may be mounted here by mistake."""
@@ -182,12 +202,14 @@ class DataCompleteness:
         accepted them. Raises OSError.
         """
         is_incomplete = self._is_corrupt or (self._has_holes and not is_loss_accepted)
-        if self.is_whole is True or (is_incomplete and not is_copied_anew):
+        if self.is_complete is True or (is_incomplete and not is_copied_anew):
             return
-        last = self._record or CompletenessRecord(is_whole=None, machine=self._machine)
-        self._write(msgspec.structs.replace(last, is_whole=True))
-        self.is_whole = True
+        last = self._record or CompletenessRecord(is_complete=None, machine=self._machine)
+        self._write(msgspec.structs.replace(last, is_complete=True))
+        self.is_complete = True
 
     def _write(self, record: CompletenessRecord) -> None:
+        if self._disk.exists(self._former_path):
+            remove_durably(self._disk, self._former_path)
         write_sealed(self._disk, self._path, record)
         self._record = record

@@ -31,7 +31,7 @@ class SlaveStream(FollowerStream):
         on_copied: Callable[[], None],
         on_grant: Callable[[], None],
     ) -> None:
-        """``ranges`` is the object to which ``session`` passes the replies to range requests."""
+        """Create a stream. ``ranges`` is the object to which ``session`` passes the replies to range requests."""
         super().__init__(on_copied)
         self.session: Final = session
         self._ranges: Final = ranges
@@ -52,7 +52,7 @@ class SlaveStream(FollowerStream):
         assert welcome is not None, "the session is PREPARING"
         await self._prepare(welcome)
         self.raise_if_ended()
-        self.write(self.session.ready())
+        self.write(self.session.start_stream())
         if self.session.is_granting:
             self._on_grant()
 
@@ -102,9 +102,10 @@ class Follower(FollowerRunner[SlaveStream]):
         tls: Callable[[], ssl.SSLContext] | None = None,
         run_exclusively: RunExclusively = asyncio.to_thread,
     ) -> None:
-        """``on_copied`` is called when data or the confirmed position has moved, ``on_grant`` before a grant is sent.
+        """Create a follower.
 
-        ``on_welcome`` is awaited before anything of that master is copied or acknowledged.
+        ``on_copied`` is called when data was copied or the confirmed position has moved, ``on_grant`` before a grant is
+        sent. ``on_welcome`` is awaited before anything of that master is copied or acknowledged.
         """
         super().__init__(store, address, run_exclusively=run_exclusively, tls=tls)
         self._facts: Final = facts
@@ -126,8 +127,8 @@ class Follower(FollowerRunner[SlaveStream]):
     @property
     def has_caught_up(self) -> bool:
         """Whether this log has everything that the master had when this stream began."""
-        bar = -1 if self._stream is None else self._stream.session.master_wrote_first
-        return self.is_streaming and 0 <= bar <= self._store.history.end
+        master_end = -1 if self._stream is None else self._stream.session.master_wrote_first
+        return self.is_streaming and 0 <= master_end <= self._store.history.end
 
     @property
     def confirmed(self) -> int:

@@ -8,10 +8,10 @@ kinds of masters:
 - Pauses grow to two seconds. An attempt costs a master next to nothing, and each second without a stream is a second in
   which this slave acknowledges nothing and falls behind.
 - A stream counts once the master has sent something on it after the handshake. Only that resets the pauses and makes
-  ``trouble`` None: otherwise a master that refuses a slave right after the handshake would get five connections a
+  ``problem`` None: otherwise a master that refuses a slave right after the handshake would get five connections a
   second.
-- ``last_heartbeat_at`` has the same meaning, and is kept when the stream ends: elections need the time since the master
-  was last seen, not whether a connection exists.
+- ``last_heartbeat_at`` is the time at which such a stream last sent something. It is kept when the stream ends:
+  elections need the time since the master was last seen, not whether a connection exists.
 - Silence is counted from the last byte, and at the earliest from the end of ``begin``: the master need not send
   anything while the slave truncates its log.
 - Every exception ends the connection, and no exception ends the runner. An expected exception becomes the reason in the
@@ -103,7 +103,7 @@ class FollowerStream(asyncio.Protocol, ABC):
         except Exception as exc:  # noqa: BLE001 - any exception ends the stream, and is reported to its owner
             self.end(exc)
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Wait until the stream ends. Raises the reason, if it is known."""
         self._read_at = self._loop.time()
         while not self._ended.done():
@@ -151,7 +151,7 @@ class FollowerRunner(ABC, Generic[S]):
         run_exclusively: RunExclusively = asyncio.to_thread,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """``tls`` returns the context of each connection, since certificates may be replaced.
+        """Create a runner. ``tls`` returns the context of each connection, since certificates may be replaced.
 
         ``run_exclusively`` runs a change of the store while nothing else uses it.
         """
@@ -161,7 +161,7 @@ class FollowerRunner(ABC, Generic[S]):
         self._tls: Final = tls
         self._stream: S | None = None
         self._last_heartbeat_at: float | None = None
-        self._trouble: str | None = None
+        self._problem: str | None = None
 
     @abstractmethod
     async def _open(self) -> S:
@@ -178,10 +178,10 @@ class FollowerRunner(ABC, Generic[S]):
         return self._last_heartbeat_at if heartbeat_at is None else heartbeat_at
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Why there is no stream; None while there is one, and before the first attempt has failed."""
-        is_over = self._stream is None or self._stream.last_heartbeat_at is None
-        return self._trouble if is_over else None
+        has_stream = self._stream is not None and self._stream.last_heartbeat_at is not None
+        return None if has_stream else self._problem
 
     async def run(self) -> None:
         """Follow the master, and reconnect after every failure, until cancelled."""
@@ -195,11 +195,11 @@ class FollowerRunner(ABC, Generic[S]):
             except Exception as exc:  # A slave that stops trying would fall behind unnoticed.
                 log.exception("unexpected error while following the master")
                 reason = f"{type(exc).__name__}: {exc}"
-            if reason != self.trouble:
+            if reason != self.problem:
                 log.warning("not following the master; retrying", extra={"master": self.address[0], "reason": reason})
             if self._stream is not None and self._stream.last_heartbeat_at is not None:
                 self._last_heartbeat_at, failures = self._stream.last_heartbeat_at, 0
-            self._trouble, self._stream = reason, None
+            self._problem, self._stream = reason, None
             await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
@@ -214,15 +214,15 @@ class FollowerRunner(ABC, Generic[S]):
             self._stream = stream
             await stream.begin()
             log.info("following the master", extra={"master": self.address[0], "offset": self._store.history.end})
-            await stream.ended()
+            await stream.wait_until_ended()
         finally:
             stream.end(None)
 
     async def prepare_store(self, welcome: Welcome) -> None:
-        """Cut bytes that the master never had, adopt its history, and get ready to copy."""
+        """Remove bytes that the master never had, adopt its history, and get ready to copy."""
         if welcome.cut_to is not None or (welcome.is_restart and self._store.history.end > 0):
-            facts = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
-            log.warning("cutting the log to follow the master", extra=facts)
+            extra = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
+            log.warning("truncating the log to follow the master", extra=extra)
         if not self._store.is_prepared(welcome):
             await self._run_exclusively(lambda: self._store.prepare(welcome))
 

@@ -8,7 +8,7 @@
       | SUMS ------------------------------------------> |
       |  <--------------------------------- TAIL_REQUEST |   optional: the master is starting, and has lost its end
       | DATA ------------------------------------------> |
-      |  <------------------------- WELCOME, or REFUSAL  |   follow from this offset, perhaps after cutting the log
+      |  <------------------------- WELCOME, or REFUSAL  |   follow from this offset, perhaps after truncating the log
       | READY -----------------------------------------> |
       |  <----------- DATA, HEARTBEAT, TABLE, in any mix |
       | ACK -------------------------------------------> |   received, flushed, a grant
@@ -147,7 +147,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cut_to: int | None = None
-    """Offset to which the slave cuts its log first; None to keep all of it."""
+    """Offset at which the slave truncates its log first; None to keep all of it."""
 
     grant_ms: int = 0
     """Duration of the grant that each ack should contain, in milliseconds; 0 for none."""
@@ -175,7 +175,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The slave has cut its log, durably, and has the master's epochs on its disk."""
+    """The slave has truncated its log if that was demanded, and has the master's epochs, both durably."""
 
     start: int
 

@@ -4,14 +4,14 @@
         -> every record verified, at its own place -> written over the damage, synced -> verified again -> healed
 
 A master requests records from slaves that have acknowledged the range, and a slave from its master. Their logs are the
-same there: the handshake has compared them, and a stream ends where they diverge. Only peers that offered it in the
-handshake get requests; RocketMQ's brokers never offer it, and nothing of theirs is trusted here.
+same there: the handshake has compared them, and a stream ends where they diverge. Only peers that have offered range
+requests in the handshake get them. RocketMQ's brokers never do, and nothing of theirs is trusted here.
 
 Where a replica is expected and not connected, or does not answer, the range waits for it: right after a start of the
 master, and while a slave is restarted. The range is lost only when as many replicas as are expected lack it.
 
 Records are written only after the same checks as a read, so a second damaged replica cannot make things worse. They are
-written through a separate descriptor, while nothing is deleted and no log is cut (``pause_retention``).
+written through a separate descriptor, while nothing is deleted and the log is not truncated (``pause_retention``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HealOutcome(Enum):
 
     HEALED = "healed"
     LACKING = "every replica lacks it, or has it damaged, too"
-    NOT_GIVEN = "not every replica has answered"
+    UNANSWERED = "not every replica has answered"
     NOT_WRITTEN = "it could not be written"
 
 
@@ -108,7 +108,9 @@ class Healer:
         *,
         count_expected: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``pause_retention`` is held while a range is written: nothing may be deleted or cut meanwhile.
+        """Create a healer.
+
+        ``pause_retention`` is held while a range is written: meanwhile no file may be deleted, nor the log truncated.
 
         ``count_expected`` returns how many replicas this broker ought to have; ``sources`` are the connected ones.
         """
@@ -181,7 +183,7 @@ class Healer:
                 healing, reason = HealOutcome.NOT_WRITTEN, "unexpected error"
             if healing is HealOutcome.HEALED:
                 guard.damage.mark_healed(damage)
-            elif healing is HealOutcome.NOT_GIVEN and self._count_expected():
+            elif healing is HealOutcome.UNANSWERED and self._count_expected():
                 self._awaiting.append(damage)
             else:
                 guard.damage.mark_not_healed(damage, reason or healing.value, is_lost=healing is HealOutcome.LACKING)
@@ -214,8 +216,8 @@ class Healer:
                 )
                 has_failed = True
                 continue
-            if data and self._store.guard.is_whole(data, start):
+            if data and self._store.guard.is_intact(data, start):
                 return data, HealOutcome.HEALED
             lacking += 1
         is_known = lacking > 0 and not has_failed and lacking >= self._count_expected()
-        return b"", HealOutcome.LACKING if is_known else HealOutcome.NOT_GIVEN
+        return b"", HealOutcome.LACKING if is_known else HealOutcome.UNANSWERED

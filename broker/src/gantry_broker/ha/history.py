@@ -6,13 +6,13 @@ to where their lists agree; a log that continues beyond that point has bytes tha
     master   1 |----------------| 3 |-----------          slave has 2 from 500 on, the master 3 from 400 on:
     slave    1 |--------------------| 2 |---              they diverge at 400, and the slave's rest was never confirmed
 
-A slave whose rest belongs to an epoch that the master's own list does not contain cuts that rest off and follows. A
-slave that is ahead in the same epoch is different: then the master has lost something, and cutting would destroy the
-only copy. Such a slave is refused, with the reason. So is a slave whose list has another start offset for the master's
-epoch: an epoch has one master and one start, or no comparison is valid. Lists of epochs contain no data, so the bytes
-of the last records before the common end are compared, too, before a slave follows.
+If the slave's rest belongs to an epoch that the master's list does not contain, the slave truncates its log there and
+follows. A slave that is ahead in the same epoch is different: the master has lost something, and truncation would
+destroy the only copy. Such a slave is refused, with the reason. A slave whose list has another start offset for the
+master's epoch is refused, too: an epoch has one master and one start, or no comparison is valid. Lists of epochs
+contain no data, so the bytes of the last records before the common end are compared, too, before a slave follows.
 
-Where two logs diverge that ought to be the same is found by bisection with checksums of pieces. The search requests the
+Two logs that ought to be the same may differ nevertheless. The place is found by bisection: the search requests the
 checksums of the pieces of a range, compares them with its own, and continues in the first piece that differs, until the
 piece is small enough. Usually one request is enough, because the last piece is the same.
 """
@@ -39,7 +39,10 @@ SEARCH_BYTES: Final = 64 << 20
 """How far back the search goes: reading the whole log for one handshake would block the loop."""
 
 ReadBytes = Callable[[int, int], bytes]
-"""Function that returns at most that many bytes of the log from an offset on; fewer at the end of a file."""
+"""Function of (offset, count) that returns at most ``count`` bytes of the log from an offset on.
+
+It returns fewer at the end of a file.
+"""
 
 ChecksumQuery = tuple[int, int, int]
 """A requested range: start, end, and the bytes of one piece."""
@@ -74,16 +77,16 @@ class ReadableLog(Protocol):
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Return raw bytes of the log: fewer at the end of a memory region, none outside of the log."""
 
-    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+    def read_verified(self, offset: int, bytes_max: int) -> bytes:
         """Return as many whole, verified records of one file as fit, at least one.
 
         Empty at the end of the log, and where the record at ``offset`` is damaged.
         """
 
-    def records_through(self, start: int, end: int) -> bytes:
+    def read_verified_through(self, start: int, end: int) -> bytes:
         """Return good records from ``start`` until one ends at or after ``end``; fewer where one is damaged."""
 
-    def healthy_records(self, start: int, end: int) -> bytes:
+    def read_verified_range(self, start: int, end: int) -> bytes:
         """Return whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
 
 
@@ -91,9 +94,9 @@ class Verdict(StrEnum):
     """The result of a comparison: what a slave does, or why it is refused."""
 
     FOLLOW = "follows from its own end"
-    CUT = "cuts its tail and follows"
+    TRUNCATE = "truncates its log and follows"
     COPY = "is empty and copies the whole log"
-    RESTART = "ends before the master's log begins, and copies the whole log again"
+    COPY_AGAIN = "ends before the master's log begins, and copies the whole log again"
     AHEAD = "has more of the same epoch than the master"
     NEWER = "has a newer epoch than the master"
     FOREIGN = "has another history than the master"
@@ -107,7 +110,7 @@ class Comparison(NamedTuple):
 
     @property
     def may_follow(self) -> bool:
-        return self.verdict in (Verdict.FOLLOW, Verdict.CUT, Verdict.COPY, Verdict.RESTART)
+        return self.verdict in (Verdict.FOLLOW, Verdict.TRUNCATE, Verdict.COPY, Verdict.COPY_AGAIN)
 
 
 def refusal_text(comparison: Comparison, *, master: History, slave: History) -> str:
@@ -120,7 +123,7 @@ def refusal_text(comparison: Comparison, *, master: History, slave: History) -> 
 
 
 def common_end(one: History, other: History) -> int | None:
-    """Return the offset up to which both lists agree; None if they never do."""
+    """Return the offset up to which the two lists of epochs agree; None if they differ from the first epoch on."""
     common: int | None = None
     for place, (left, right) in enumerate(zip(one.epochs, other.epochs, strict=False)):
         if (left.epoch, left.start) != (right.epoch, right.start):
@@ -148,22 +151,22 @@ def compare(master: History, slave: History) -> Comparison:
         return Comparison(Verdict.FOREIGN, 0)
     if common == slave.end:
         if slave.end < master.begin:
-            return Comparison(Verdict.RESTART, master.begin)
+            return Comparison(Verdict.COPY_AGAIN, master.begin)
         return Comparison(Verdict.FOLLOW, slave.end)
     if slave.epoch == master.epoch:
         return Comparison(Verdict.AHEAD if common == master.end else Verdict.FOREIGN, common)
     if common < master.begin:
-        return Comparison(Verdict.RESTART, master.begin)
-    return Comparison(Verdict.CUT, common)
+        return Comparison(Verdict.COPY_AGAIN, master.begin)
+    return Comparison(Verdict.TRUNCATE, common)
 
 
-def piece_checksums(own: ReadBytes, start: int, end: int, piece_bytes: int) -> list[int]:
-    """Return the CRC-32 of every piece of ``[start, end)``; fewer if the log ends before."""
+def piece_checksums(read_own: ReadBytes, start: int, end: int, piece_bytes: int) -> list[int]:
+    """Return the CRC-32 of every piece of ``[start, end)`` of this log; fewer if the log ends before."""
     sums: list[int] = []
     for piece in range(start, end, piece_bytes):
         position, stop, value = piece, min(piece + piece_bytes, end), 0
         while position < stop:
-            data = own(position, stop - position)
+            data = read_own(position, stop - position)
             if not data:
                 return sums
             value = crc32(data, value)
@@ -172,7 +175,7 @@ def piece_checksums(own: ReadBytes, start: int, end: int, piece_bytes: int) -> l
     return sums
 
 
-def find_fork(own: ReadBytes, begin: int, end: int) -> Generator[ChecksumQuery, Sequence[int], int | None]:
+def find_fork(read_own: ReadBytes, begin: int, end: int) -> Generator[ChecksumQuery, Sequence[int], int | None]:
     """Find where two logs diverge in ``[begin, end)``; None if nowhere.
 
     A generator: it yields each query and receives the other side's checksums. The search goes back at most
@@ -183,13 +186,13 @@ def find_fork(own: ReadBytes, begin: int, end: int) -> Generator[ChecksumQuery, 
     if start >= end:
         return None
     answer = yield start, end, end - start
-    if list(answer) == piece_checksums(own, start, end, end - start):
+    if list(answer) == piece_checksums(read_own, start, end, end - start):
         return None
     start = max(begin, end - SEARCH_BYTES)
     while True:
         piece_bytes = max(-(-(end - start) // PIECES_MAX), PIECE_BYTES_MIN)
         answer = yield start, end, piece_bytes
-        mine = piece_checksums(own, start, end, piece_bytes)
+        mine = piece_checksums(read_own, start, end, piece_bytes)
         place = next((at for at, pair in enumerate(zip(mine, answer, strict=False)) if pair[0] != pair[1]), None)
         if place is None:
             place = min(len(mine), len(answer))

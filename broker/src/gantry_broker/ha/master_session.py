@@ -1,13 +1,14 @@
 """A master's half of one replication stream: bytes in, bytes out, no socket and no clock of its own.
 
-    PREAMBLE -> HELLO -> (sums, until the common end is proved) -> WELCOME -> READY -> data for ever
+    PREAMBLE -> HELLO -> (sums, until the common end is proved) -> WELCOME -> READY -> data until the stream ends
                     |       `-- (records where they differ: damage on one side is not another history)
                     |                                    `-- (its tail, while the master compares) --.
                     `--------------------- REFUSAL, and the end -------------------------------------'
 
-The owner of the socket calls ``receive`` with received data, ``pump`` when there is room to send, and ``heartbeat``
-regularly. A slave counts from its READY on, under the identity of its HELLO, until its connection ends. Impossible
-input is rejected: an ack of bytes that were never sent ends the stream, and so does an ack that moves backwards.
+The owner of the socket calls ``receive`` with received data, ``pump`` when there is room to send, and
+``encode_heartbeat`` regularly. A slave counts from its READY on, under the identity of its HELLO, until its connection
+ends. Impossible input is rejected: an ack of bytes that were never sent ends the stream, and so does an ack that moves
+backwards.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class MasterSession:
         *,
         on_range: Callable[[Range], None] = lambda answer: None,
     ) -> None:
-        """``on_range`` receives records that the slave sends on request."""
+        """Create a session. ``on_range`` receives records that the slave sends on request."""
         self.phase = Phase.PREAMBLE
         self.slave: SlaveProgress | None = None
         self.hello: Hello | None = None
@@ -240,7 +241,7 @@ class MasterSession:
                 self._record_ack(message, now)
                 return None
             case Phase.STREAMING, RangeRequest():
-                return Range(message.start, self._log.healthy_records(message.start, message.end))
+                return Range(message.start, self._log.read_verified_range(message.start, message.end))
             case Phase.STREAMING, Range():
                 self._on_range(message)
                 return None
@@ -283,22 +284,25 @@ class MasterSession:
         if not verdict.may_follow and not is_fetched:
             text = refusal_text(verdict, master=self._log.history, slave=history)
             return self._refuse(verdict.verdict.name.lower(), text)
-        if verdict.verdict in (Verdict.COPY, Verdict.RESTART):
+        if verdict.verdict in (Verdict.COPY, Verdict.COPY_AGAIN):
             return self._welcome()
         self._search = find_fork(self._log.read, max(hello.begin, self._log.history.begin), verdict.start)
         return self._continue_comparison(None)
 
     def _continue_comparison(self, sums: list[int] | None) -> Message:
-        """Compare the bytes before the common end, too."""
+        """Pass the slave's checksums to the comparison of the bytes before the common end, and return the next message.
+
+        ``sums`` is None to begin the comparison.
+        """
         assert self._search is not None, "sums are asked for by a search"
         try:
-            question = next(self._search) if sums is None else self._search.send(sums)
+            query = next(self._search) if sums is None else self._search.send(sums)
         except StopIteration as end:
             if end.value is None:
                 return self._ask_tail() if self._verdict.verdict is Verdict.AHEAD else self._welcome()
             return self._examine_difference(end.value)
         self.phase = Phase.SUMS
-        return SumsRequest(start=question[0], end=question[1], piece_bytes=question[2])
+        return SumsRequest(start=query[0], end=query[1], piece_bytes=query[2])
 
     def _examine_difference(self, place: int) -> Message:
         """Request the slave's records at ``place``, to distinguish two histories from damage."""
@@ -312,7 +316,7 @@ class MasterSession:
             place - place % self._facts.file_bytes + self._facts.file_bytes,
         )
         begin = max(self._log.find_record_start(place), self._log.history.begin)
-        self._difference = begin, end, self._log.records_through(begin, end)
+        self._difference = begin, end, self._log.read_verified_through(begin, end)
         self.phase = Phase.EXAMINING
         return RangeRequest(start=begin, end=end)
 
@@ -372,8 +376,8 @@ class MasterSession:
             epochs=list(history.epochs),
             begin=history.begin,
             start=verdict.start,
-            is_restart=verdict.verdict in (Verdict.RESTART, Verdict.COPY),
-            cut_to=verdict.start if verdict.verdict is Verdict.CUT else None,
+            is_restart=verdict.verdict in (Verdict.COPY_AGAIN, Verdict.COPY),
+            cut_to=verdict.start if verdict.verdict is Verdict.TRUNCATE else None,
             grant_ms=facts.grant_ms,
             electable=list(facts.electable),
             master_id=facts.broker_id,
@@ -420,7 +424,7 @@ class MasterSession:
             return parts
         log, epoch = self._log, self._facts.epoch
         while bytes_max > 0 and self.sent < log.wrote:
-            records = log.whole_records(self.sent, min(BATCH_BYTES, bytes_max))
+            records = log.read_verified(self.sent, min(BATCH_BYTES, bytes_max))
             if not records:
                 if self.sent < log.history.begin:
                     raise StreamBroken(f"the log at offset {self.sent} has expired")
@@ -430,7 +434,7 @@ class MasterSession:
             bytes_max -= len(records)
         return parts
 
-    def heartbeat(self, now_ms: int) -> bytes:
+    def encode_heartbeat(self, now_ms: int) -> bytes:
         """Return a heartbeat, with the positions of the log and how far consumers may read."""
         if self.phase is not Phase.STREAMING:
             return b""
@@ -439,9 +443,9 @@ class MasterSession:
 
     def has_range(self, end: int) -> bool:
         """Return whether the slave can be asked for records before ``end``."""
-        is_willing = self.hello is not None and self.hello.gives_ranges
-        return is_willing and self.slave is not None and self.slave.received >= end
+        gives_ranges = self.hello is not None and self.hello.gives_ranges
+        return gives_ranges and self.slave is not None and self.slave.received >= end
 
-    def table(self, table: Table) -> bytes:
+    def encode_table(self, table: Table) -> bytes:
         """Return the frame of a changed table; empty before the stream."""
         return encode(table) if self.phase is Phase.STREAMING else b""

@@ -44,7 +44,7 @@ class PromiseRefused(Exception):
 
 @final
 class PromiseFile:
-    """The promise on the disk. Owned by the holder of the store's lock; reading and writing wait for the disk."""
+    """The promise on the disk. Only the process that holds the store's lock uses it; its methods wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.promise = Promise(0)
@@ -53,9 +53,10 @@ class PromiseFile:
         self._paths: Final = (self._path, f"{self._path}.bak")
 
     def load(self) -> Promise:
-        """Return the promise; epoch 0 if there never was one. Rewrites a file that is worse than its copy.
+        """Return the promise; epoch 0 if there never was one. Raises ``ConfigCorrupt`` if neither file can be read.
 
-        A promise of a version without copies has no copy. Raises ``ConfigCorrupt``.
+        A file that is missing, damaged or older than the other one is rewritten. That only the copy is missing is not
+        logged, because earlier versions wrote none.
         """
         found: dict[str, Promise] = {}
         faults: dict[str, str] = {}
@@ -134,7 +135,7 @@ class RoleRecord(msgspec.Struct, frozen=True):
 
 @final
 class RoleFile:
-    """The role on the disk. Owned by the holder of the store's lock; reading and writing wait for the disk."""
+    """The role on the disk. Only the process that holds the store's lock uses it; its methods wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.record = RoleRecord()

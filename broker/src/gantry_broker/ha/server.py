@@ -1,9 +1,9 @@
 """The master's replication port: streams to slaves, fed directly by each append.
 
-    append -> ``appended`` -> pump every stream that has room
+    append -> ``feed_streams`` -> pump every stream that has room
     ack    -> the set of acks has moved -> ``on_acks``
 
-Nothing polls, and no stream waits for another: a stream whose socket buffer is full is skipped until it has room, and
+No stream polls, and none waits for another: a stream whose socket buffer is full is skipped until it has room, and
 holds at most what its transport holds. A slave that lags 10 GB behind needs no extra memory on the master.
 """
 
@@ -76,7 +76,7 @@ class ReplicationServer:
         clock_ms: Callable[[], int] = lambda: int(time.monotonic() * 1000),
         allows_classic: bool = False,
     ) -> None:
-        """``on_join`` returns the tables for a slave that has just joined.
+        """Create the port, which does not listen yet. ``on_join`` returns the tables for a slave that has just joined.
 
         ``on_refused`` receives sessions that were refused; ``clock_ms`` is the clock on which grants expire. With
         ``allows_classic`` slaves of RocketMQ's may follow, and with them any peer that sends eight bytes.
@@ -141,8 +141,8 @@ class ReplicationServer:
 
     # -- feeding streams -----------------------------------------------------------------------------------------------
 
-    def appended(self) -> None:
-        """Feed all streams after an append.
+    def feed_streams(self) -> None:
+        """Send what was appended to all slaves whose connections have room.
 
         This happens at once: sends are batched already, and a delay would only make answers slower.
         """
@@ -188,7 +188,7 @@ class ReplicationServer:
         unidentified = [stream for stream in self.streams if stream.is_unidentified]
         if not unidentified:
             return False
-        min(unidentified, key=lambda stream: stream.made_at).end("closed to make room for a newer connection")
+        min(unidentified, key=lambda stream: stream.connected_at).end("closed to make room for a newer connection")
         return True
 
 
@@ -204,7 +204,7 @@ class MasterStream(asyncio.Protocol):
         self._is_first = True
         self._is_full = False
         self._is_resumption_scheduled = False
-        self._read_at = self.made_at = self._loop.time()
+        self._read_at = self.connected_at = self._loop.time()
         self.peer = "?"
         self._range: Final = RangeRequester()
 
@@ -220,7 +220,7 @@ class MasterStream(asyncio.Protocol):
         try:
             self._begin(self._transport)
         except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
-            self._callback_failed("connection_made", error)
+            self._end_after_error("connection_made", error)
 
     def _begin(self, transport: asyncio.Transport) -> None:
         peer = transport.get_extra_info("peername")
@@ -239,7 +239,7 @@ class MasterStream(asyncio.Protocol):
         try:
             self._receive(data)
         except Exception as error:  # noqa: BLE001 - see connection_made
-            self._callback_failed("data_received", error)
+            self._end_after_error("data_received", error)
 
     def _receive(self, data: bytes) -> None:
         if self._is_first:
@@ -258,8 +258,8 @@ class MasterStream(asyncio.Protocol):
         if answer:
             transport.write(answer)
         if session.refusal is not None:
-            facts = {"peer": self.peer, "reason": session.refusal.text}
-            self._server.log.write(logging.WARNING, "slave refused", facts)
+            extra = {"peer": self.peer, "reason": session.refusal.text}
+            self._server.log.write(logging.WARNING, "slave refused", extra)
             if isinstance(session, MasterSession):
                 self._server.on_refused(session)
             transport.close()
@@ -281,8 +281,8 @@ class MasterStream(asyncio.Protocol):
 
     def _log_joined(self, session: MasterSession | ClassicMasterSession) -> None:
         assert session.slave is not None, "a streaming slave has joined"
-        facts = {"peer": self.peer, "broker_id": session.slave.broker_id, "offset": session.sent}
-        log.info("slave connected", extra=facts)
+        extra = {"peer": self.peer, "broker_id": session.slave.broker_id, "offset": session.sent}
+        log.info("slave connected", extra=extra)
 
     def pump(self) -> None:
         """Send data of the log, as long as the connection has room for it."""
@@ -309,7 +309,7 @@ class MasterStream(asyncio.Protocol):
         try:
             self.pump()
         except Exception as error:  # noqa: BLE001 - see connection_made
-            self._callback_failed("resume", error)
+            self._end_after_error("resume", error)
 
     def has_range(self, end: int) -> bool:
         """Return whether the slave can be asked for records before ``end``."""
@@ -325,24 +325,24 @@ class MasterStream(asyncio.Protocol):
     def send_heartbeat(self) -> None:
         """Send a heartbeat with the confirmed position."""
         if self.session is not None and self._transport is not None and self.session.is_streaming:
-            self._transport.write(self.session.heartbeat(self._server.clock_ms()))
+            self._transport.write(self.session.encode_heartbeat(self._server.clock_ms()))
 
     def send_tables(self, tables: list[Table]) -> None:
         """Send changed tables. Their order relative to data does not matter: each table has a name."""
         session, transport = self.session, self._transport
         if isinstance(session, MasterSession) and transport is not None and session.is_streaming:
-            transport.writelines([session.table(table) for table in tables])
+            transport.writelines([session.encode_table(table) for table in tables])
             if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
                 self.end(f"more than {UNREAD_BYTES_MAX} bytes are unread by the slave")
 
     def check_liveness(self, now: float) -> None:
-        """End a silent stream, or send a heartbeat. Called about once a second."""
+        """End a silent stream, or send a heartbeat. Called once in each heartbeat interval."""
         session = self.session
         if session is None:
             return
         if now - self._read_at > SILENCE_S:
             self.end(f"no data from the slave for {SILENCE_S:.0f} s")
-        elif not session.is_streaming and now - self.made_at > HANDSHAKE_S:
+        elif not session.is_streaming and now - self.connected_at > HANDSHAKE_S:
             self.end(f"handshake timed out after {HANDSHAKE_S:.0f} s")
         else:
             self.send_heartbeat()
@@ -350,9 +350,9 @@ class MasterStream(asyncio.Protocol):
     def end(self, reason: str) -> None:
         """Close the connection at once."""
         if self.session is not None and self._transport is not None:
-            facts = {"peer": self.peer, "reason": reason}
+            extra = {"peer": self.peer, "reason": reason}
             kind = "unidentified" if self.is_unidentified else "slave"
-            self._server.log.write(logging.WARNING, "replication stream closed", facts, kind=kind)
+            self._server.log.write(logging.WARNING, "replication stream closed", extra, kind=kind)
             self._transport.abort()
             self._leave()
 
@@ -364,7 +364,7 @@ class MasterStream(asyncio.Protocol):
         try:
             self.pump()
         except Exception as error:  # noqa: BLE001 - see connection_made
-            self._callback_failed("resume_writing", error)
+            self._end_after_error("resume_writing", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.session is not None and self.session.is_streaming:
@@ -374,9 +374,9 @@ class MasterStream(asyncio.Protocol):
         try:
             self._leave()
         except Exception as error:  # noqa: BLE001 - see connection_made
-            self._callback_failed("connection_lost", error)
+            self._end_after_error("connection_lost", error)
 
-    def _callback_failed(self, callback: str, error: Exception) -> None:
+    def _end_after_error(self, callback: str, error: Exception) -> None:
         """End this stream after an unexpected exception; other streams continue."""
         self._server.log.callback_failed(self.peer, callback, error)
         self._server.streams.discard(self)

@@ -136,8 +136,8 @@ class ReplicationSettings:
         return 2 if self.role is BrokerRole.SYNC_MASTER else 1
 
     @property
-    def is_tail_hidden(self) -> bool:
-        """Whether new messages at the log's end stay hidden until slaves, or a master, have confirmed them."""
+    def is_unconfirmed_hidden(self) -> bool:
+        """Whether messages stay hidden from consumers until slaves, or on a slave the master, have confirmed them."""
         is_fixed = self.role_at_start is RoleAtStart.CONFIGURED
         return self.acks_needed > 0 or self.role is not BrokerRole.ASYNC_MASTER or not is_fixed
 

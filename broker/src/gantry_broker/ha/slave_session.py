@@ -1,8 +1,9 @@
 """A slave's half of one replication stream: bytes in, bytes out, no socket.
 
-Steps that wait for the disk (cutting the log, adopting the master's history) are not done here: the session stops in
-the phase ``PREPARING``, and the owner of the socket does what ``welcome`` demands and calls ``ready``. Everything else
-happens at once: data is appended to the store as it arrives, and one ack for many frames reports the end of the log.
+Steps that wait for the disk (truncating the log, adopting the master's history) are not done here: the session stops in
+the phase ``PREPARING``, until the owner of the socket has done what ``welcome`` demands and calls ``start_stream``.
+Everything else happens at once: data is appended to the store as it arrives, and one ack for many frames reports the
+end of the log.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class SlaveSession:
         *,
         on_range: Callable[[Range], None] = lambda answer: None,
     ) -> None:
-        """``on_range`` receives records that the master sends on request."""
+        """Create a session. ``on_range`` receives records that the master sends on request."""
         self.phase = Phase.CHALLENGE
         self.welcome: Welcome | None = None
         self.refusal: Refusal | None = None
@@ -137,7 +138,7 @@ class SlaveSession:
                 self._record_heartbeat(message)
                 return None
             case Phase.STREAMING, RangeRequest():
-                return Range(message.start, self._log.healthy_records(message.start, message.end))
+                return Range(message.start, self._log.read_verified_range(message.start, message.end))
             case Phase.STREAMING, Range():
                 self._on_range(message)
                 return None
@@ -148,7 +149,7 @@ class SlaveSession:
                 self.phase = Phase.WELCOME
                 return self._hello(message)
             case Phase.WELCOME, RangeRequest():
-                return Range(message.start, self._log.records_through(message.start, message.end))
+                return Range(message.start, self._log.read_verified_through(message.start, message.end))
             case Phase.WELCOME, SumsRequest():
                 return self._sums(message)
             case Phase.WELCOME, TailRequest():
@@ -186,7 +187,7 @@ class SlaveSession:
         """Return records that this log has kept and the master has lost."""
         if not 0 < request.bytes_max <= DATA_BYTES_MAX or not self._log.history.begin <= request.start:
             raise StreamBroken(f"invalid tail request: from {request.start} on, at most {request.bytes_max} bytes")
-        records = self._log.whole_records(request.start, request.bytes_max)
+        records = self._log.read_verified(request.start, request.bytes_max)
         if not records:
             raise StreamBroken(f"invalid tail request: from {request.start} on, where the slave's log has no records")
         return Data(request.start, self._log.history.epoch, -1, records)
@@ -205,8 +206,8 @@ class SlaveSession:
         self.phase, self.welcome = Phase.PREPARING, welcome
         return None
 
-    def ready(self) -> bytes:
-        """Enter the stream, after everything that ``welcome`` demands is done durably."""
+    def start_stream(self) -> bytes:
+        """Start the stream, after everything that ``welcome`` demands is done durably. Return the bytes to send."""
         assert self.phase is Phase.PREPARING and self.welcome is not None, self
         self.phase = Phase.STREAMING
         return encode(Ready(start=self.welcome.start)) + self.ack()

@@ -28,7 +28,7 @@ class StoreReader:
         """Return raw bytes of the log: fewer at the end of a memory region, none outside of the log."""
         return bytes(self.store.log.view(offset)[:bytes_max])
 
-    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+    def read_verified(self, offset: int, bytes_max: int) -> bytes:
         """Return as many whole, verified records of one file as fit, at least one.
 
         Empty at the end of the log, and where the record at ``offset`` is damaged. The last append is read from memory.
@@ -36,18 +36,18 @@ class StoreReader:
         newest = self.store.log.newest(offset)
         if newest and len(newest) <= bytes_max:
             return newest
-        return self.store.guard.whole_records(offset, bytes_max)
+        return self.store.guard.read_verified(offset, bytes_max)
 
-    def records_through(self, start: int, end: int) -> bytes:
+    def read_verified_through(self, start: int, end: int) -> bytes:
         """Return good records from ``start`` until one ends at or after ``end``; fewer where one is damaged."""
-        return self.store.guard.records_through(start, end)
+        return self.store.guard.read_verified_through(start, end)
 
-    def healthy_records(self, start: int, end: int) -> bytes:
+    def read_verified_range(self, start: int, end: int) -> bytes:
         """Return whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
-        return self.store.guard.healthy_records(start, end)
+        return self.store.guard.read_verified_range(start, end)
 
 
-class Tail(Protocol):
+class TailReceiver(Protocol):
     """Receives a slave's records while this broker compares its log with its slaves."""
 
     def append(self, data: bytes, offset: int) -> None: ...
@@ -57,7 +57,7 @@ class Tail(Protocol):
 class StoreLog(StoreReader):
     """A master's log, for the streams to its slaves."""
 
-    def __init__(self, store: MessageStore, tail: Tail | None = None) -> None:
+    def __init__(self, store: MessageStore, tail: TailReceiver | None = None) -> None:
         super().__init__(store)
         self._tail: Final = tail
 
@@ -130,24 +130,24 @@ class SlaveStore(StoreReader):
         self.store.wake_threads()
 
     def is_prepared(self, welcome: Welcome) -> bool:
-        """Return whether copying can continue without cutting or changing anything."""
+        """Return whether copying can continue without a change of the log or of its history."""
         if welcome.is_restart and any(not lost.is_at_end for lost in self.store.losses.record.missing):
             return False
         is_same = welcome.epochs == self.store.identity.epochs and welcome.cut_to is None
-        return self.copier is not None and is_same and not (welcome.is_restart and self._has_more(welcome))
+        return self.copier is not None and is_same and not (welcome.is_restart and self._is_discard_needed(welcome))
 
-    def _has_more(self, welcome: Welcome) -> bool:
-        """Return whether a restart of the log would change anything."""
+    def _is_discard_needed(self, welcome: Welcome) -> bool:
+        """Return whether discarding the log would change anything: it has bytes, or must begin elsewhere."""
         return self.store.log.wrote > 0 or welcome.start > 0
 
     def prepare(self, welcome: Welcome) -> None:
-        """Cut bytes that the master never had, adopt its history, and get ready to copy. Raises ``StoreFailed``."""
+        """Remove bytes that the master never had, adopt its history, and get ready to copy. Raises ``StoreFailed``."""
         store = self.store
         self.copier = None
-        if welcome.is_restart and self._has_more(welcome):
-            store.restart(welcome.start, welcome.epochs)
+        if welcome.is_restart and self._is_discard_needed(welcome):
+            store.discard_log(welcome.start, welcome.epochs)
         elif welcome.cut_to is not None:
-            store.cut(welcome.cut_to, welcome.epochs)
+            store.truncate(welcome.cut_to, welcome.epochs)
         elif welcome.epochs != store.identity.epochs:
             store.change_epochs(welcome.epochs)
         self.copier = store.start_copying()
@@ -166,7 +166,7 @@ class SlaveStore(StoreReader):
             self.copier = self.store.start_copying()
 
     def promote(self, epochs: Sequence[Epoch]) -> None:
-        """Make this store a master's, with a history that ends in its own epoch. Waits for the disk."""
+        """Make this store a master's, whose last epoch in ``epochs`` is the new term's. Waits for the disk."""
         copier, self.copier = self.copier, None
         if list(epochs) != self.store.identity.epochs:
             self.store.change_epochs(epochs)

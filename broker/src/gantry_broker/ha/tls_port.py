@@ -95,8 +95,8 @@ class TlsPort:
                 self._factory, connection, ssl=self._context(), ssl_handshake_timeout=HANDSHAKE_S
             )
         except OSError as error:
-            facts = {"peer": peer, "reason": str(error)}
-            self._log.write(logging.WARNING, "peer refused: TLS handshake failed", facts)
+            extra = {"peer": peer, "reason": str(error)}
+            self._log.write(logging.WARNING, "peer refused: TLS handshake failed", extra)
         except Exception as error:  # noqa: BLE001 - a handshake's exception costs its own connection and no more
             self._log.callback_failed(peer, "handshake", error)
 

@@ -1,8 +1,8 @@
-"""The ports to the operating system: disk, write buffers and clock.
+"""The ports to the operating system: disk, write buffers, clock, and a disk that can only be read.
 
 All layers above take these as constructor arguments, so that a test can produce every fault. The protocols are in
-``disk``, ``buffers`` and ``clock``; the real implementations in ``real_disk``, ``real_buffers`` and ``clock``; those
-that fail on purpose in ``gantry_testing``.
+``disk``, ``buffers``, ``clock`` and ``reading``; the real implementations in ``real_disk``, ``real_buffers``, ``clock``
+and ``real_reading``; implementations that fail on purpose in ``gantry_testing``.
 """
 
 from gantry_broker.ports.buffers import BufferPiece, BufferVolume

@@ -72,7 +72,10 @@ class BufferVolume(Protocol):
         ...
 
     def create(self, name: str, size: int) -> BufferPiece:
-        """Create a piece of zeros with all pages present. Raises ``ENOSPC`` or ``ENOMEM`` without room."""
+        """Create a piece of zeros with all pages present.
+
+        Raises ``OSError`` with ``ENOSPC`` or ``ENOMEM`` if there is not enough memory.
+        """
         ...
 
     def remove(self, name: str) -> None: ...

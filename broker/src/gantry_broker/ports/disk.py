@@ -14,6 +14,7 @@ Errors are ``OSError`` with the ``errno`` of the real call, in both implementati
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple, Protocol
 
 
@@ -58,7 +59,10 @@ class DiskFile(Protocol):
         ...
 
     def reserve(self, end: int) -> None:
-        """Allocate blocks for ``[reserved, end)``. Raises ``ENOSPC`` when there are none; then nothing changed."""
+        """Allocate blocks for ``[reserved, end)``. Raises ``OSError`` with ``ENOSPC`` on a full disk.
+
+        Then nothing has changed.
+        """
         ...
 
     def advise(self, start: int, end: int) -> None:
@@ -68,15 +72,16 @@ class DiskFile(Protocol):
         """
         ...
 
-    def read_in_order(self, is_expected: bool) -> None:
-        """Set whether reading ahead is useful, which is the default. A hint, never an error."""
+    def set_read_ahead(self, is_useful: bool) -> None:
+        """Set whether the kernel should read ahead in this file, as it does by default. A hint, never an error."""
         ...
 
     def regrow(self) -> int | None:
-        """Restore the size if another process has shortened the file; return its shortened end, or None.
+        """Restore the size if another process has shortened the file.
 
-        The cut bytes are zeros afterwards. Without this, touching the view beyond the file's end is a SIGBUS. Any
-        thread may call it. ``reserved`` is 0 afterwards if there is no room for the cut blocks.
+        Return the size to which the file had been shortened; None if it still has its size. The lost bytes are zeros
+        afterwards. Without this, touching the view beyond the file's end is a SIGBUS. Any thread may call it.
+        ``reserved`` is 0 afterwards if there is no room for the lost blocks.
         """
         ...
 
@@ -141,9 +146,10 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def read_uncached(self, path: str, position: int, length: int) -> bytes:
-        """Read up to ``length`` bytes from the media, where the file system supports that.
+        """Read up to ``length`` bytes from the media, without changing the page cache.
 
-        Then the page cache is not changed. Fewer bytes are returned only at the end of the file.
+        Where the file system does not support that, this is an ordinary read. Fewer bytes are returned only at the end
+        of the file.
         """
         ...
 
@@ -176,5 +182,5 @@ def write_fully(file: DiskFile, data: bytes | bytearray | memoryview, position: 
         while done < len(whole):
             written = file.pwrite(whole[done:], position + done)
             if written <= 0:
-                raise OSError(5, "a write wrote no bytes", file.path)
+                raise OSError(errno.EIO, "a write wrote no bytes", file.path)
             done += written

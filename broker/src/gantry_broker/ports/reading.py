@@ -19,7 +19,7 @@ from gantry_broker.ports.disk import DiskSpace
 from gantry_store_files.disk import StoreDisk, StoreFile
 
 
-class FileFacts(NamedTuple):
+class FileMetadata(NamedTuple):
     """Metadata of one file or directory."""
 
     size: int
@@ -53,7 +53,7 @@ class ReadingDisk(StoreDisk, Protocol):
 
     def open(self, path: str) -> ReadingFile: ...
 
-    def facts(self, path: str) -> FileFacts | None:
+    def metadata(self, path: str) -> FileMetadata | None:
         """Return the metadata of a path, links followed; None if it does not exist."""
         ...
 

@@ -27,9 +27,9 @@ FALLOC_FL_ZERO_RANGE = 0x10
 
 
 def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Return ``fallocate(2)``, which Python does not wrap; None where the C library has none.
+    """Return ``fallocate(2)``, which Python does not wrap; None where the C library lacks it.
 
-    Then zeros are written instead.
+    Without it ``RealFile.zero`` writes zeros.
     """
     try:
         function: Any = ctypes.CDLL(None, use_errno=True).fallocate
@@ -43,18 +43,18 @@ def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
 _FALLOCATE = _load_fallocate()
 
 
-def _named(error: OSError, path: str) -> OSError:
+def _with_path(error: OSError, path: str) -> OSError:
     """Return the same error with the file's name, which calls on a descriptor do not have."""
     return OSError(error.errno, error.strerror, path)
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def _adding_path(path: str) -> Iterator[None]:
     """Add the file's name to an error of a call on a descriptor."""
     try:
         yield
     except OSError as exc:
-        raise _named(exc, path) from exc
+        raise _with_path(exc, path) from exc
 
 
 @final
@@ -66,7 +66,7 @@ class RealFile:
         self._descriptor = descriptor
         self.size: Final = size
         self._reserved = 0
-        self._is_read_in_order = True
+        self._is_read_ahead_useful = True
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
@@ -88,15 +88,15 @@ class RealFile:
     def reserve(self, end: int) -> None:
         end = min(end, self.size)
         if end > self._reserved:
-            with _naming(self.path):
+            with _adding_path(self.path):
                 os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
             self._reserved = end
             self._advise()
 
-    def read_in_order(self, is_expected: bool) -> None:
-        self._is_read_in_order = is_expected
+    def set_read_ahead(self, is_useful: bool) -> None:
+        self._is_read_ahead_useful = is_useful
         with suppress(OSError):
-            advice = os.POSIX_FADV_NORMAL if is_expected else os.POSIX_FADV_RANDOM
+            advice = os.POSIX_FADV_NORMAL if is_useful else os.POSIX_FADV_RANDOM
             os.posix_fadvise(self._descriptor, 0, 0, advice)
             self._advise()
 
@@ -107,8 +107,8 @@ class RealFile:
         neighbourhood of each fresh page with zeros: 1.4 ms instead of 5 us for each of a thousand new queues.
         """
         if self._map is not None:
-            is_in_order = self._is_read_in_order and self._reserved >= self.size
-            self._map.madvise(mmap.MADV_NORMAL if is_in_order else mmap.MADV_RANDOM)
+            is_useful = self._is_read_ahead_useful and self._reserved >= self.size
+            self._map.madvise(mmap.MADV_NORMAL if is_useful else mmap.MADV_RANDOM)
 
     def advise(self, start: int, end: int) -> None:
         if self._map is None:
@@ -125,7 +125,7 @@ class RealFile:
         end = os.lseek(self._descriptor, 0, os.SEEK_END)  # lseek is the cheapest way to read the size.
         if end >= self.size:
             return None
-        with _naming(self.path):
+        with _adding_path(self.path):
             os.ftruncate(self._descriptor, self.size)
         reserved, self._reserved = self._reserved, 0
         with suppress(OSError):  # The next write reserves the blocks again, and reports the error.
@@ -136,16 +136,16 @@ class RealFile:
         try:
             return pread_fully(self._descriptor, length, position)
         except OSError as exc:
-            raise _named(exc, self.path) from exc
+            raise _with_path(exc, self.path) from exc
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         try:
             return os.pwrite(self._descriptor, data, position)
         except OSError as exc:
-            raise _named(exc, self.path) from exc
+            raise _with_path(exc, self.path) from exc
 
     def sync(self) -> None:
-        with _naming(self.path):
+        with _adding_path(self.path):
             os.fdatasync(self._descriptor)
 
     def zero(self, start: int, end: int) -> None:
@@ -184,14 +184,14 @@ def space_of(path: str) -> DiskSpace:
 
     As in df, blocks that are reserved for root, or for another tenant of the volume, are neither free nor used.
     """
-    facts = os.statvfs(path)
-    total = facts.f_blocks - facts.f_bfree + facts.f_bavail
-    return DiskSpace(total=total * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
+    status = os.statvfs(path)
+    total = status.f_blocks - status.f_bfree + status.f_bavail
+    return DiskSpace(total=total * status.f_frsize, free=status.f_bavail * status.f_frsize)
 
 
 @final
 class RealLock:
-    """An exclusive ``flock`` on an open file."""
+    """The exclusive locks on an open file, a ``flock`` and a record lock, which closing the file releases."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -210,7 +210,7 @@ class RealDisk(NamedFiles):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             file = RealFile(path, descriptor, size)
-            with _naming(path):
+            with _adding_path(path):
                 os.ftruncate(descriptor, size)
             file.reserve(reserve)
         except BaseException:
@@ -244,7 +244,7 @@ class RealDisk(NamedFiles):
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _naming(path):
+            with _adding_path(path):
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -279,7 +279,7 @@ class RealDisk(NamedFiles):
         temporary = f"{path}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
-            with _naming(path), memoryview(data) as whole:
+            with _adding_path(path), memoryview(data) as whole:
                 done = 0
                 while done < len(whole):
                     done += os.write(descriptor, whole[done:])
@@ -299,9 +299,9 @@ class RealDisk(NamedFiles):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # RocketMQ locks byte 0 with a record lock: take that one too, so that each sees the other.
+            # RocketMQ takes a record lock on byte 0. It is taken here, too, so that neither starts beside the other.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            with _naming(path):
+            with _adding_path(path):
                 os.pwrite(descriptor, b"lock", 0)
         except PermissionError as exc:
             os.close(descriptor)

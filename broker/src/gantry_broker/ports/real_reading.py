@@ -15,7 +15,7 @@ import struct
 from typing import Final, final
 
 from gantry_broker.ports.disk import DiskSpace
-from gantry_broker.ports.reading import FileFacts, LockHolder
+from gantry_broker.ports.reading import FileMetadata, LockHolder
 from gantry_broker.ports.real_buffers import file_system_of
 from gantry_broker.ports.real_disk import space_of
 from gantry_store_files.disk import PlainDisk, open_without_atime
@@ -28,12 +28,12 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 class RealReadingDisk(PlainDisk):
     """The file system of this machine. Holds no state; any thread may use it."""
 
-    def facts(self, path: str) -> FileFacts | None:
+    def metadata(self, path: str) -> FileMetadata | None:
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileFacts(found.st_size, found.st_blocks * 512, stat.S_ISDIR(found.st_mode))
+        return FileMetadata(found.st_size, found.st_blocks * 512, stat.S_ISDIR(found.st_mode))
 
     def space(self, path: str) -> DiskSpace:
         return space_of(path)

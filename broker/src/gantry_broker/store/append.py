@@ -32,13 +32,10 @@ from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import AppendedBatch, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_wire.checksum import crc32
-from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
+from gantry_wire.message import BLANK_BYTES, CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4, TRANSACTION_PREPARED
 from gantry_wire.properties import PAIR_END
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, sealable_properties
 
-BLANK_BYTES: Final = 8
-PREPARED: Final = 0x4
-"""Flag of a record that is in no consume queue."""
 _PREFIX: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}sq{store}siqi").pack for born in (8, 20) for store in (8, 20)
 }
@@ -224,7 +221,7 @@ def tally_batch(touched: Mapping[ConsumeQueue, int], record_bytes: int) -> bool:
 def tally_each(drafts: Sequence[Draft], sizes: Iterable[int]) -> None:
     """Count an appended batch of several topics, given the sizes of its records."""
     for draft, size in zip(drafts, sizes, strict=True):
-        if not draft[3] & PREPARED:
+        if not draft[3] & TRANSACTION_PREPARED:
             tally = draft[0].tally
             tally.count += 1
             tally.size += size

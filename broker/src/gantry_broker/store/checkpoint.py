@@ -1,4 +1,4 @@
-"""The checkpoint file: a few facts about what is on the disk, written only after they are true.
+"""The checkpoint file: positions and times of what is on the disk, written only after they are true.
 
     | physic time 8 | logics time 8 | index time 8 | master flushed offset 8 | confirmed offset 8 | ... 4096
                                              at 256:   | seal "GANTRYCP" 8 | flushed 8 | CRC 4 |
@@ -10,7 +10,7 @@ covers RocketMQ's five fields, too, so that a checkpoint which RocketMQ has writ
 what RocketMQ calls confirmed is not necessarily flushed.
 
 The second seal records where the log begins, and is durable before an older file is unlinked. It is written in place,
-so that a full disk does not keep retention from making room. A log that begins later has lost its head.
+so that a full disk does not keep retention from making room. A log that begins later has lost its first files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gantry_broker.store import crash_points
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 4096
-FACTS: Final = struct.Struct(">qqqqq")
+FIELDS: Final = struct.Struct(">qqqqq")
 SEAL_POSITION: Final = 256
 SEAL_MARK: Final = b"GANTRYCP"
 SEAL: Final = struct.Struct(">8sqI")
@@ -36,7 +36,7 @@ BEGIN_SEAL_POSITION: Final = 288
 BEGIN_SEAL_MARK: Final = b"GANTRYLB"
 
 
-class CheckpointFacts(NamedTuple):
+class CheckpointContent(NamedTuple):
     """The content of the checkpoint file. ``flushed`` is 0 unless Gantry's seal is intact."""
 
     log_timestamp_ms: int = 0
@@ -51,48 +51,48 @@ class CheckpointFacts(NamedTuple):
     """Start of the range up to ``flushed`` in which the log is complete; None unless the second seal is intact."""
 
 
-def encode_checkpoint(facts: CheckpointFacts) -> bytes:
-    """Return the bytes of a checkpoint file that holds ``facts``."""
-    head = FACTS.pack(*facts[:5])
-    seal = SEAL.pack(SEAL_MARK, facts.flushed, _seal_crc(head, facts.flushed))
+def encode_checkpoint(content: CheckpointContent) -> bytes:
+    """Return the bytes of a checkpoint file that holds ``content``."""
+    fields = FIELDS.pack(*content[:5])
+    seal = SEAL.pack(SEAL_MARK, content.flushed, _seal_crc(fields, content.flushed))
     data = bytearray(CHECKPOINT_BYTES)
-    data[: len(head)] = head
+    data[: len(fields)] = fields
     data[SEAL_POSITION : SEAL_POSITION + SEAL.size] = seal
-    if facts.begin is not None:
-        crc = _begin_crc(head, facts.flushed, facts.begin)
-        SEAL.pack_into(data, BEGIN_SEAL_POSITION, BEGIN_SEAL_MARK, facts.begin, crc)
+    if content.begin is not None:
+        crc = _begin_crc(fields, content.flushed, content.begin)
+        SEAL.pack_into(data, BEGIN_SEAL_POSITION, BEGIN_SEAL_MARK, content.begin, crc)
     return bytes(data)
 
 
-def decode_checkpoint(data: bytes) -> CheckpointFacts:
+def decode_checkpoint(data: bytes) -> CheckpointContent:
     """Decode the bytes of a checkpoint file; values that are missing or negative become 0."""
     padded = data.ljust(CHECKPOINT_BYTES, b"\0")
-    log_ms, queues_ms, index_ms, master_flushed, confirmed = (max(0, number) for number in FACTS.unpack_from(padded))
+    log_ms, queues_ms, index_ms, master_flushed, confirmed = (max(0, number) for number in FIELDS.unpack_from(padded))
     mark, flushed, crc = SEAL.unpack_from(padded, SEAL_POSITION)
-    is_ours = mark == SEAL_MARK and crc == _seal_crc(padded[: FACTS.size], flushed)
+    is_ours = mark == SEAL_MARK and crc == _seal_crc(padded[: FIELDS.size], flushed)
     begin_mark, begin, begin_crc = SEAL.unpack_from(padded, BEGIN_SEAL_POSITION)
     has_begin = is_ours and begin_mark == BEGIN_SEAL_MARK
-    has_begin = has_begin and begin_crc == _begin_crc(padded[: FACTS.size], flushed, begin)
-    return CheckpointFacts(
+    has_begin = has_begin and begin_crc == _begin_crc(padded[: FIELDS.size], flushed, begin)
+    return CheckpointContent(
         log_ms, queues_ms, index_ms, master_flushed, confirmed,
         flushed if is_ours else 0, is_ours, begin if has_begin else None,
     )  # fmt: skip
 
 
-def _seal_crc(head: bytes, flushed: int) -> int:
-    return crc32(struct.pack(">q", flushed), crc32(head))
+def _seal_crc(fields: bytes, flushed: int) -> int:
+    return crc32(struct.pack(">q", flushed), crc32(fields))
 
 
-def _begin_crc(head: bytes, flushed: int, begin: int) -> int:
-    return crc32(struct.pack(">q", begin), _seal_crc(head, flushed))
+def _begin_crc(fields: bytes, flushed: int, begin: int) -> int:
+    return crc32(struct.pack(">q", begin), _seal_crc(fields, flushed))
 
 
 @final
 class Checkpoint:
-    """The file ``<root>/checkpoint``, which the loop's thread reads at the start.
+    """The file ``<root>/checkpoint``, which is read by the thread that opens the store.
 
-    It is written by the thread that writes recovery points and, when the head of the log is deleted, by the thread
-    that deletes it. A lock serializes them.
+    It is written by ``gantry-point``, by the thread that deletes the oldest files of the log, and at a standstill. A
+    lock serializes the writers.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -100,22 +100,22 @@ class Checkpoint:
         self._root: Final = root
         self._path: Final = f"{root}/checkpoint"
         self._file: DiskFile | None = None
-        self._written: CheckpointFacts | None = None
+        self._written: CheckpointContent | None = None
         self._lock: Final = threading.Lock()
 
-    def read(self) -> CheckpointFacts:
+    def read(self) -> CheckpointContent:
         """Return what the last run wrote; all zeros without a file."""
         if not self._disk.exists(self._path):
-            return CheckpointFacts()
+            return CheckpointContent()
         return decode_checkpoint(self._disk.read_file(self._path)[:CHECKPOINT_BYTES])
 
-    def write(self, facts: CheckpointFacts) -> None:
-        """Make ``facts`` durable. What they describe must be durable already. ``begin`` never goes back."""
+    def write(self, content: CheckpointContent) -> None:
+        """Make ``content`` durable. What it describes must be durable already. ``begin`` never goes back."""
         with self._lock:
             known = self._written.begin if self._written is not None else None
-            if known is not None and facts.begin is not None and facts.begin < known:
-                facts = facts._replace(begin=known)
-            self._write(facts)
+            if known is not None and content.begin is not None and content.begin < known:
+                content = content._replace(begin=known)
+            self._write(content)
 
     def raise_begin(self, begin: int) -> bool:
         """Record durably that the log may begin at ``begin``, before the files before it are deleted.
@@ -125,7 +125,7 @@ class Checkpoint:
         too low, and the next start reports the deleted range as lost.
         """
         with self._lock:
-            written = self._written or CheckpointFacts()  # There is none if the disk was too full to write one.
+            written = self._written or CheckpointContent()  # Nothing was written if the disk was full.
             if written.begin is not None and written.begin >= begin:
                 return True
             try:
@@ -146,18 +146,18 @@ class Checkpoint:
         The new log begins at ``begin``.
         """
         with self._lock:
-            written = self._written or CheckpointFacts()
+            written = self._written or CheckpointContent()
             self._write(written._replace(confirmed=0, flushed=0, begin=begin))
 
-    def _write(self, facts: CheckpointFacts) -> None:
-        if facts == self._written:
+    def _write(self, content: CheckpointContent) -> None:
+        if content == self._written:
             return
         if self._file is None:
             self._file = self._open()
-        write_fully(self._file, encode_checkpoint(facts), 0)
+        write_fully(self._file, encode_checkpoint(content), 0)
         crash_points.hit(crash_points.MID_CHECKPOINT)
         self._file.sync()
-        self._written = facts
+        self._written = content
 
     def _open(self) -> DiskFile:
         if self._disk.exists(self._path) and self._disk.file_size(self._path) == CHECKPOINT_BYTES:

@@ -54,9 +54,9 @@ def blank_record(remaining: int) -> bytes:
 class CommitLog:
     """The commit log of one store.
 
-    Owned by the loop's thread, with three exceptions: ``committed`` is written by the thread that holds the commit
-    lock, ``flushed`` by the one that holds the sync lock, and ``is_read_only`` by any thread, once. The helper thread
-    only creates files, and passes them on through a future.
+    Owned by the loop's thread, with these exceptions: ``committed`` is written by the thread that holds the commit
+    lock, ``flushed`` and ``sync_count`` by the one that holds the sync lock, and ``is_read_only`` by any thread, once.
+    The thread ``gantry-allocate`` only creates files, and passes them on through a future.
     """
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
@@ -79,11 +79,11 @@ class CommitLog:
         self.base_offset = 0
         self.position = 0
         self.pool: WritePool | None = None
-        self._pool_drained: Callable[[], None] = lambda: None
-        self._returned: Callable[[WriteBuffer], None] = lambda buffer: None
-        self._mark_wrote: Callable[[int], None] = lambda end: None
-        self._mark_flushed: Callable[[int], None] = lambda end: None
-        self._file_begun: Callable[[int, bytes], None] = lambda base_offset, data: None
+        self._on_exhausted: Callable[[], None] = lambda: None
+        self._on_returned: Callable[[WriteBuffer], None] = lambda buffer: None
+        self._on_wrote: Callable[[int], None] = lambda end: None
+        self._on_flushed: Callable[[int], None] = lambda end: None
+        self._on_file_begun: Callable[[int, bytes], None] = lambda base_offset, data: None
         self.require_own_file: Callable[[int], None] = lambda offset: None
         """Called before bytes at an offset are trusted. Raises ``StoreFailed`` if the file belongs to another store."""
 
@@ -97,33 +97,36 @@ class CommitLog:
         return f"<CommitLog min={self.min_physical} wrote={self.wrote} flushed={self.flushed} {self.files!r}>"
 
     def use_write_pool(
-        self, pool: WritePool, *, drained: Callable[[], None], returned: Callable[[WriteBuffer], None]
+        self, pool: WritePool, *, on_exhausted: Callable[[], None], on_returned: Callable[[WriteBuffer], None]
     ) -> None:
         """Append through write buffers of ``pool`` from now on.
 
-        ``drained`` is called when a buffer is needed and none is free, so that the caller commits at once. ``returned``
-        is called with each buffer that its file needs no more.
+        ``on_exhausted`` is called when a buffer is needed and none is free, so that buffered bytes are committed at
+        once. ``on_returned`` is called with each buffer that its file no longer needs.
         """
-        self.pool, self._pool_drained, self._returned = pool, drained, returned
+        self.pool, self._on_exhausted, self._on_returned = pool, on_exhausted, on_returned
 
     def set_progress_callbacks(
-        self, *, wrote: Callable[[int], None] = lambda end: None, flushed: Callable[[int], None] = lambda end: None
+        self,
+        *,
+        on_wrote: Callable[[int], None] = lambda end: None,
+        on_flushed: Callable[[int], None] = lambda end: None,
     ) -> None:
         """Set callbacks that record the end of the log for the next start.
 
-        Each is called in the thread that has moved the position.
+        Each is called with the new ``wrote`` or ``flushed``, in the thread that has moved it.
         """
-        self._mark_wrote, self._mark_flushed = wrote, flushed
+        self._on_wrote, self._on_flushed = on_wrote, on_flushed
 
     def set_file_callbacks(
-        self, *, begun: Callable[[int, bytes], None], require_own_file: Callable[[int], None]
+        self, *, on_file_begun: Callable[[int, bytes], None], require_own_file: Callable[[int], None]
     ) -> None:
         """Set the callbacks about files.
 
-        ``begun`` is called with the first bytes written to a file, whole records; for the other see
-        ``require_own_file``.
+        ``on_file_begun`` is called with a file's base offset and the first records written to it; for the other see the
+        attribute ``require_own_file``.
         """
-        self._file_begun, self.require_own_file = begun, require_own_file
+        self._on_file_begun, self.require_own_file = on_file_begun, require_own_file
 
     @property
     def min_physical(self) -> int:
@@ -144,7 +147,7 @@ class CommitLog:
                     file.reserve(self.file_size)
 
     def set_end(self, end: int) -> None:
-        """Set the end of the log to ``end``, which is durable, after a cut or a recovery."""
+        """Set the end of the log to ``end``, which is durable, after a truncation or a recovery."""
         self.wrote = self.committed = self.flushed = end
         self.blanks = {base: start for base, start in self.blanks.items() if start < end}
 
@@ -188,7 +191,10 @@ class CommitLog:
     # -- the next file -------------------------------------------------------------------------------------------------
 
     def preallocate(self) -> None:
-        """Let the helper thread create the file after the current one. Never raises: a later roll raises the error."""
+        """Have the file after the current one created by ``gantry-allocate``.
+
+        Never raises: if the creation fails, the roll to that file raises the error.
+        """
         self.preallocate_at = self.file_size + 1
         base = self.base_offset + self.file_size
         if not self.is_next_file_wanted or not self.next.request(base):
@@ -224,7 +230,7 @@ class CommitLog:
             buffer = self.pool.borrow(file.base_offset, start)
         if buffer is None:
             self.return_buffers()
-            self._pool_drained()
+            self._on_exhausted()
             raise PoolExhausted("every write buffer is full of bytes that are not committed yet")
         file.attach(buffer)
 
@@ -269,7 +275,8 @@ class CommitLog:
     def write_all(self, spans: Sequence[Span]) -> None:
         """Write bytes to files or their buffers, all or nothing. Raises ``StoreFull`` or ``LogReadOnly``.
 
-        What a failed write leaves behind is zeroed: otherwise whole records could follow shorter ones later.
+        The bytes of a failed write are zeroed: otherwise old records could follow shorter new ones later, and look
+        valid.
         """
         for number, (file, position, data) in enumerate(spans):
             if number:
@@ -287,7 +294,7 @@ class CommitLog:
                 raise self._refusal_after(exc) from exc
         for file, position, data in spans:
             if not position:
-                self._file_begun(file.base_offset, data)
+                self._on_file_begun(file.base_offset, data)
         self._newest = (file.base_offset + position, data) if len(data) <= NEWEST_BYTES_MAX else (0, b"")
 
     def _zero_spans(self, spans: Sequence[Span]) -> None:
@@ -306,7 +313,7 @@ class CommitLog:
         self.wrote = wrote = file.base_offset + position
         if self.pool is None:
             self.committed = wrote
-        self._mark_wrote(wrote)
+        self._on_wrote(wrote)
         if position > self.preallocate_at:
             self.preallocate()
 
@@ -352,7 +359,7 @@ class CommitLog:
         """Return the buffers of files that are full and committed. Call it only while no slice of them is in use."""
         for file in self.files.files:
             if file.buffer is not None and file.end_offset <= self.committed and file is not self.file:
-                self._returned(file.detach())
+                self._on_returned(file.detach())
 
     def return_all_buffers(self) -> None:
         """Return all buffers. Everything must be committed, and nothing is written before the next start."""
@@ -360,12 +367,12 @@ class CommitLog:
         self.file = None
         for file in self.files.files:
             if file.buffer is not None:
-                self._returned(file.detach())
+                self._on_returned(file.detach())
         if self._next_buffer is not None:
-            self._returned(self._next_buffer)
+            self._on_returned(self._next_buffer)
             self._next_buffer = None
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Zero everything behind ``end``, durably. No byte may be in a buffer. An ``OSError`` is final."""
         file = self.files.at(end)
         if file is not None:
@@ -389,7 +396,7 @@ class CommitLog:
                         self.sync_count += 1
                 crash_points.hit(crash_points.AFTER_SYNC)
                 self.flushed = end
-                self._mark_flushed(end)
+                self._on_flushed(end)
             return end
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class Committer:
             except OSError as exc:
                 self._failure.report("a commit of the write buffer", exc)
                 return False
-        # This also covers commits by the flush thread, which does not notify the loop.
+        # Not only after a commit of this thread: the flush thread commits, too, and does not notify the loop.
         if not self._pool.is_crash_safe or self._log.has_returnable:
             self._on_progress()
         self.free_returned_buffers()

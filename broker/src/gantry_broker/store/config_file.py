@@ -3,13 +3,14 @@
     <root>/config/<name>.json        the current one
     <root>/config/<name>.json.bak    its copy, written right after it
 
-They hold facts that cannot be rebuilt from the log, so a crash must never leave less than one good copy: each file is
+Their content cannot be rebuilt from the log, so a crash must never leave less than one readable copy: each file is
 replaced as a whole, and the copy only when the current file is durable. If the current file cannot be read, the copy is
-used, and that is logged. If neither can be read, the start is refused, since consumers at offset zero would be worse.
+used, and that is logged. If neither can be read, the start is refused: starting without them would make all consumers
+start again at offset 0.
 Shapes are RocketMQ's, including its bare integer keys on reading; files are written as standard JSON, which RocketMQ
 reads.
 
-``gantry_store_files.table_copies`` decides whether a file is complete, and which of two good files is used.
+``gantry_store_files.table_copies`` decides whether a file is complete, and which of two complete files is used.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@
 
     [base ... min_offset ...... readable_end ...... end)
                                   |                  `- the next queue offset that append hands out
-                                  `- what consumers may see; equal to end unless dispatch is held back
+                                  `- what consumers may see; equal to end unless dispatch is held
 
 A queue is derived data: it is rebuilt from the log when it is missing, wrong or behind. A queue whose first known
 offset is not at the start of a file has the units before it filled with (0, 0x7FFFFFFF, 0), as RocketMQ does.
 
 ``position``, ``limit`` and ``view`` are the write cursor: the append loop packs units itself, and calls ``extend`` when
-``position`` reaches ``limit``, the end of what has blocks. Owned by the loop's thread; the flush thread reads ``end``
-counters and syncs files.
+``position`` reaches ``limit``, the end of what has blocks. Owned by the loop's thread; ``gantry-point`` reads
+``readable_end`` and syncs the files.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ConsumeQueue:
         tally: Tally | None = None,
         budget: SumsBudget | None = None,
     ) -> None:
-        """``tally`` is shared by the queues of a topic, ``budget`` by all queues."""
+        """Create a queue without files. ``tally`` is shared by the queues of a topic, ``budget`` by all queues."""
         encoded = topic.encode()
         is_v2 = len(encoded) > 127
         self.topic: Final = topic
@@ -89,6 +89,7 @@ class ConsumeQueue:
         self.files: Final = files
         self.tally: Final = tally or Tally()
         self.stride: Final = stride - stride % CONSUME_UNIT_BYTES
+        """How many bytes of a file get blocks at a time."""
         self.magic: Final = MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1
         self.topic_field: Final = (struct.pack(">h", len(encoded)) if is_v2 else bytes((len(encoded),))) + encoded
         self.record_overhead: Final = RECORD_BYTES_MIN - 1 + len(self.topic_field)
@@ -104,7 +105,9 @@ class ConsumeQueue:
         self.readable_end = 0
         self.flushed_end = 0
         self.is_corrupt = False
+        """Whether a unit is known to be wrong, so that recovery points list the queue as damaged."""
         self.is_dirty = False
+        """Whether units were zeroed or overwritten since the last sync."""
         self.unit_sums: Final = UnitSums(files)
         self.replaced: Final[list[MappedFile]] = []
         """Files with rewritten units before ``flushed_end``; ``gantry-point`` syncs them."""
@@ -120,11 +123,11 @@ class ConsumeQueue:
 
     # -- sums of its records -------------------------------------------------------------------------------------------
 
-    def proves(self, offset: int, count: int, body: bytes) -> bool:
+    def matches_sums(self, offset: int, count: int, body: bytes) -> bool:
         """Return whether ``body`` is known to be the records of ``count`` messages from ``offset`` on."""
         learned = self.learned_sums
-        return self.sums.proves(offset, count, body) or (
-            learned is not None and learned.proves(offset, count, body)
+        return self.sums.matches(offset, count, body) or (
+            learned is not None and learned.matches(offset, count, body)
         )  # fmt: skip
 
     def learn(self, offset: int, records: list[memoryview]) -> None:
@@ -277,7 +280,7 @@ class ConsumeQueue:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def load(self, *, before: int, min_physical: int, is_clean: bool = False, written: int = 0) -> int:
-        """Open the files, and keep only the leading units whose messages begin before physical offset ``before``.
+        """Open the files, and keep only the first units, whose messages begin before physical offset ``before``.
 
         Those are known to be durable and in order; all later units are zeroed, to be dispatched again from the log.
         After a clean stop a later unit could only follow directly, so the files are not read to their ends. Return
@@ -314,7 +317,7 @@ class ConsumeQueue:
         return found_end
 
     def end_before(self, physical_offset: int) -> int:
-        """Return the end that the queue had when the log ended at ``physical_offset``. The flush thread may call it."""
+        """Return the end that the queue had when the log ended at ``physical_offset``. ``gantry-point`` may call it."""
         return self._partition(self.min_offset, self.readable_end, lambda physical, _: physical < physical_offset)
 
     def min_offset_at(self, min_physical: int) -> int:
@@ -399,7 +402,7 @@ class ConsumeQueue:
     def sync(self) -> bool:
         """Fsync all units before ``readable_end``; return True if files were created or removed.
 
-        Called by the flush thread.
+        Called by ``gantry-point``.
         """
         end = self.readable_end
         start = min(self.flushed_end, end) * CONSUME_UNIT_BYTES

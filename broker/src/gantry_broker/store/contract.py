@@ -31,7 +31,7 @@ from gantry_broker.store.positions import LogPositions
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.reader import PropertiesFilter, ReadResult, TagsCodeFilter
 from gantry_broker.store.recovery_report import RecoveryReport
-from gantry_broker.store.removal import HeadRemoval
+from gantry_broker.store.removal import OldestFilesRemoval
 from gantry_broker.store.scan_dispatcher import Progress
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.time_search import TimeSearch
@@ -57,7 +57,7 @@ class StoreContract(Protocol):
     """Verifies everything that leaves the log, and keeps the table of its damage."""
     repair: DerivedRepair
     """Rebuilds queues and index where they are found wrong; the server calls its ``step``."""
-    removal: HeadRemoval
+    removal: OldestFilesRemoval
     """Deletes the oldest files; retention decides which."""
     pools: WritePools
     """The write buffers and their pools."""
@@ -72,15 +72,15 @@ class StoreContract(Protocol):
 
     def open(
         self, progress: Progress | None = None, *, is_flushing: bool = True,
-        on_locked: Callable[[], None] = lambda: None, is_tail_hidden: bool = False,
+        on_locked: Callable[[], None] = lambda: None, is_unconfirmed_hidden: bool = False,
     ) -> RecoveryReport:  # fmt: skip
         """Lock the directory, recover the store and start it. ``progress(done, total)`` is called with bytes read.
 
         ``on_locked`` is called as soon as the directory is locked, before anything in it is read. Without
         ``is_flushing`` no threads run, for tests and tools that call ``commit_step`` and ``flush_step``. With
-        ``is_tail_hidden`` consumers see only messages that were visible at the recovery point, until ``start_copying``
-        makes more visible. Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull``, ``ConfigCorrupt`` or
-        ``StoreUnusable``.
+        ``is_unconfirmed_hidden`` consumers see only messages before the recovery point, until those behind it are made
+        visible by the ``LogCopier`` of ``start_copying``. Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull``,
+        ``ConfigCorrupt`` or ``StoreUnusable``.
         """
 
     def close(self) -> None:
@@ -108,8 +108,8 @@ class StoreContract(Protocol):
         """The identity of this store, and the epochs in which its log was written."""
 
     @property
-    def is_restarted(self) -> bool:
-        """Whether the log was discarded and copied again since this start."""
+    def is_log_discarded(self) -> bool:
+        """Whether the log was discarded since this start, to be copied again."""
 
     # -- appending
 
@@ -143,7 +143,10 @@ class StoreContract(Protocol):
         A slave receives the deletion later: messages behind ``before`` belong to a topic that was created again.
         """
 
-    # -- a slave's side: the last four wait for the disk, and ``start_copying`` must follow them
+    # -- a slave's side, and changes of the whole log
+    #
+    # The last four methods wait for the disk. A ``LogCopier`` that was made before the log was truncated or discarded,
+    # or before a loss was accepted, must not be used afterwards: call ``start_copying`` again.
 
     def start_copying(self) -> LogCopier:
         """Switch to the slave role: from now on records are appended only through the returned copier."""
@@ -151,11 +154,11 @@ class StoreContract(Protocol):
     def wake_threads(self) -> None:
         """Wake the threads that have work, and the slaves, after a ``LogCopier`` has appended."""
 
-    def cut(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
-        """Truncate the log at ``end``, durably, and return the number of removed bytes. See ``log_changes``."""
+    def truncate(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
+        """Truncate the log at ``end``, durably, and return how many bytes were removed. See ``log_changes``."""
 
-    def restart(self, begin: int, epochs: Sequence[Epoch]) -> None:
-        """Discard the whole log, and start an empty one at ``begin``, where a log file begins."""
+    def discard_log(self, begin: int, epochs: Sequence[Epoch]) -> None:
+        """Discard the whole log, and begin an empty one at ``begin``, where a log file begins."""
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:
         """Replace the epoch history of the log, durably."""

@@ -3,10 +3,9 @@
     master's stream --append--> log (buffer or file) --dispatch, up to `confirmed`--> queues, index, consumers
 
 Bytes are accepted only after every record in them was checked, and only at the very end of the log. Other bytes raise
-``CopyRefused``, and nothing of them is written. The confirmed offset follows the copied end, at the master's pace. If
-it follows soon, as nearly always, queues are built from the checked records; otherwise the log is read again, as at a
-start, because memory is bounded. A piece is dispatched as a whole, so that the recovery point always lies between two
-records.
+``CopyRefused``, and nothing of them is written. The confirmed offset follows the copied end. Checked records are kept
+in memory until they are confirmed, and queues are built from them. If too many wait, the log is read again instead, as
+at a start. A piece is dispatched as a whole, so that the recovery point always lies between two records.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES
 from gantry_broker.store.mapped_file import MappedFile, is_zero
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, RecordFault, check_record
@@ -48,11 +47,11 @@ class CopyRefused(Exception):
 
 
 class Piece(NamedTuple):
-    """Consecutive whole records that are made visible together."""
+    """Consecutive records that are made visible together, or a blank record."""
 
     end: int
-    tail: int
-    """Start of the last record; -1 if the piece holds only a blank record."""
+    last_record: int
+    """Start of the last record; -1 if the piece holds only a blank record, or damage at the end of the log."""
 
     timestamp_ms: int
 
@@ -60,11 +59,11 @@ class Piece(NamedTuple):
     """The checked records; None if they are not all plain, or too many are kept already."""
 
 
-def _step(check: RecordCheck, position: int) -> int:
+def _size_of(check: RecordCheck, position: int) -> int:
     """Return the size of the record at ``position``.
 
-    The record was checked before it was appended, so one without a size has been damaged since. Raises
-    ``StoreCorrupt`` then.
+    The record was checked before it was appended. If it has no size now, it was damaged since, and ``StoreCorrupt`` is
+    raised.
     """
     if check.size <= 0:
         raise StoreCorrupt(position, "a record of the log was damaged after it was copied, before it became visible")
@@ -130,7 +129,7 @@ class LogCopier:
         """Check every record and return them as a piece. Raises ``CopyRefused``."""
         if self._is_blank_part(view, offset):
             return Piece(offset + len(view), -1, self._log.last_timestamp_ms)
-        position, end, tail, newest_ms = 0, len(view), -1, self._log.last_timestamp_ms
+        position, end, last_record, newest_ms = 0, len(view), -1, self._log.last_timestamp_ms
         file_size = self._log.file_size
         records: list[PlainRecord] = []
         is_plain = True
@@ -141,13 +140,13 @@ class LogCopier:
             stop = min(end, min(sealed_end, file_end) - offset)
             run = list(plain_records(view, position, stop, offset, is_sealed=is_sealed))
             if run:
-                tail = run[-1][0]
-                position = tail - offset + run[-1][1]
+                last_record = run[-1][0]
+                position = last_record - offset + run[-1][1]
                 newest_ms = max(newest_ms, max(map(_TIMESTAMP, run)))
                 records = records + run if records else run
             if position >= stop:
                 if offset + position > file_end:
-                    raise CopyRefused(f"the record at {tail} crosses the end of its file")
+                    raise CopyRefused(f"the record at {last_record} crosses the end of its file")
                 continue
             is_plain = False
             place = offset + position
@@ -158,10 +157,10 @@ class LogCopier:
             if not check.is_good or place + check.size > file_end:
                 fault = check.fault.value if check.fault is not None else "it crosses the end of its file"
                 raise CopyRefused(f"no valid record at {place}: {fault}")
-            facts = record_facts(view, position, check.size, self._delay_levels_ms)
-            newest_ms = max(newest_ms, facts.store_timestamp_ms)
-            tail, position = place, position + check.size
-        return Piece(offset + end, tail, newest_ms, records if is_plain else None)
+            fields = parse_record_fields(view, position, check.size, self._delay_levels_ms)
+            newest_ms = max(newest_ms, fields.store_timestamp_ms)
+            last_record, position = place, position + check.size
+        return Piece(offset + end, last_record, newest_ms, records if is_plain else None)
 
     def _is_blank_part(self, view: memoryview, offset: int) -> bool:
         """Return whether ``view`` is a part of a large blank record. Raises ``CopyRefused`` for a malformed one.
@@ -211,12 +210,12 @@ class LogCopier:
         """
         dispatcher, pieces = self._dispatcher, self.pieces
         start = end = dispatcher.dispatched
-        _, tail, timestamp_ms = dispatcher.tail
+        _, last_record, timestamp_ms = dispatcher.last_dispatched
         records: list[PlainRecord] | None = []
         while pieces and pieces[0].end <= confirmed and end - start < DISPATCH_BYTES_MAX:
             piece = pieces.popleft()
             end, timestamp_ms = piece.end, piece.timestamp_ms
-            tail = piece.tail if piece.tail >= 0 else tail
+            last_record = piece.last_record if piece.last_record >= 0 else last_record
             self._kept -= len(piece.records or ())
             if piece.records is None or records is None:
                 records = None
@@ -224,26 +223,29 @@ class LogCopier:
                 records = records + piece.records if records else piece.records
         if end > start:
             try:
-                self._take(start, end, tail, timestamp_ms, records)
+                self._dispatch_range(start, end, last_record, timestamp_ms, records)
             except StoreFull:
-                pieces.appendleft(Piece(end, tail, timestamp_ms))
+                pieces.appendleft(Piece(end, last_record, timestamp_ms))
                 dispatcher.mark_behind()
                 return False
         return not pieces or pieces[0].end > confirmed
 
-    def _take(self, start: int, end: int, tail: int, timestamp_ms: int, records: list[PlainRecord] | None) -> None:
+    def _dispatch_range(
+        self, start: int, end: int, last_record: int, timestamp_ms: int, records: list[PlainRecord] | None
+    ) -> None:
         """Dispatch ``[start, end)`` to queues and index, from ``records`` if these are known."""
         dispatcher, scan_dispatcher = self._dispatcher, self._scan_dispatcher
         assert dispatcher.is_held, "otherwise recovery points would record the present ends of the queues"
         if records:
             scan_dispatcher.dispatch_plain_records(records, start)
         else:
-            self._read(start, end)
-        dispatcher.make_visible(end, tail, timestamp_ms, scan_dispatcher.take_touched())
+            self._scan_range(start, end)
+        dispatcher.make_visible(end, last_record, timestamp_ms, scan_dispatcher.take_touched())
 
-    def _read(self, start: int, end: int) -> None:
+    def _scan_range(self, start: int, end: int) -> None:
+        """Read ``[start, end)`` of the log, and dispatch its records to queues and index."""
         scan_dispatcher = self._scan_dispatcher
-        for place, view, stop in self._extents(start, end):
+        for place, view, stop in self._undamaged_parts(start, end):
             position, base = place, place
             while position < stop and not self._is_blank(position):
                 run = plain_records(view, position - base, stop - base, base, is_sealed=False, verify_crc=False)
@@ -254,20 +256,21 @@ class LogCopier:
                 check = check_record(view, position - base, physical_offset=position, verify_crc=False)
                 if check.is_good:
                     scan_dispatcher.dispatch_record(view, position - base, position, check.size)
-                position += _step(check, position)
+                position += _size_of(check, position)
 
-    def _extents(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
+    def _undamaged_parts(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
         """Yield (start, bytes from there on, end) of the undamaged parts of ``[start, end)``, in contiguous memory.
 
         Existing damage was reported at the start. Its messages return if a replica has them.
         """
         for damage_start, damage_end in self._damaged():
             if start < damage_end and damage_start < end:
-                yield from self._pieces(start, max(start, damage_start))
+                yield from self._contiguous_parts(start, max(start, damage_start))
                 start = min(end, damage_end)
-        yield from self._pieces(start, end)
+        yield from self._contiguous_parts(start, end)
 
-    def _pieces(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
+    def _contiguous_parts(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
+        """Yield the parts of ``[start, end)``, damaged or not, in the form of ``_undamaged_parts``."""
         newest = self._log.newest(start)
         if newest and start + len(newest) == end:
             yield start, memoryview(newest), end
@@ -279,72 +282,74 @@ class LogCopier:
             yield start, extent.view[start - extent.base_offset : stop - extent.base_offset], stop
             start = stop
 
-    # -- changing sides ------------------------------------------------------------------------------------------------
+    # -- changes of the role -------------------------------------------------------------------------------------------
 
     def collect_undispatched(self) -> None:
         """Collect the part of the log that is in no queue as pieces, which ``dispatch`` then makes visible.
 
-        It does not matter which broker wrote it. Reads the log from there on, which may take long: not for the loop.
+        This broker or another one may have written that part. It is read here, which may take long, so this must not be
+        called in the loop's thread.
         """
         self._dispatcher.drop_held_batches()
-        start, newest_ms, wrote = self._dispatcher.dispatched, self._dispatcher.tail[2], self._log.wrote
+        start, newest_ms, wrote = self._dispatcher.dispatched, self._dispatcher.last_dispatched[2], self._log.wrote
         for queue in self._queues:
             end = queue.end_before(start)
             if end < queue.end:
                 queue.rewind(end)
-        for place, view, stop in self._extents(start, wrote):
+        for place, view, stop in self._undamaged_parts(start, wrote):
             position = place
             while position < stop:
                 if self._is_blank(position):
                     self.pieces.append(Piece(stop, -1, newest_ms))
                     break
-                tail, limit = -1, min(stop, position + PIECE_BYTES)
+                last_record, limit = -1, min(stop, position + PIECE_BYTES)
                 run = plain_records(view, position - place, limit - place, place, is_sealed=False, verify_crc=False)
                 for physical, size, _, _, _, timestamp_ms, _ in run:
-                    tail, position, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
+                    last_record, position, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
                 if position < limit:
                     check = check_record(view, position - place, physical_offset=position, verify_crc=False)
-                    _step(check, position)
+                    _size_of(check, position)
                     if check.is_good:
-                        facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
-                        tail, newest_ms = position, max(newest_ms, facts.store_timestamp_ms)
+                        fields = parse_record_fields(view, position - place, check.size, self._delay_levels_ms)
+                        last_record, newest_ms = position, max(newest_ms, fields.store_timestamp_ms)
                     position += check.size
-                self.pieces.append(Piece(position, tail, newest_ms))
+                self.pieces.append(Piece(position, last_record, newest_ms))
         if self.pieces and self.pieces[-1].end < wrote:
             self.pieces.append(Piece(wrote, -1, newest_ms))  # The log ends with damage.
 
     def hold_undispatched(self) -> None:
-        """Pass all pieces to the dispatcher as held batches, because this store becomes a master.
+        """Pass all pieces to the dispatcher as held batches, because this store becomes a master's.
 
-        Their queue offsets are assigned.
+        The queue offsets of their messages count as assigned from now on, so that new messages get later ones.
         """
         while self.pieces:
-            self._hold(self.pieces.popleft())
+            self._hold_piece(self.pieces.popleft())
         self._kept = 0
 
-    def _hold(self, piece: Piece) -> None:
+    def _hold_piece(self, piece: Piece) -> None:
         units: list[HeldUnit] = []
         drafts: list[Draft] = []
         places: list[int] = []
-        for place, view, stop in self._extents(self._held_end(), piece.end):
+        for place, view, stop in self._undamaged_parts(self._undispatched_start(), piece.end):
             position = place
             while position < stop and not self._is_blank(position):
                 check = check_record(view, position - place, physical_offset=position, verify_crc=False)
                 if check.is_good:
-                    facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
+                    fields = parse_record_fields(view, position - place, check.size, self._delay_levels_ms)
                     # RocketMQ may have stored a topic name that cannot name a directory: it has no queue.
                     with suppress(ValueError):
-                        queue = self._queues.get_or_create(facts.topic, facts.queue_id)
-                        if facts.is_queued:
-                            if queue.end == queue.readable_end != facts.queue_offset and not queue.files.files:
-                                queue.start_at(facts.queue_offset)
-                            units.append((queue, facts.queue_offset, position, check.size, facts.tags_code))
-                            queue.reserve_offset(facts.queue_offset)
-                        drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
+                        queue = self._queues.get_or_create(fields.topic, fields.queue_id)
+                        if fields.is_queued:
+                            if queue.end == queue.readable_end != fields.queue_offset and not queue.files.files:
+                                queue.start_at(fields.queue_offset)
+                            units.append((queue, fields.queue_offset, position, check.size, fields.tags_code))
+                            queue.reserve_offset(fields.queue_offset)
+                        drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, fields.keys))
                         places.append(position)
-                position += _step(check, position)
+                position += _size_of(check, position)
         if places:
             self._dispatcher.dispatch_batch(AppendedBatch(piece.end, piece.timestamp_ms, drafts, places, {}, units))
 
-    def _held_end(self) -> int:
+    def _undispatched_start(self) -> int:
+        """Return the end of what is in queues, or held by the dispatcher."""
         return max(self._dispatcher.dispatched, self._dispatcher.held_end)

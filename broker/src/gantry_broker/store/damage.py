@@ -76,7 +76,7 @@ class Damage:
         was_lost, self.was_lost = self.was_lost, True
         return not was_lost
 
-    def cut(self, end: int) -> None:
+    def shorten(self, end: int) -> None:
         """Shorten the range to the new end of the log."""
         self.end = min(self.end, end)
 
@@ -110,17 +110,17 @@ class Integrity(NamedTuple):
 
 @final
 class DamageTable:
-    """The damaged ranges of one log. Owned by the thread that owns the log."""
+    """The damaged ranges of one log. Owned by the loop's thread, as the log is."""
 
     def __init__(
         self, commit_log: CommitLog, clock: Clock, find_end: Callable[[int], int], *, heal_wait_ms: int
     ) -> None:
         """Create an empty table. ``find_end`` returns the start of the first good record behind a damaged one."""
         self.on_healed: Final[list[Callable[[int, int], None]]] = []
-        """Callbacks for a range of the log that is good again."""
+        """Callbacks that take a range of the log that is good again."""
 
         self.on_resolved: Final[list[Callable[[], None]]] = []
-        """Callbacks for when readers no longer have to wait before a damaged range."""
+        """Callbacks that are called when readers no longer have to wait before a damaged range."""
 
         self.counters = DamageCounters()
         self._log: Final = commit_log
@@ -163,7 +163,7 @@ class DamageTable:
         """
         self._ask_replica = ask_replica
 
-    def report(self, offset: int, size: int = 0, **facts: object) -> Damage | None:
+    def report(self, offset: int, size: int = 0, **extra: object) -> Damage | None:
         """Add the damaged record at ``offset``: log it, count it, and request it from a replica, once.
 
         ``size`` is its length according to a queue; 0 if unknown. Return None if the table is full.
@@ -179,7 +179,7 @@ class DamageTable:
         if len(self._damage) >= DAMAGE_MAX:
             return None
         self._damage[offset] = damage
-        log.error("stored message is damaged", extra={"offset": offset, "bytes": size, **facts})
+        log.error("stored message is damaged", extra={"offset": offset, "bytes": size, **extra})
         self.request_from_replica(damage)
         return damage
 
@@ -188,9 +188,9 @@ class DamageTable:
         if damage.state is not DamageState.HEALING and self._ask_replica(damage):
             damage.set_state(DamageState.HEALING)
 
-    def must_wait(self, offset: int, size: int = 0, **facts: object) -> bool:
+    def must_wait(self, offset: int, size: int = 0, **extra: object) -> bool:
         """Report the damaged record at ``offset``. Return True while a reader must wait instead of skipping it."""
-        damage = self.report(offset, size, **facts)
+        damage = self.report(offset, size, **extra)
         return damage is not None and damage.must_wait(self._clock.monotonic_ms(), self._heal_wait_ms)
 
     def must_wait_before_gap(self) -> bool:
@@ -220,10 +220,10 @@ class DamageTable:
         for damage in overdue:
             damage.end_wait()
             reason = "no replica sent it in time"
-            facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
-            log.warning("damaged message skipped", extra=facts)
+            extra = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
+            log.warning("damaged message skipped", extra=extra)
         if overdue:
-            self._resolved()
+            self._notify_resolved()
 
     def mark_healed(self, damage: Damage) -> None:
         """Remove a range that was rewritten and verified."""
@@ -235,22 +235,22 @@ class DamageTable:
             log.warning("damaged message healed from a replica", extra={"offset": damage.start, "bytes": size})
             for listener in self.on_healed:
                 listener(damage.start, damage.end)
-        self._resolved()
+        self._notify_resolved()
 
     def mark_not_healed(self, damage: Damage, reason: str, *, is_lost: bool) -> None:
         """Let readers skip a range that no replica has (``is_lost``) or that could not be written."""
         if damage.start not in self._damage:
             return
-        facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
+        extra = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
         damage.end_wait()
         if is_lost:
             if damage.mark_lost():
                 self.counters = self.counters._replace(lost=self.counters.lost + 1)
-                log.error("damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
+                log.error("damaged message is lost: no replica has it; `gantry store verify` shows it", extra=extra)
         else:
             damage.set_state(DamageState.FOUND)
-            log.warning("damaged message not healed yet", extra=facts)
-        self._resolved()
+            log.warning("damaged message not healed yet", extra=extra)
+        self._notify_resolved()
 
     def count_rewritten(self, offset: int, size: int) -> None:
         """Count and log a record that was damaged only on the disk and was rewritten from memory."""
@@ -259,8 +259,8 @@ class DamageTable:
             found=counters.found + 1, found_bytes=counters.found_bytes + size,
             healed=counters.healed + 1, healed_bytes=counters.healed_bytes + size,
         )  # fmt: skip
-        facts = {"offset": offset, "bytes": size}
-        log.warning("message damaged on the disk was rewritten from memory", extra=facts)
+        extra = {"offset": offset, "bytes": size}
+        log.warning("message damaged on the disk was rewritten from memory", extra=extra)
 
     def mark_good(self, start: int, end: int) -> None:
         """Remove the damage in ``[start, end)``, which was read and verified, and call the callbacks."""
@@ -268,20 +268,20 @@ class DamageTable:
             self.forget(start, end)
             for listener in self.on_healed:
                 listener(start, end)
-            self._resolved()
+            self._notify_resolved()
 
     def forget(self, start: int, end: int) -> None:
         """Remove the damage in ``[start, end)`` without calling the callbacks."""
         for offset in [offset for offset in self._damage if start <= offset < end]:
             del self._damage[offset]
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Remove the damage behind ``end``, the new end of the log, since other records will be written there."""
         for damage in list(self._damage.values()):
             if damage.start >= end:
                 del self._damage[damage.start]
             else:
-                damage.cut(end)
+                damage.shorten(end)
 
     def end_of_damage_at(self, offset: int) -> int:
         """Return the end of the adjacent damaged ranges from ``offset`` on; ``offset`` if there is none."""
@@ -289,6 +289,6 @@ class DamageTable:
             offset = damage.end
         return offset
 
-    def _resolved(self) -> None:
+    def _notify_resolved(self) -> None:
         for listener in self.on_resolved:
             listener()

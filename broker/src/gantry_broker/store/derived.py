@@ -1,14 +1,14 @@
 """Recovery of derived files: which queues and index files a start trusts, and which it rebuilds from the log.
 
-Queues are trusted as far as the recovery point records them as durable, and only if their first and last units lead
+Queues are trusted as far as the recovery point records them as durable, and only if their first and last units point
 to their messages; the index is trusted as far as its header was durable. Files that are missing, damaged or untrusted
 are deleted and rebuilt from the log: that costs time and never a message.
 
     untrusted -> recorded in the recovery point, durably -> deleted -> rebuilt -> synced -> a new recovery point
 
 The second step makes a crash in the fourth step harmless. Such a crash may leave any part of a rebuilt file: for
-example a queue that is as long as the old point calls durable, but has holes. So by then the point must no longer
-declare it durable.
+example a queue that is as long as the old point calls durable, but has holes. So the point must not declare the queue
+durable any more when the rebuilding begins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gantry_broker.store.index_file import IndexFile
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import is_plausible_unit, record_facts
+from gantry_broker.store.record_dispatch import is_plausible_unit, parse_record_fields
 from gantry_broker.store.recovery_point import IndexPoint, RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_wire.message import RecordFault, check_record
@@ -128,7 +128,7 @@ class DerivedFiles:
         except OSError as exc:
             if not is_disk_full(exc):
                 raise
-            self._remove_untrusted()  # This makes room.
+            self._remove_untrusted()  # Removing the files makes room for the point.
             try:
                 self._point_file.write(reduced_point)
             except OSError as again:
@@ -152,7 +152,7 @@ class DerivedFiles:
             self._index.remove_all()
 
     def _is_plausible(self, queue: ConsumeQueue) -> bool:
-        """Return whether the first and the last unit of a queue lead to messages of that queue."""
+        """Return whether the first and the last unit of a queue point to messages of that queue."""
         if queue.end == queue.min_offset:
             return True
         for offset in (queue.min_offset, queue.end - 1):
@@ -164,8 +164,8 @@ class DerivedFiles:
                 return False
             position = unit[0] - file.base_offset
             check = check_record(file.view, position, physical_offset=unit[0], verify_crc=False)
-            facts = partial(record_facts, file.view, position, unit[1], self._delay_levels_ms)
-            if not is_plausible_unit(unit, (queue.topic, queue.queue_id, offset), file.end_offset, check, facts):
+            fields = partial(parse_record_fields, file.view, position, unit[1], self._delay_levels_ms)
+            if not is_plausible_unit(unit, (queue.topic, queue.queue_id, offset), file.end_offset, check, fields):
                 return False
         return True
 
@@ -215,7 +215,7 @@ class DerivedFiles:
             elif file.name == newest.name and header.begin != newest.header.begin:
                 reason = f"it begins at offset {header.begin_physical} instead of {newest.header.begin_physical}"
             elif not self._is_index_file_of_log(file, newest if file.name == newest.name else None):
-                reason = "its entries do not lead to messages with their keys"
+                reason = "its entries do not point to messages with their keys"
             if reason:
                 log.warning(
                     "key index is unusable; rebuilding it from the commit log",
@@ -225,13 +225,14 @@ class DerivedFiles:
         return False
 
     def _is_index_file_of_log(self, file: IndexFile, newest: IndexPoint | None) -> bool:
-        """Return whether a sample of entries leads to messages with their keys. One match is enough.
+        """Return whether the entries of a file point to messages with their keys, by a sample of them.
 
-        Entries of expired or damaged messages prove nothing. Entries of the newest file are used as far as the
-        recovery point declares them durable.
+        One match is enough. Entries of expired or damaged messages prove nothing, and if all in the sample are such
+        entries, the file is accepted. Entries of the newest file are used as far as the recovery point declares them
+        durable.
         """
         count = (newest.header if newest is not None else file.header).next_number - 1
-        is_good = True
+        has_no_mismatch = True
         for number in sorted({1 + (count - 1) * step // (COMPARED_ENTRIES - 1) for step in range(COMPARED_ENTRIES)}):
             if not 1 <= number < file.header.next_number:
                 continue
@@ -244,11 +245,11 @@ class DerivedFiles:
             if check.fault in (RecordFault.END, RecordFault.BLANK):
                 continue  # The record is lost.
             if check.is_good:
-                facts = record_facts(log_file.view, position, check.size, self._delay_levels_ms)
-                if any(key_hash(facts.topic, key) == value for key in facts.keys):
+                fields = parse_record_fields(log_file.view, position, check.size, self._delay_levels_ms)
+                if any(key_hash(fields.topic, key) == value for key in fields.keys):
                     return True
-            is_good = False
-        return is_good
+            has_no_mismatch = False
+        return has_no_mismatch
 
     def _restore_index(self, index: KeyIndex, point: IndexPoint, *, is_clean: bool) -> bool:
         try:
@@ -263,7 +264,7 @@ class DerivedFiles:
         """Restore the next offset of each queue whose last messages have expired or are lost.
 
         A point that is not trusted, for example because its last record is damaged or was deleted since, proves nothing
-        about queues with files. For a queue without files no other file holds the next offset.
+        about queues with files. For queues without files it is used nevertheless, since only it has their next offsets.
         """
         if point is None:
             return
@@ -273,5 +274,5 @@ class DerivedFiles:
                 if queue.end < end and not queue.files.files:
                     queue.start_at(end)
                 elif queue.end < end and is_trusted:
-                    with suppress(StoreFull):  # Then the offset is kept only as long as this process runs.
+                    with suppress(StoreFull):  # On a full disk the offset is kept only as long as this process runs.
                         queue.fill_to(end, point.through - 1)

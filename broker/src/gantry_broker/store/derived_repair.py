@@ -22,7 +22,7 @@ from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_broker.store.sliced_scan import LogScan
@@ -86,7 +86,7 @@ class IndexRepair:
         scan_dispatcher = self._scan_dispatcher
         if scan_dispatcher is None or index.damaged is not None:
             scan_dispatcher = self._start()
-        end = self._dispatcher.tail[0]
+        end = self._dispatcher.last_dispatched[0]
         scan = LogScan(
             self._log, self._offset, end, self._seals,
             on_record=scan_dispatcher.dispatch_record, on_plain_records=scan_dispatcher.dispatch_plain_records,
@@ -115,7 +115,7 @@ class IndexRepair:
         scan_dispatcher = ScanDispatcher(
             self._disk, self._log, self._queues, index.put_for_rebuild, self._delay_levels_ms
         )
-        scan_dispatcher.restrict(set())
+        scan_dispatcher.restrict_to(set())
         # The last message of the last kept file may have keys in the next file, so all its keys are indexed again.
         scan_dispatcher.skip_indexed(index.end_physical - 1)
         self._scan_dispatcher, self._begin = scan_dispatcher, max(index.end_physical, self._log.min_physical)
@@ -151,16 +151,17 @@ class DerivedRepair:
         seals: Seals,
         delay_levels_ms: tuple[int, ...],
         monotonic_ms: Callable[[], int],
-        repaired: QueuesListener,
+        on_repaired: QueuesListener,
         request_point: Callable[[], None],
     ) -> None:
         """Create the repair.
 
-        ``repaired`` is called with queues that are readable again, ``request_point`` to have a recovery point written.
+        ``on_repaired`` is called with queues that are readable again, ``request_point`` to have a recovery point
+        written.
         """
         self.queues: Final = QueueRepair(
             commit_log, table, seals=seals, delay_levels_ms=delay_levels_ms, monotonic_ms=monotonic_ms,
-            repaired=repaired, request_point=request_point,
+            on_repaired=on_repaired, request_point=request_point,
         )  # fmt: skip
         self.index: Final = None if index is None else IndexRepair(
             disk, commit_log, table, index, dispatcher, seals=seals, delay_levels_ms=delay_levels_ms,
@@ -176,7 +177,7 @@ class DerivedRepair:
         self._table: Final = table
         self._guard: Final = guard
         self._delay_levels_ms: Final = delay_levels_ms
-        self._repaired: Final = repaired
+        self._on_repaired: Final = on_repaired
         guard.damage.on_healed.append(self._repair_healed_range)
 
     def __repr__(self) -> str:
@@ -203,17 +204,17 @@ class DerivedRepair:
         touched: set[ConsumeQueue] = set()
         position = 0
         for stop in self._guard.record_ends(view, start):
-            facts = record_facts(view, position, stop - position, self._delay_levels_ms)
+            fields = parse_record_fields(view, position, stop - position, self._delay_levels_ms)
             for listener in self.on_healed_record:
-                listener(facts.topic, start + position)
-            queue = self._table.get(facts.topic, facts.queue_id)
-            number = facts.queue_offset
-            is_wanted = facts.is_queued and not self._table.is_deleted(facts.topic, start + position)
+                listener(fields.topic, start + position)
+            queue = self._table.get(fields.topic, fields.queue_id)
+            number = fields.queue_offset
+            is_wanted = fields.is_queued and not self._table.is_deleted(fields.topic, start + position)
             if queue is not None and is_wanted and queue.min_offset <= number < queue.readable_end:
                 unit = queue.unit(number)
                 if unit is not None and unit[1] == FILLER_SIZE:
-                    queue.replace_unit(number, UNIT.pack(start + position, stop - position, facts.tags_code))
+                    queue.replace_unit(number, UNIT.pack(start + position, stop - position, fields.tags_code))
                     touched.add(queue)
             position = stop
         if touched:
-            self._repaired(touched)
+            self._on_repaired(touched)

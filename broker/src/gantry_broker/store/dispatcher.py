@@ -58,19 +58,22 @@ class Dispatcher:
         self.is_behind = False
         """Whether confirmed messages are not visible because the disk is full."""
         self.dispatched = 0
-        self.tail: tuple[int, int, int] = (0, -1, 0)
-        """End of what is in queues and index; start of the record that ends there, -1 if unknown; its store time."""
+        self.last_dispatched: tuple[int, int, int] = (0, -1, 0)
+        """End of what is in queues and index; start of the record that ends there, -1 if unknown; its store time.
+
+        A tuple that is replaced, so that ``gantry-point`` reads three values that belong together.
+        """
         self._held_units: deque[HeldUnit] = deque()
         self._held_keys: deque[AppendedBatch] = deque()
 
-    def start_at(self, end: int, tail: int, timestamp_ms: int) -> None:
-        """Set the visible end to ``end``; the record that ends there begins at ``tail``, -1 if unknown."""
-        self.tail = (end, tail, timestamp_ms)
+    def start_at(self, end: int, last_record: int, timestamp_ms: int) -> None:
+        """Set the visible end to ``end``; the record that ends there begins at ``last_record``, -1 if unknown."""
+        self.last_dispatched = (end, last_record, timestamp_ms)
         self.dispatched = end
 
-    def make_visible(self, end: int, tail: int, timestamp_ms: int, touched: Collection[ConsumeQueue]) -> None:
+    def make_visible(self, end: int, last_record: int, timestamp_ms: int, touched: Collection[ConsumeQueue]) -> None:
         """Move a slave's visible end to ``end``. ``touched`` are the queues that have become longer."""
-        self.start_at(end, tail, timestamp_ms)
+        self.start_at(end, last_record, timestamp_ms)
         self.is_behind = False
         if touched:
             for listener in self._listeners:
@@ -89,8 +92,8 @@ class Dispatcher:
             return
         if self._index is not None:
             self._index.put_batch(drafts, physical_offsets, timestamp_ms)
-        # The tail moves before the ends of the queues, since the flush thread reads them in the opposite order.
-        self.tail = (wrote, physical_offsets[-1], timestamp_ms)
+        # The dispatched end moves before the ends of the queues, since ``gantry-point`` reads these first.
+        self.last_dispatched = (wrote, physical_offsets[-1], timestamp_ms)
         for queue in touched:
             queue.readable_end = queue.end
         self.dispatched = wrote
@@ -130,7 +133,7 @@ class Dispatcher:
             batch = batches.popleft()
             if self._index is not None:
                 self._index.put_batch(batch.drafts, batch.physical_offsets, batch.timestamp_ms)
-            self.tail = (batch.wrote, batch.physical_offsets[-1], batch.timestamp_ms)
+            self.last_dispatched = (batch.wrote, batch.physical_offsets[-1], batch.timestamp_ms)
             self.dispatched = batch.wrote
         if not keep_holding:
             assert not units and not batches, "holding may end only when everything is confirmed"
@@ -152,7 +155,7 @@ class Dispatcher:
         self._held_units.clear()
         self._held_keys.clear()
 
-    def forget(self, queues: Collection[ConsumeQueue]) -> None:
+    def drop_held_units(self, queues: Collection[ConsumeQueue]) -> None:
         """Drop the held units of deleted queues."""
         if self._held_units:
             kept = [unit for unit in self._held_units if unit[0] not in queues]

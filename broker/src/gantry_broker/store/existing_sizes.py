@@ -64,7 +64,7 @@ def _log_file_size(disk: Disk, directory: str) -> int:
     """Return the size that the names allow and most files have; 0 if it cannot be determined.
 
     Files begin at multiples of their size, so the size of a truncated file is rejected. A single file that begins at 0
-    and is cut inside a page determines nothing either.
+    and was truncated inside a page determines nothing either.
     """
     sizes = _sizes(disk, directory)
     step = gcd(*sizes)
@@ -79,5 +79,5 @@ def _queue_file_size(disk: Disk, root: str) -> int:
     counts: Counter[int] = Counter()
     for place in list_queue_locations(disk, root):
         counts.update(_sizes(disk, place.directory).values())
-    whole = [size for size in counts if size % CONSUME_UNIT_BYTES == 0]
-    return max(whole, key=lambda size: (counts[size], size), default=0)
+    possible = [size for size in counts if size % CONSUME_UNIT_BYTES == 0]
+    return max(possible, key=lambda size: (counts[size], size), default=0)

@@ -6,8 +6,8 @@ happened. The flushed offset is recorded in a file, if the disk still accepts wr
 behind it, and never trusts the page cache there.
 
 A log file that was replaced by one of another store is a permanent failure as well: everything that is derived from the
-log would follow the foreign records, and a record that a replica sends could hide whose file it is. The next start sets
-the file aside.
+log would follow the foreign records, and records from a replica, written over foreign ones, would hide that the file is
+foreign. The next start sets the file aside.
 """
 
 from __future__ import annotations

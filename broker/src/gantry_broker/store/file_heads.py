@@ -3,20 +3,20 @@
     commitlog   | file 0: first record ... | file 1: first record ... | file 2: zeros, made ahead |
     heads         (0, CRC-32)                (16384, CRC-32)            none: nothing is in it yet
 
-    <root>/log-heads.json   a sealed document: the store, how often its log was cut, the heads
+    <root>/log-heads.json   a sealed document: the store, how often its log was truncated, the heads
 
 A record carries its offset and a seal, but not the identity of its store. A file of another store with the same name
-would be served as this store's. The first record of a file never changes once it is on the disk, unless the log is cut
-before it, and two stores never have the same first record: it holds times, addresses and a unique key. A start compares
-the files with the kept checksums.
+would be served as this store's. The first record of a file never changes once it is on the disk, unless the log is
+truncated before it, and two stores never have the same first record: it holds times, addresses and a unique key. A
+start compares the files with the kept checksums.
 
 The rule it guards: **a file is foreign only if it begins with a whole, sealed record other than the recorded one.**
 Bytes that are no whole record are damage or a loss, which other modules report. Only sealed records are kept here, so
 that a flipped bit where RocketMQ wrote no seal cannot make a file look foreign. Files that RocketMQ has written are
 therefore not compared. A file that begins with a whole record of another offset is misplaced, in any store.
 
-A cut invalidates heads, because the log behind it is rewritten. The identity counts cuts, durably before each, and
-heads that were recorded before the last cut are not trusted (``StoreIdentity.cuts``).
+A truncation invalidates heads, because the log behind it is rewritten. The identity counts truncations, durably before
+each, and heads that were recorded before the last one are not trusted (``StoreIdentity.cuts``).
 
 ``HeadKeeper`` records a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
 it for a start after a kill. While the store serves, every verification of the log calls ``HeadKeeper.is_foreign`` to
@@ -38,7 +38,7 @@ from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.replay import SET_ASIDE
-from gantry_broker.store.sealed_file import DerivedFile, read_sealed, write_sealed
+from gantry_broker.store.sealed_file import OptionalFile, read_sealed, write_sealed
 from gantry_store_files.disk import StoreDisk, StoreFile
 from gantry_store_files.segments import parse_segment_name, segment_name
 from gantry_wire.message import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, check_record
@@ -110,7 +110,7 @@ class HeadKeeper:
 
     ``write`` belongs to the thread that writes recovery points, ``add_head`` and ``is_foreign`` to the loop's thread;
     ``read`` and ``trust_heads`` to the thread that opens the store before that, and ``forget_from`` to the one that
-    cuts the log while nothing else uses the store.
+    truncates the log while nothing else uses the store.
     """
 
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog) -> None:
@@ -118,7 +118,7 @@ class HeadKeeper:
         self._path: Final = f"{root}/{HEADS_FILE}"
         self._log: Final = commit_log
         self._written: LogHeads | None = None
-        self._file: Final = DerivedFile(HEADS_FILE)
+        self._file: Final = OptionalFile(HEADS_FILE)
         self._crcs: dict[int, int | None] = {}
         """CRC by base offset; None for a file that does not begin with a sealed record of that offset."""
 
@@ -178,7 +178,7 @@ class HeadKeeper:
         return crc
 
     def forget_from(self, end: int) -> None:
-        """Remove the heads of files at or behind ``end``, to which the log is about to be cut."""
+        """Remove the heads of files at or behind ``end``, where the log is about to be truncated."""
         for base in [base for base in tuple(self._crcs) if base >= end]:
             self._crcs.pop(base, None)
             self._samples.pop(base, None)

@@ -3,8 +3,8 @@
     [000 ....... )[size ....... )[2*size ....... )         one address space, no gaps
 
 The rules: sizes are equal and names adjacent; otherwise loading refuses a log, and shortens derived files. A file is
-found by division, not by search. The list is replaced, never changed in place, so that the flush thread may iterate the
-one it has read. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
+found by division, not by search. The list is replaced, never changed in place, so that another thread may iterate over
+the list that it has read. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
 """
 
 from __future__ import annotations
@@ -60,23 +60,24 @@ HOLE_FILES_MAX: Final = 4_096
 
 @final
 class FileQueue:
-    """The files of one log or queue. Changed by the loop's thread only; ``files`` may be read by any thread."""
+    """The files of one log or queue. Only the loop's thread changes ``files``, and any thread may read it."""
 
     def __init__(
-        self, disk: Disk, directory: str, file_size: int, *, shortened: Callable[[int], None] = lambda offset: None
+        self, disk: Disk, directory: str, file_size: int, *, on_shortened: Callable[[int], None] = lambda offset: None
     ) -> None:
         """Create an empty list of files.
 
-        ``shortened`` is called, in any thread, with the offset from which a file was cut off and is zeros now.
+        ``on_shortened`` is called, in any thread, with the offset from which the bytes of a file were lost and are
+        zeros now.
         """
         self.disk = disk
         self.directory = directory
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.is_directory_dirty = False
-        self._is_read_in_order: bool | None = None
-        """Whether the files are read in order; None if ``read_in_order`` was not called."""
-        self._shortened: Final = shortened
+        self._is_read_ahead_useful: bool | None = None
+        """The last argument of ``set_read_ahead``; None if it was not called."""
+        self._on_shortened: Final = on_shortened
 
     def __repr__(self) -> str:
         return f"<FileQueue {self.directory} files={len(self.files)} file_size={self.file_size}>"
@@ -133,8 +134,8 @@ class FileQueue:
         """Unlink derived files from the first unusable one on: they are rebuilt from the log."""
         if isinstance(fault, int):
             fault = f"it has {fault} bytes instead of {self.file_size}" if fault >= 0 else "it is a directory"
-        facts = {"path": f"{self.directory}/{names[0]}", "reason": fault, "files": len(names)}
-        log.warning("derived files are unusable; rebuilding them from the commit log", extra=facts)
+        extra = {"path": f"{self.directory}/{names[0]}", "reason": fault, "files": len(names)}
+        log.warning("derived files are unusable; rebuilding them from the commit log", extra=extra)
         for name in names:
             path = f"{self.directory}/{name}"
             if self.disk.is_directory(path):
@@ -171,14 +172,14 @@ class FileQueue:
     def regrow_if_shortened(self, file: MappedFile) -> None:
         """Restore the size of ``file`` if another process has shortened it, and report that. Any thread may call it.
 
-        Touching the cut part of its map would end this process (SIGBUS). The cut part is zeros afterwards.
+        Touching the lost part of its map would end this process (SIGBUS). The lost part is zeros afterwards.
         """
         end = file.file.regrow()
         if end is None:
             return
-        facts = {"path": file.path, "bytes": end, "expected_bytes": file.size}
-        log.error("derived file was shortened by another process; rebuilding it from the commit log", extra=facts)
-        self._shortened(file.base_offset + end)
+        extra = {"path": file.path, "bytes": end, "expected_bytes": file.size}
+        log.error("derived file was shortened by another process; rebuilding it from the commit log", extra=extra)
+        self._on_shortened(file.base_offset + end)
 
     def create(self, base_offset: int, *, reserve: int) -> MappedFile:
         """Create a file that is not in the list yet; ``adopt`` adds it. Any thread may call this."""
@@ -189,16 +190,16 @@ class FileQueue:
     def adopt(self, file: MappedFile, *, is_durable: bool = False) -> None:
         """Append ``file``, which must begin where the last one ends. ``is_durable``: its name is on the disk."""
         assert not self.files or file.base_offset == self.files[-1].end_offset, (self, file)
-        if self._is_read_in_order is not None:
-            file.read_in_order(self._is_read_in_order)
+        if self._is_read_ahead_useful is not None:
+            file.set_read_ahead(self._is_read_ahead_useful)
         self.files = (*self.files, file)
         self.is_directory_dirty = not is_durable
 
-    def read_in_order(self, is_expected: bool) -> None:
-        """Set whether reading ahead is useful in these files, and in those that are added later."""
-        self._is_read_in_order = is_expected
+    def set_read_ahead(self, is_useful: bool) -> None:
+        """Set whether the kernel should read ahead in these files, and in files that are added later."""
+        self._is_read_ahead_useful = is_useful
         for file in self.files:
-            file.read_in_order(is_expected)
+            file.set_read_ahead(is_useful)
 
     def mark_names_unsynced(self) -> None:
         """Record that names of files may be in the page cache only, so that ``sync_directory`` is due."""

@@ -40,7 +40,7 @@ def is_accepted_filler(head: bytes | memoryview, file_size: int) -> bool:
 
 @final
 class LogFillers:
-    """The fillers of one log. Owned by the thread that owns the log."""
+    """The fillers of one log. Owned by the loop's thread, as the log is."""
 
     def __init__(self, files: FileQueue) -> None:
         self._files: Final = files

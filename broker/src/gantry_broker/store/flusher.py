@@ -41,10 +41,11 @@ DELAY_SHARE: Final = 0.75
 EXPECTED_SHARE: Final = 0.9
 """Share of the waiting bytes that is expected again: some senders are late, and the next bodies may be smaller."""
 WORTH_SHARE: Final = 0.6
-"""Share of the missing bytes that makes a pause worth its time.
+"""Share of the missing bytes that must arrive in a pause for the pause to be worth its time.
 
-Senders with a rate of their own bring more than that to the first pause, which expects too little, and half to the
-second. A broker that is short of CPU time still receives as much from the senders that were answered.
+Senders with a rate of their own bring more than this share to the first pause, since the expectation is still low, and
+only half of it to the second. From senders that wait for answers, even a broker that is short of CPU time receives this
+share.
 """
 REST_SYNCS: Final = 16
 """Number of syncs without a pause after a pause that was not worth its time."""
@@ -58,10 +59,14 @@ class CommitDelay:
         self._expected_bytes = 0
         self.pause_ms_max = 0.0
         """Limit of the next pause, in milliseconds."""
-        self._rest = 0
+        self._syncs_without_pause = 0
+        """Number of further syncs before which no pause is made."""
 
     def __repr__(self) -> str:
-        return f"<CommitDelay expected={self._expected_bytes} pause_ms_max={self.pause_ms_max} rest={self._rest}>"
+        return (
+            f"<CommitDelay expected={self._expected_bytes} pause_ms_max={self.pause_ms_max} "
+            f"without_pause={self._syncs_without_pause}>"
+        )
 
     def record_sync(self, waiting_bytes: int, took_ms: int) -> None:
         """Record the end of a sync, and the bytes that were unflushed until then, including those it flushed."""
@@ -70,8 +75,8 @@ class CommitDelay:
 
     def bytes_to_wait_for(self, dirty_bytes: int) -> int:
         """Return for how many unflushed bytes to wait; 0 to sync at once. Call it once before each sync."""
-        if self._rest > 0:
-            self._rest -= 1
+        if self._syncs_without_pause > 0:
+            self._syncs_without_pause -= 1
             return 0
         is_worth_it = self.pause_ms_max > 0 and 0 < dirty_bytes < self._expected_bytes
         return self._expected_bytes if is_worth_it else 0
@@ -79,7 +84,7 @@ class CommitDelay:
     def record_pause(self, dirty_before: int, dirty_after: int) -> None:
         """Record the unflushed bytes before and after a pause, and disable pauses if it was not worth it."""
         if dirty_after - dirty_before < (self._expected_bytes - dirty_before) * WORTH_SHARE:
-            self._rest = REST_SYNCS
+            self._syncs_without_pause = REST_SYNCS
 
 
 def is_flush_due(settings: FlushSettings, dirty_bytes: int, age_ms: int) -> bool:

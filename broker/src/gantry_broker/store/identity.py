@@ -15,8 +15,8 @@ from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_store_files.store_identity import (
+    IDENTITY_BACKUP,
     IDENTITY_FILE,
-    IDENTITY_TWIN,
     LOG_END_MAX,
     Epoch,
     IdentityCopies,
@@ -37,7 +37,7 @@ class IdentityFile:
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
         self.path: Final = f"{root}/{IDENTITY_FILE}"
-        self.twin_path: Final = f"{root}/{IDENTITY_TWIN}"
+        self.backup_path: Final = f"{root}/{IDENTITY_BACKUP}"
 
     def read(self) -> StoreIdentity | None:
         """Return the identity, or None if there has never been one. Raises ``ConfigCorrupt``.
@@ -45,10 +45,10 @@ class IdentityFile:
         The backup copy is written last. If it counts more starts of the same store, the main file was rolled back:
         with that file, records of the missing starts, in buffers and under newer epochs, would not be trusted.
         """
-        copies = IdentityCopies.of(self._read_copy(self.path), self._read_copy(self.twin_path))
+        copies = IdentityCopies.of(self._read_copy(self.path), self._read_copy(self.backup_path))
         identity = copies.chosen
         if identity is not None:
-            if copies.own is None:
+            if copies.current is None:
                 log.warning("store.json is unusable; using store.json.bak", extra={"reason": copies.fault})
             elif copies.fault:
                 log.warning("store.json was rolled back; using store.json.bak", extra={"reason": copies.fault})
@@ -58,12 +58,12 @@ class IdentityFile:
         raise ConfigCorrupt(
             f"{copies.fault}. Put back {self.path} from a backup; or, in a group, move the store away and start "
             f"empty: the broker copies everything from its master. Without either remove {self.path} and remove "
-            f"{self.twin_path}: then no existing record needs a seal, and the store gets a new uuid"
+            f"{self.backup_path}: then no existing record needs a seal, and the store gets a new uuid"
         )
 
-    def read_twin(self) -> StoreIdentity | None:
+    def read_backup(self) -> StoreIdentity | None:
         """Return the identity in the backup copy; None if it is missing or damaged."""
-        return self._read_copy(self.twin_path)[0]
+        return self._read_copy(self.backup_path)[0]
 
     def _read_copy(self, path: str) -> tuple[StoreIdentity | None, str]:
         """Return one copy, or the reason why it cannot be used; neither if the file does not exist.
@@ -78,10 +78,10 @@ class IdentityFile:
     def write(self, identity: StoreIdentity) -> None:
         """Replace both copies, durably. At any moment one of them is intact."""
         write_sealed(self._disk, self.path, identity)
-        write_sealed(self._disk, self.twin_path, identity)
+        write_sealed(self._disk, self.backup_path, identity)
 
-    def remove_twin(self) -> None:
+    def remove_backup(self) -> None:
         """Remove the backup copy, which is outdated and could not be rewritten."""
-        if self._disk.exists(self.twin_path):
-            self._disk.remove(self.twin_path)
+        if self._disk.exists(self.backup_path):
+            self._disk.remove(self.backup_path)
         self._disk.sync_directory(self.path.rpartition("/")[0])

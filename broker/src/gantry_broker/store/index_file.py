@@ -55,7 +55,7 @@ class IndexFileDamaged(Exception):
 
 @final
 class IndexFile:
-    """An open index file. Written by the loop's thread, synced by the flush thread."""
+    """An open index file. Written by the loop's thread, synced by ``gantry-point``."""
 
     def __init__(self, file: DiskFile, name: str, settings: StoreSettings) -> None:
         self.file: Final = file
@@ -147,7 +147,7 @@ class IndexFile:
         # Numbers decrease strictly along a chain, so that damage cannot cause an endless loop.
         while number != 0 and found < count_max:
             if not 0 < number < previous:
-                raise IndexFileDamaged(f"{self.file.path}: slot {slot} leads from entry {previous} to {number}")
+                raise IndexFileDamaged(f"{self.file.path}: slot {slot} has entry {number} after entry {previous}")
             entry_hash, physical, seconds, before = ENTRY.unpack_from(view, self.entry_position(number))
             if entry_hash % self.slots != slot or not header.begin_physical <= physical <= header.end_physical:
                 raise IndexFileDamaged(f"{self.file.path}: entry {number} does not belong to slot {slot}")
@@ -176,7 +176,7 @@ class IndexFile:
         self.view[INDEX_HEADER_BYTES : self.entries_start] = slots.tobytes()
         self.write_header(header._replace(slots_used=used))
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Remove the entries of messages at or behind ``end``. At least one entry must lie before it."""
         first = partition(1, self.header.next_number, lambda number: self._entry(number)[1] < end)
         _, physical, seconds, _ = self._entry(first - 1)

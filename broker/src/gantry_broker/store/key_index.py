@@ -167,7 +167,7 @@ class KeyIndex:
         remove_durably(self._disk, self.directory)
         self.is_directory_dirty = False
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Remove the entries of all messages that begin at or after the physical offset ``end``."""
         while self.files and (self.files[-1].header.next_number <= 1 or self.files[-1].header.begin_physical >= end):
             *kept, last = self.files
@@ -176,7 +176,7 @@ class KeyIndex:
             self._disk.remove(last.file.path)
             self.is_directory_dirty = True
         if self.files and self.files[-1].header.end_physical >= end:
-            self.files[-1].cut(end)
+            self.files[-1].truncate(end)
 
     def retire_before(self, min_physical: int) -> tuple[IndexFile, ...]:
         """Remove the files from the list whose messages all lie before ``min_physical``; the newest always stays.
@@ -232,8 +232,13 @@ class KeyIndex:
         last = max(self._last_name, self.files[-1].name if self.files else "")
         return f"{int(last) + 1:0{INDEX_NAME_DIGITS}d}" if name <= last else name
 
-    def _writable(self) -> IndexFile:
+    def _writable_file(self) -> IndexFile:
+        """Return the newest file, or create the next one if it is full.
+
+        Raises ``IndexFileDamaged`` or ``StoreFull``.
+        """
         if self.files and not self.files[-1].is_full:
+            # Its map must not be touched before its size is restored.
             self.files[-1].raise_if_shortened()
             return self.files[-1]
         self._disk.make_directory(self.directory)
@@ -273,7 +278,7 @@ class KeyIndex:
         """Write hash, slot and entry for every key of a batch. This is the index's part of the append loop."""
         if not any(draft[11] for draft in drafts):
             return
-        cursor = IndexCursor(self._writable(), timestamp_ms)
+        cursor = IndexCursor(self._writable_file(), timestamp_ms)
         view, slots = cursor.file.view, cursor.file.slots
         number, numbers_end, position, seconds = cursor.number, cursor.numbers_end, cursor.position, cursor.seconds
         used, indexed = 0, -1
@@ -319,7 +324,7 @@ class KeyIndex:
     def _advance(self, cursor: IndexCursor, number: int, used: int, physical: int) -> IndexCursor:
         """Return a cursor with room for the entry ``number``, in the same file or in a new one."""
         cursor.finish(number, used, physical)
-        file = cursor.file if number < cursor.file.count_max else self._writable()
+        file = cursor.file if number < cursor.file.count_max else self._writable_file()
         return IndexCursor(file, cursor.timestamp_ms)
 
     # -- reading -------------------------------------------------------------------------------------------------------

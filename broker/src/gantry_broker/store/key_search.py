@@ -1,6 +1,6 @@
 """Search of messages by their keys: matches of the index, compared with the log.
 
-The index holds hashes only, so results include other keys with equal hashes. An entry that leads to no message with
+The index holds hashes only, so results include other keys with equal hashes. An entry that points to no message with
 such a hash is a fault of the index, which is then rebuilt from the log.
 """
 
@@ -14,7 +14,7 @@ from gantry_broker.store.derived_repair import DerivedRepair
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyIndex, KeyMatches
 from gantry_broker.store.log_guard import LogGuard
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_wire.message import RecordFault, check_record
 
@@ -51,7 +51,7 @@ class KeySearch:
             if self._is_entry_correct(physical, value):
                 kept.append(physical)
             else:
-                index.mark_entry_damaged(physical, f"an entry leads to {physical}, where no message has its key")
+                index.mark_entry_damaged(physical, f"an entry points to {physical}, where no message has its key")
         if index.is_behind and not was_behind:
             for listener in self._repair.on_damage:
                 listener()
@@ -69,11 +69,11 @@ class KeySearch:
         check = check_record(written, 0, physical_offset=physical, is_sealed=self._seals(physical).is_ours)
         if not check.is_good:
             return check.fault in (RecordFault.CRC, RecordFault.SEAL)
-        facts = record_facts(written, 0, check.size, self._delay_levels_ms)
-        return any(key_hash(facts.topic, key) == value for key in facts.keys)
+        fields = parse_record_fields(written, 0, check.size, self._delay_levels_ms)
+        return any(key_hash(fields.topic, key) == value for key in fields.keys)
 
     def records(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
-        """Return the records that may carry ``key`` or one with an equal hash, and the end of the index: time, offset.
+        """Return the records that carry ``key`` or a key with an equal hash, and the end of the index: time, offset.
 
         Raises ``IndexRebuilding`` if there may be more matches.
         """

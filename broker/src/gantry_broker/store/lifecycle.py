@@ -1,7 +1,7 @@
 """The lifecycle of a store: its parts are built, opened in a fixed order, and closed in the reverse order.
 
-    lock -> small files -> log, queues, index -> write buffers -> recovery -> the next generation -> threads
-    threads -> flush -> recovery point -> buffers given back -> `abort` gone -> lock
+    open    lock -> small files -> log, queues, index -> write buffers -> recovery -> the next generation -> threads
+    close   threads stopped -> flush -> recovery point -> buffers given back -> `abort` removed -> lock released
 
 The generation is the number of this start, which is stored in `store.json`. The durability guarantees depend on this
 order; each step names what it relies on. While a store is opened or closed it belongs to the thread that does so,
@@ -22,7 +22,7 @@ from gantry_broker.errors import StoreFailed, StoreLocked, StoreUnusable, descri
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, DiskLock
-from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
+from gantry_broker.store.checkpoint import Checkpoint, CheckpointContent
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.committer import Committer
 from gantry_broker.store.dispatcher import Dispatcher, QueuesListener
@@ -64,8 +64,8 @@ from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recover import FoundStore, Recovery
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
-from gantry_broker.store.removal import HeadRemoval
-from gantry_broker.store.replay import Expected
+from gantry_broker.store.removal import OldestFilesRemoval
+from gantry_broker.store.replay import ExpectedHeader
 from gantry_broker.store.scan_dispatcher import Progress
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import segment_name
@@ -78,17 +78,20 @@ def _distrust_point(point: RecoveryPoint | None) -> RecoveryPoint | None:
     return None if point is None else msgspec.structs.replace(point, through=-1, tail=-1)
 
 
-def _count_cut(identity: StoreIdentity, heads: LogHeads | None, end: int) -> StoreIdentity:
-    """Return the identity with one more cut if this start truncated, or lost, the first record of a file."""
+def _count_truncation(identity: StoreIdentity, heads: LogHeads | None, end: int) -> StoreIdentity:
+    """Return the identity with one more truncation if this start removed, or lost, the first record of a file."""
     if heads is None:
         return identity
-    is_cut = any(head.base_offset >= end for head in heads.heads)
-    return msgspec.structs.replace(identity, cuts=max(identity.cuts, heads.cuts) + is_cut)
+    is_head_lost = any(head.base_offset >= end for head in heads.heads)
+    return msgspec.structs.replace(identity, cuts=max(identity.cuts, heads.cuts) + is_head_lost)
 
 
 @final
 class StoreLifecycle:
-    """The parts of one store, and their order when it opens and closes. Only ``MessageStore`` uses the parts."""
+    """The parts of one store, and their order when it opens and closes.
+
+    ``MessageStore`` passes some of the parts on as its own attributes; ``log_changes`` uses the others.
+    """
 
     def __init__(
         self,
@@ -120,8 +123,8 @@ class StoreLifecycle:
         self._failure_record: Final = FailureRecord(disk, root)
         boot_id = clock.boot_id()
         self.log_end: Final = LogEndFile(disk, root, f"{boot_id}/{memory_scope}" if boot_id else "")
-        self.is_restarted = False
-        """Whether the log was discarded and restarted empty since this process opened the store."""
+        self.is_log_discarded = False
+        """Whether the log was discarded, and an empty one begun, since this process opened the store."""
         self.failure: Final = StoreFailure(self.log, self._failure_record, on_fatal)
         self.flusher: Final = Flusher(
             settings.flush, clock, self.log, self.failure, on_progress, lambda: self.point_writer.wake()
@@ -134,7 +137,7 @@ class StoreLifecycle:
         )  # fmt: skip
         self.pools: Final = WritePools(settings.pool, open_volume, file_size=settings.mapped_file_size_commit_log)
         self.committer: Committer | None = None
-        self.removal: Final = HeadRemoval(
+        self.removal: Final = OldestFilesRemoval(
             self.log, self.dispatcher, self.queues, self.index, self.point_writer.request_point, self.failure.report,
             self._checkpoint.raise_begin,
         )  # fmt: skip
@@ -151,7 +154,7 @@ class StoreLifecycle:
         *,
         is_flushing: bool,
         on_locked: Callable[[], None],
-        is_tail_hidden: bool = False,
+        is_unconfirmed_hidden: bool = False,
     ) -> RecoveryReport:
         """Open the store, as ``StoreContract.open`` describes."""
         disk, root = self._disk, self.root
@@ -162,7 +165,7 @@ class StoreLifecycle:
             except BlockingIOError as exc:
                 raise StoreLocked(f"another process uses the store in {root}: stop it first") from exc
             on_locked()
-            report = self._recover(progress, is_tail_hidden=is_tail_hidden)
+            report = self._recover(progress, is_unconfirmed_hidden=is_unconfirmed_hidden)
         except OSError as exc:
             self._release()
             raise StoreUnusable(f"the store in {root} could not be opened: {describe_disk_error(exc)}") from exc
@@ -191,7 +194,7 @@ class StoreLifecycle:
         self.point_writer.stop()
         return was_running
 
-    def _recover(self, progress: Progress | None, *, is_tail_hidden: bool) -> RecoveryReport:
+    def _recover(self, progress: Progress | None, *, is_unconfirmed_hidden: bool) -> RecoveryReport:
         is_clean = not self._abort.is_present()
         checkpoint = self._checkpoint.read()
         point = self._point_file.read()
@@ -217,8 +220,8 @@ class StoreLifecycle:
             is_clean=is_clean and not is_restored,
             sealed_flushed=checkpoint.flushed,
             failed_flushed=self._failure_record.read(),
-            buffers=self.pools.found(),
-            expected=Expected.of(identity, self.log.file_size, is_clean=is_clean),
+            buffers=self.pools.find_left(),
+            expected=ExpectedHeader.of(identity, self.log.file_size, is_clean=is_clean),
             seals=seals_of(identity, foreign_from),
             written=log_end_page.end if log_end_page is not None else 0,
         )
@@ -255,12 +258,12 @@ class StoreLifecycle:
                 )
         if identity is None:
             identity = create_identity(report.end, former=own.store)
-        self._begin_generation(_count_cut(identity, heads, report.end), report, foreign_from)
-        self.dispatcher.start_at(report.end, recovery.tail, self.log.last_timestamp_ms)
+        self._begin_generation(_count_truncation(identity, heads, report.end), report, foreign_from)
+        self.dispatcher.start_at(report.end, recovery.last_record, self.log.last_timestamp_ms)
         if self.settings.flush.is_sync or not self.pools.status.is_crash_safe:
             self.dispatcher.hold()
-        if is_tail_hidden:
-            self._hide_unconfirmed(report.start, recovery.start_tail)
+        if is_unconfirmed_hidden:
+            self._hide_unconfirmed(report.start, recovery.start_record)
         self.point_writer.finish()
         error = self.failure.error
         if error is not None:
@@ -268,11 +271,14 @@ class StoreLifecycle:
         self._failure_record.remove()
         return report
 
-    def _compare(self, heads: LogHeads | None, checkpoint: CheckpointFacts) -> ComparedHeads:
-        """Compare the log's files with their recorded heads, unless RocketMQ used the store since: it may cut files."""
-        return self._compare_named(self._disk.list(self.log.files.directory), heads if checkpoint.is_ours else None)
+    def _compare(self, heads: LogHeads | None, checkpoint: CheckpointContent) -> ComparedHeads:
+        """Compare the log's files with their recorded heads.
 
-    def _compare_named(self, names: Sequence[str], heads: LogHeads | None) -> ComparedHeads:
+        If RocketMQ has used the store since, the recorded heads are ignored, because it may have truncated the log.
+        """
+        return self._compare_files(self._disk.list(self.log.files.directory), heads if checkpoint.is_ours else None)
+
+    def _compare_files(self, names: Sequence[str], heads: LogHeads | None) -> ComparedHeads:
         size = self.settings.mapped_file_size_commit_log
         return compare_heads(self._disk, self.log.files.directory, names, heads, size)
 
@@ -294,26 +300,27 @@ class StoreLifecycle:
         if identity is not None and log_end_page is not None:
             newest = LogHeads(identity.uuid, identity.cuts, [FileHead(*head) for head in log_end_page.heads.items()])
             names = [segment_name(base) for base in log_end_page.heads]
-            foreign.update(self._compare_named(names, newest).foreign)
+            foreign.update(self._compare_files(names, newest).foreign)
         return [set_aside_file(self._disk, self.root, file) for file in sorted(foreign)]
 
-    def _hide_unconfirmed(self, shown: int, tail: int) -> None:
-        """Hide messages behind ``shown`` from consumers until slaves have them: they may never have been confirmed.
+    def _hide_unconfirmed(self, visible_end: int, last_record: int) -> None:
+        """Hide messages behind ``visible_end`` from consumers until slaves have them.
 
-        The record that begins at ``tail`` ends at ``shown``. It may be in no queue, as a prepared message is.
+        Such messages may never have been confirmed. The record that begins at ``last_record`` ends at ``visible_end``.
+        It may be in no queue, as a prepared message is.
         """
         self.dispatcher.hold()
-        if shown >= self.dispatcher.dispatched:
+        if visible_end >= self.dispatcher.dispatched:
             return
-        self.cut_derived(shown)
-        self.dispatcher.start_at(shown, tail, self.log.last_timestamp_ms)
+        self.truncate_derived(visible_end)
+        self.dispatcher.start_at(visible_end, last_record, self.log.last_timestamp_ms)
 
-    def cut_derived(self, end: int) -> None:
+    def truncate_derived(self, end: int) -> None:
         """Remove messages that begin at ``end`` or later from the queues and the index."""
         for queue in self.queues:
             queue.rewind(queue.end_before(end))
         if self.index is not None:
-            self.index.cut(end)
+            self.index.truncate(end)
 
     def _run_recovery(self, recovery: Recovery, found: FoundStore) -> RecoveryReport:
         """Run recovery. A failed sync counts as a failed flush: the next start must rewrite what was not synced."""
@@ -326,8 +333,8 @@ class StoreLifecycle:
 
     def _begin_generation(self, identity: StoreIdentity, report: RecoveryReport, foreign_from: int | None) -> None:
         """Start the next generation: void the old buffers, then write the identity that stamps the new ones."""
-        is_tail_lost = any(lost.is_at_end for lost in report.missing)
-        started = identity.with_new_start(report.end, written_by_others_from=foreign_from, is_tail_lost=is_tail_lost)
+        is_end_lost = any(lost.is_at_end for lost in report.missing)
+        started = identity.with_new_start(report.end, written_by_others_from=foreign_from, is_end_lost=is_end_lost)
         started = self.pools.with_pool_path(started)
         self.identity = write_identity_or_keep(self._identity_file, identity, started)
         self.pools.prepare(self.identity)
@@ -336,10 +343,12 @@ class StoreLifecycle:
             self.committer = Committer(
                 self.settings.pool, self._clock, self.log, pool, self.failure, self._on_progress
             )  # fmt: skip
-            self.log.use_write_pool(pool, drained=self.committer.request_commit, returned=self.committer.take_buffer)
+            self.log.use_write_pool(
+                pool, on_exhausted=self.committer.request_commit, on_returned=self.committer.take_buffer
+            )
         self.log.start_at(report.end)
         self._begin_log_end()
-        self.log.set_file_callbacks(begun=self._record_new_file, require_own_file=self._require_own_file)
+        self.log.set_file_callbacks(on_file_begun=self._record_new_file, require_own_file=self._require_own_file)
 
     def _begin_log_end(self) -> None:
         """Start to record how far the log is written, if its bytes survive a kill of the process.
@@ -353,9 +362,9 @@ class StoreLifecycle:
             return
         self.log_end.begin(self.identity, self.log.wrote)
         if self.settings.flush.is_sync:
-            self.log.set_progress_callbacks(flushed=self.log_end.raise_to)
+            self.log.set_progress_callbacks(on_flushed=self.log_end.raise_to)
         else:
-            self.log.set_progress_callbacks(wrote=self.log_end.set)
+            self.log.set_progress_callbacks(on_wrote=self.log_end.set)
 
     def _record_new_file(self, base_offset: int, data: bytes) -> None:
         crc = self.heads.add_head(base_offset, data)
@@ -411,9 +420,10 @@ class StoreLifecycle:
         self.pools.set_identity(self.identity)
 
     def lower_recorded_end(self, end: int) -> None:
-        """Record in the store's identity that the log ends at ``end`` or before, before the rest of it is cut.
+        """Record that the log ends at ``end`` or before, before the log is truncated there.
 
-        The cut is counted, too: file heads that were recorded before the cut are not used any more.
+        The truncation is counted in the store's identity, too: file heads that were recorded before it are not used any
+        more.
         """
         self.log_end.lower(end)
         self.heads.forget_from(end)
@@ -422,11 +432,11 @@ class StoreLifecycle:
         self._identity_file.write(self.identity)
 
     def invalidate_flushed(self, begin: int) -> None:
-        """Record in all files that no log data is expected, before the log is discarded and restarted at ``begin``."""
+        """Record in all files that no log data is expected, before the log is discarded and begins at ``begin``."""
         self.lower_recorded_end(0)
         self.losses.forget_missing()
         self._checkpoint.invalidate_flushed(begin)
-        self.is_restarted = True
+        self.is_log_discarded = True
 
     def _release(self) -> None:
         self.removal.close()

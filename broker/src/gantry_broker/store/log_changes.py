@@ -1,14 +1,15 @@
-"""Changes of the whole log while the store is open: cut its tail, restart it empty, accept a loss, change its epochs.
+"""Changes of the whole log while the store is open: truncate it, discard it, accept a loss, change its epochs.
 
 Each change needs a quiesced store. Helper threads have ended, everything is flushed, and no write buffer holds
-anything: so no buffer can name an epoch that is gone, or restore what is cut.
+anything: so no buffer can name an epoch that is gone, or restore what is removed.
 
     [0 ........ end ........ wrote)        what lies behind `end` was never confirmed, and must never reappear
                `- it is removed durably from everything derived first, then from the log, then from its epochs
 
 A kill at any moment leaves either the old log, with queues that a start rebuilds, or the new one. A file is zeroed from
-the cut to its end: if only the first header were removed, old records would reappear behind new ones of the same size
-at the next crash. The functions wait for the disk, in a worker thread; the loop neither appends nor reads meanwhile.
+``end`` to its own end: if only the first header were removed, old records would reappear behind new ones of the same
+size at the next crash. The functions wait for the disk, in a worker thread; the loop neither appends nor reads
+meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def quiesced_log(life: StoreLifecycle) -> Iterator[CommitLog]:
     log = life.log
     was_running = life.stop_threads()
     try:
-        # No buffer may hold what is cut, and the log must not lack what stays: everything goes to the files first.
+        # No buffer may hold what is removed, and the log must not lack what stays: everything goes to the files first.
         life.flusher.flush()
         life.return_all_buffers()
         log.next.drop()
@@ -57,28 +58,29 @@ def change_epochs(life: StoreLifecycle, epochs: Sequence[Epoch]) -> None:
         life.adopt_epochs(epochs)
 
 
-def cut_log(life: StoreLifecycle, end: int, epochs: Sequence[Epoch] | None = None) -> int:
-    """Cut the log at ``end``, where a record ends. Return how many bytes were cut. Raises ``StoreFailed``, for good.
+def truncate_log(life: StoreLifecycle, end: int, epochs: Sequence[Epoch] | None = None) -> int:
+    """Truncate the log at ``end``, where a record ends, durably, and return how many bytes were removed.
 
-    Its history is ``epochs`` then, by default the rest of its own.
+    Afterwards the log's history is ``epochs``, by default those of its epochs that begin at or before ``end``. Raises
+    ``StoreFailed``, which is final.
     """
     log = life.log
     assert log.min_physical <= end <= log.wrote, (end, log)
-    cut_bytes = log.wrote - end
-    kept = life.identity.truncated(end).epochs if epochs is None else epochs
-    if not cut_bytes and kept == life.identity.epochs:
+    removed_bytes = log.wrote - end
+    kept = life.identity.with_truncated_log(end).epochs if epochs is None else epochs
+    if not removed_bytes and kept == life.identity.epochs:
         return 0
     with quiesced_log(life):
-        if cut_bytes:
+        if removed_bytes:
             life.lower_recorded_end(end)
-            _forget_derived(life, end)
-            log.cut(end)
+            _truncate_derived(life, end)
+            log.truncate(end)
         life.adopt_epochs(kept)
-    return cut_bytes
+    return removed_bytes
 
 
-def restart_log(life: StoreLifecycle, begin: int, epochs: Sequence[Epoch]) -> None:
-    """Discard everything and restart the log, empty, at ``begin``, where a log file begins. Raises ``StoreFailed``."""
+def discard_log(life: StoreLifecycle, begin: int, epochs: Sequence[Epoch]) -> None:
+    """Discard everything, and begin an empty log at ``begin``, where a log file begins. Raises ``StoreFailed``."""
     assert begin % life.log.file_size == 0, begin
     with quiesced_log(life) as log:
         life.dispatcher.drop_held_batches()
@@ -91,7 +93,7 @@ def restart_log(life: StoreLifecycle, begin: int, epochs: Sequence[Epoch]) -> No
         life.queues.load_deleted({})
         log.files.remove_from(0)
         log.files.sync_directory()
-        _move_to(life, begin, begin, -1)
+        _set_end(life, begin, begin, -1)
         life.adopt_epochs(epochs)
 
 
@@ -118,10 +120,10 @@ def accept_loss(life: StoreLifecycle, by: str, now_ms: int) -> int:
         life.losses.write(msgspec.structs.replace(record, accepted=kept))
         log.fillers.accept_holes()
         if at_end > log.wrote:
-            _, tail, _ = life.dispatcher.tail
+            _, last_record, _ = life.dispatcher.last_dispatched
             end = _fill_log(log, at_end)
             log.set_end(end)
-            life.dispatcher.start_at(end, tail, log.last_timestamp_ms)
+            life.dispatcher.start_at(end, last_record, log.last_timestamp_ms)
         _finish_points(life, "the accepted loss could not be recorded")
         life.adopt_epochs(life.identity.epochs)
         life.losses.forget_missing()
@@ -150,24 +152,27 @@ def _fill_log(log: CommitLog, end: int) -> int:
     return offset
 
 
-def _forget_derived(life: StoreLifecycle, end: int) -> None:
-    """Cut queues and index at ``end``, where the log will be cut, durably."""
+def _truncate_derived(life: StoreLifecycle, end: int) -> None:
+    """Remove from queues and index, durably, what lies behind ``end``, where the log will be truncated."""
     life.dispatcher.drop_held_batches()
     # From here on queues may have holes on the disk: a start after a crash must rebuild them from the log.
     life.point_writer.remove_point()
     # Messages that are not visible yet are in no queue. They get there when the log is used again.
-    shown = min(life.dispatcher.dispatched, end)
-    life.cut_derived(shown)
-    _move_to(life, end, shown, last_record(life.log, life.queues, shown))
+    visible_end = min(life.dispatcher.dispatched, end)
+    life.truncate_derived(visible_end)
+    _set_end(life, end, visible_end, find_last_record(life.log, life.queues, visible_end))
 
 
-def _move_to(life: StoreLifecycle, end: int, shown: int, tail: int) -> None:
-    """Set all positions to ``end``; write recovery point and checkpoint, so that no start takes the cut for a loss."""
+def _set_end(life: StoreLifecycle, end: int, visible_end: int, last_record: int) -> None:
+    """Set all positions of the log to ``end``, and those of queues and index to ``visible_end``.
+
+    Recovery point and checkpoint are written, so that no start takes the truncation for a loss.
+    """
     log = life.log
-    life.dispatcher.start_at(shown, tail, log.last_timestamp_ms)
-    life.queues.cut_deleted(end)
+    life.dispatcher.start_at(visible_end, last_record, log.last_timestamp_ms)
+    life.queues.limit_deletions(end)
     log.set_end(end)
-    _finish_points(life, "queues and index could not be cut with the log")
+    _finish_points(life, "queues and index could not be truncated with the log")
 
 
 def _finish_points(life: StoreLifecycle, what_failed: str) -> None:
@@ -177,10 +182,10 @@ def _finish_points(life: StoreLifecycle, what_failed: str) -> None:
         raise StoreFailed(what_failed) from life.failure.error
 
 
-def last_record(log: CommitLog, queues: QueueTable, end: int) -> int:
-    """Return where the record begins that ends at ``end``, where the log is cut.
+def find_last_record(log: CommitLog, queues: QueueTable, end: int) -> int:
+    """Return where the record begins that ends at ``end``, the new end of queues and index.
 
-    -1 if it is the last message of no queue: then the next start reads the whole log.
+    -1 if that record is the last message of no queue: then the next start reads the whole log.
     """
     for queue in queues:
         unit = queue.unit(queue.readable_end - 1) if queue.readable_end > queue.min_offset else None

@@ -86,9 +86,9 @@ def decode_log_end(data: bytes) -> LogEnd:
 class LogEndFile:
     """``<root>/log-end``. Read and begun by the thread that opens the store.
 
-    Then ``set`` belongs to the loop's thread, which moves ``wrote``. Where ``flushed`` counts, ``raise_to`` belongs to
-    the holder of the sync lock, and to the loop; if both call it at once, the lesser end may stay until the next call.
-    ``note_head`` belongs to the loop's thread, too.
+    Then ``set`` belongs to the loop's thread, which moves ``wrote``. With SYNC_FLUSH the page follows ``flushed``
+    instead: ``raise_to`` is called by the holder of the sync lock, and by the loop. If both call it at once, the lesser
+    end may stay until the next call. ``note_head`` belongs to the loop's thread, too.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str) -> None:
@@ -101,7 +101,10 @@ class LogEndFile:
         self._slot = 0
 
     def read(self, identity: StoreIdentity | None) -> LogEnd | None:
-        """Read the page of the last start. Return None if there is none of this boot of the machine."""
+        """Return the page that the last start of this store wrote on this boot of the machine.
+
+        None if there is no such page or it is damaged. The latter is logged.
+        """
         if identity is None or not self._machine or not self._disk.exists(self._path):
             return None
         try:
@@ -116,7 +119,7 @@ class LogEndFile:
         return found if is_last else None
 
     def begin(self, identity: StoreIdentity, end: int) -> None:
-        """Make the page that of this start. If it cannot be created, as on a full disk, there is none."""
+        """Write a new page for this start. If it cannot be created, as on a full disk, there is none."""
         if not self._machine:
             self.remove()
             return
@@ -131,7 +134,7 @@ class LogEndFile:
             return
         view = self._view
         assert view is not None, "it was opened just now"
-        self.set(0)  # a kill during this leaves a page that promises nothing
+        self.set(0)  # a kill before the next statements are complete leaves a page that claims nothing
         view[:] = encode_log_end(LogEndOwner(identity.uuid, identity.generation, self._machine), 0)
         self.set(end)
 
@@ -161,7 +164,7 @@ class LogEndFile:
             self.set(end)
 
     def lower(self, end: int) -> None:
-        """Record that the log is about to be cut at ``end`` or before."""
+        """Record that the log is about to be truncated at ``end`` or before."""
         view = self._view
         if view is None:
             return

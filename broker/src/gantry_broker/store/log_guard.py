@@ -14,7 +14,6 @@ Damaged records are reported to the ``DamageTable``, which has them healed from 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
@@ -28,9 +27,10 @@ from gantry_broker.store.fillers import FILLER_HEAD_BYTES
 from gantry_broker.store.recovery import MAGIC_END, Seals, record_starts, record_starts_backward
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (
+    BLANK_BYTES,
     CRC_MASK,
     INT,
-    PHYSICAL_OFFSET_POSITION,
+    PHYSICAL_OFFSET,
     RECORD_BYTES_MIN,
     RecordFault,
     check_record,
@@ -43,17 +43,13 @@ ANSWER_BYTES_MAX: Final = 8 << 20
 SEARCH_BYTES: Final = 8 << 20
 """How far to search for the next good record behind a damaged one of unknown length: two bodies of the largest size."""
 
-BLANK_BYTES: Final = 8
 BLANK_PART_BYTES_MIN: Final = 4_096
 """The smallest first part of a large blank record: it contains all bytes of the record that are not zero."""
-
-_PLACE: Final = struct.Struct(">28xq")
-assert _PLACE.size == PHYSICAL_OFFSET_POSITION + 8
 
 
 @final
 class LogGuard:
-    """Verifies records before they leave the store, and reports damage. Owned by the thread that owns the log."""
+    """Verifies records before they leave the store, and reports damage. Owned by the loop's thread, as the log is."""
 
     def __init__(self, commit_log: CommitLog, seals: Seals, clock: Clock, *, heal_wait_ms: int) -> None:
         """Create the guard. ``seals`` returns whether records at an offset must have a seal."""
@@ -75,7 +71,7 @@ class LogGuard:
         It holds ``count`` messages of ``queue``, the first of which is message ``offset``. With ``is_consecutive`` they
         follow each other in the queue without a gap. The caller has compared each record's own offsets.
         """
-        if is_consecutive and queue.proves(offset, count, body):
+        if is_consecutive and queue.matches_sums(offset, count, body):
             return len(body)
         view = memoryview(body)
         ends = list(self._good_ends(view, None))
@@ -97,7 +93,7 @@ class LogGuard:
         """
         unpack, seal_of, mark, mask, seals = INT.unpack_from, SEAL.unpack_from, SEAL_REVERSED, CRC_MASK, self._seals
         position, end, size_min = 0, len(view), RECORD_BYTES_MIN
-        unpack_place, file_size = _PLACE.unpack_from, self._log.file_size
+        unpack_place, file_size = PHYSICAL_OFFSET.unpack_from, self._log.file_size
         file_start = file_end = 0
         while end - position >= size_min:
             size = unpack(view, position)[0]
@@ -120,7 +116,7 @@ class LogGuard:
             yield stop
             position = stop
 
-    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+    def read_verified(self, offset: int, bytes_max: int) -> bytes:
         """Return verified records from ``offset`` on: as many as fit, at least one, from one extent.
 
         Empty where the log ends, and where the record at ``offset`` is damaged, which is reported.
@@ -160,9 +156,9 @@ class LogGuard:
         return begin if end > offset else end
 
     def _record_before(self, offset: int) -> tuple[int, int]:
-        """Return begin and end of the last good record that begins before ``offset``, near it and in its file.
+        """Return begin and end of the last good record that begins before ``offset``, in the same file.
 
-        If there is none, both are where the search started.
+        The search goes back at most ``SEARCH_BYTES``. If it finds none, both are the offset where it ended.
         """
         start = max(offset - offset % self._log.file_size, self._log.min_physical, offset - SEARCH_BYTES)
         extent = self._log.at(start)
@@ -176,28 +172,28 @@ class LogGuard:
                 return begin, begin + INT.unpack_from(data, position)[0]
         return start, start
 
-    def records_through(self, start: int, end: int) -> bytes:
+    def read_verified_through(self, start: int, end: int) -> bytes:
         """Return good records of one extent from ``start`` on, up to the first that ends at or behind ``end``.
 
         Fewer where one is damaged, which is reported, and where the log ends.
         """
         written = self._log.view(start)
-        data, whole = bytes(written[:ANSWER_BYTES_MAX]), 0
-        for whole in self._good_ends(memoryview(data), start):
-            if start + whole >= end:
-                return data[:whole]
-        if written and self.is_blank(start + whole):
+        data, good = bytes(written[:ANSWER_BYTES_MAX]), 0
+        for good in self._good_ends(memoryview(data), start):
+            if start + good >= end:
+                return data[:good]
+        if written and self.is_blank(start + good):
             # The bytes behind the head of a blank record are unused. A difference there is no sign of another history.
-            head = data[: whole + FILLER_HEAD_BYTES]
+            head = data[: good + FILLER_HEAD_BYTES]
             return head + bytes(len(data) - len(head))
-        if whole < len(written) and len(data) < ANSWER_BYTES_MAX:
-            self.damage.report(start + whole)
-        return data[:whole]
+        if good < len(written) and len(data) < ANSWER_BYTES_MAX:
+            self.damage.report(start + good)
+        return data[:good]
 
     def _blank_part(self, written: memoryview, offset: int, bytes_max: int) -> bytes:
         """Return a part of the large blank record, for lost log data, that ``written`` begins with; else empty bytes.
 
-        It may be as large as a file, so it is sent in parts. A slave accepts zeros only behind the head of such a one.
+        Such a record may be as large as a file, so it is sent in parts. A slave accepts zeros only behind its head.
         """
         commit_log = self._log
         base = offset - offset % commit_log.file_size
@@ -212,7 +208,7 @@ class LogGuard:
             commit_log.blanks[base] = offset
         return bytes(written[: max(bytes_max, BLANK_PART_BYTES_MIN)])
 
-    def healthy_records(self, start: int, end: int) -> bytes:
+    def read_verified_range(self, start: int, end: int) -> bytes:
         """Return the verified records of ``[start, end)`` from ``start`` on, as many as one answer to a replica holds.
 
         Empty where there are none. Damage is not reported, since only the caller knows whether a record begins there.
@@ -220,11 +216,11 @@ class LogGuard:
         if not start < end <= self._log.wrote:
             return b""
         data = bytes(self._log.view(start)[: min(end - start, ANSWER_BYTES_MAX)])
-        whole = self.good_bytes(memoryview(data), start)
-        is_to_the_end = whole < len(data) == end - start and self._is_blank(start + whole, len(data) - whole)
-        return data if is_to_the_end else data[:whole]
+        good = self.good_bytes(memoryview(data), start)
+        is_to_the_end = good < len(data) == end - start and self._is_blank(start + good, len(data) - good)
+        return data if is_to_the_end else data[:good]
 
-    def is_whole(self, data: bytes, start: int) -> bool:
+    def is_intact(self, data: bytes, start: int) -> bool:
         """Return whether ``data``, read from the log at ``start``, is only good records and a file's final blank."""
         whole = self.good_bytes(memoryview(data), start)
         if whole == len(data):
@@ -236,7 +232,7 @@ class LogGuard:
     def is_range_good(self, start: int, end: int) -> bool:
         """Return whether the current content of ``[start, end)`` of the log is only good records."""
         data = self._log.slice(start, end - start)
-        return data is not None and self.is_whole(bytes(data), start)
+        return data is not None and self.is_intact(bytes(data), start)
 
     def good_bytes(self, view: memoryview, start: int) -> int:
         """Return how many bytes of good records ``view`` begins with, which was read from the log at ``start``."""
@@ -277,8 +273,8 @@ class LogGuard:
             return b""
         begin, end = self._record_before(offset)
         if end > offset:
-            whole = bytes(commit_log.view(begin)[: end - begin])
-            return whole[offset - begin :] if self.good_bytes(memoryview(whole), begin) else b""
+            record = bytes(commit_log.view(begin)[: end - begin])
+            return record[offset - begin :] if self.good_bytes(memoryview(record), begin) else b""
         # Otherwise ``end`` is where a damaged record begins, or where the search found no record.
         return bytes(commit_log.view(offset)) if end < offset and self.is_blank(end) else b""
 
@@ -292,8 +288,8 @@ class LogGuard:
         """Return the whole, verified record at ``physical_offset``, or None.
 
         A damaged record is reported, so that it is fetched from a replica. With ``is_known`` a record is known to begin
-        there. Without it the offset may come from a client: damage is reported only if a record seems to begin there
-        that is not inside another one.
+        at the offset. Without it the offset may come from a client: damage is reported only if a record seems to begin
+        there, and the offset is not inside another record.
         """
         written = self._log.view(physical_offset)
         if not written:
@@ -305,8 +301,8 @@ class LogGuard:
         check = check_record(data, 0, physical_offset=physical_offset, is_sealed=is_sealed)
         if check.is_good:
             return data
-        looks_like_one = check.fault in (RecordFault.CRC, RecordFault.SEAL)
-        if is_known or (looks_like_one and self.find_record_start(physical_offset) == physical_offset):
+        has_valid_lengths = check.fault in (RecordFault.CRC, RecordFault.SEAL)
+        if is_known or (has_valid_lengths and self.find_record_start(physical_offset) == physical_offset):
             self.damage.report(physical_offset)
         return None
 

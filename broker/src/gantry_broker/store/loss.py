@@ -12,8 +12,9 @@ Each of these files is replaced whole and durably after the log itself was synce
     both    `loss.json`, which keeps a loss until it is restored or accepted: a start overwrites the other three
 
 A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another
-volume. The broker never cuts the log without lowering these records first, so retention, a slave's cut and a restarted
-log are never taken for a loss. A checkpoint that RocketMQ has written since is ignored.
+volume. The broker never truncates or discards the log without lowering these records first, and never deletes a file
+without raising the recorded begin first, so neither is taken for a loss. A checkpoint that RocketMQ has written since
+is ignored.
 
     <root>/loss.json      a sealed document: missing ranges, accepted losses, and the ends of the queues before the loss
 
@@ -30,7 +31,7 @@ from typing import Final, NamedTuple, final
 import msgspec
 
 from gantry_broker.ports.disk import Disk, remove_durably
-from gantry_broker.store.checkpoint import CheckpointFacts
+from gantry_broker.store.checkpoint import CheckpointContent
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.recovery_point import RecoveryPoint
@@ -43,7 +44,10 @@ ACCEPTED_KEPT_MAX: Final = 100
 
 
 class LossCause(StrEnum):
-    """The location of a missing range in the log: the whole log, or its head, middle or tail."""
+    """Where in the log a range is missing: everywhere, at the beginning, in the middle, or at the end.
+
+    The values, and the name ``cause`` of the field, are those of ``loss.json``.
+    """
 
     ALL = "all"
     HEAD = "head"
@@ -106,7 +110,7 @@ class RecordedRange(NamedTuple):
 
 def recorded_range(
     point: RecoveryPoint | None,
-    checkpoint: CheckpointFacts,
+    checkpoint: CheckpointContent,
     identity: StoreIdentity | None,
     record: LossRecord,
     *,
@@ -179,9 +183,10 @@ def describe_missing(missing: Sequence[LostRange]) -> str:
 
 @final
 class LossKeeper:
-    """The record of missing log data, in memory and in ``loss.json``. Owned by the holder of the store's lock.
+    """The record of missing log data, in memory and in ``loss.json``.
 
-    All methods wait for the disk. ``flush`` makes everything written durable.
+    Used by one thread at a time, and only by the process that holds the store's lock. All methods wait for the disk.
+    ``flush`` makes everything written durable.
     """
 
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog, flush: Callable[[], int]) -> None:

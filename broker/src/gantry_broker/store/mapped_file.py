@@ -30,7 +30,10 @@ from gantry_store_files.segments import segment_name
 
 @contextmanager
 def translate_disk_full(what: str) -> Iterator[None]:
-    """Raise ``StoreFull`` where the disk refuses space. Errors about existing or missing files pass unchanged."""
+    """Raise ``StoreFull`` for an ``OSError`` of an operation that needs space for ``what``.
+
+    Every error counts as a lack of space, except that a file exists or is missing: these two pass unchanged.
+    """
     try:
         yield
     except (FileExistsError, FileNotFoundError):
@@ -49,12 +52,13 @@ class Extent(NamedTuple):
 
 @final
 class MappedFile:
-    """An open file of a log or a queue, which the flush thread syncs.
+    """An open file of a log or a queue.
 
-    Consume queue files are written through ``view``; log files by ``pwrite`` or through a write buffer.
+    Consume queue files are written through ``view`` and synced by ``gantry-point``; log files are written by ``pwrite``
+    or through a write buffer, and synced by ``gantry-flush``.
     """
 
-    __slots__ = ("_head", "_tail", "base_offset", "buffer", "end_offset", "file", "size", "view")
+    __slots__ = ("_file_extent", "_last_extent", "base_offset", "buffer", "end_offset", "file", "size", "view")
 
     def __init__(self, file: DiskFile, base_offset: int) -> None:
         self.file = file
@@ -64,7 +68,8 @@ class MappedFile:
         self.view = file.view
         """All bytes of the file itself, without the write buffer."""
         self.buffer: WriteBuffer | None = None
-        self._head = self._tail = Extent(base_offset, self.end_offset, self.view)
+        # The extent in the file, and the last extent, which is in the buffer if there is one.
+        self._file_extent = self._last_extent = Extent(base_offset, self.end_offset, self.view)
 
     def __repr__(self) -> str:
         return f"<MappedFile {segment_name(self.base_offset)} size={self.size} reserved={self.file.reserved}>"
@@ -98,30 +103,30 @@ class MappedFile:
         """Hint that ``[start, end)`` of the log is read next from the file, and nothing before it."""
         self.file.advise(start - self.base_offset, end - self.base_offset)
 
-    def read_in_order(self, is_expected: bool) -> None:
-        """Hint whether the file is read in order, so that reading ahead helps."""
-        self.file.read_in_order(is_expected)
+    def set_read_ahead(self, is_useful: bool) -> None:
+        """Set whether the kernel should read ahead in this file. A hint, never an error."""
+        self.file.set_read_ahead(is_useful)
 
     def extent(self, offset: int) -> Extent:
         """Return the extent that holds the bytes at ``offset``."""
-        tail = self._tail
-        return tail if offset >= tail.base_offset else self._head
+        extent = self._last_extent
+        return extent if offset >= extent.base_offset else self._file_extent
 
     def attach(self, buffer: WriteBuffer) -> None:
         """Attach a write buffer: from its start on, this file is written and read in the buffer."""
         assert self.buffer is None and buffer.base_offset == self.base_offset and buffer.start < self.end_offset, self
         split = buffer.start - self.base_offset
         self.buffer = buffer
-        self._head = Extent(self.base_offset, buffer.start, self.view[:split])
-        self._tail = Extent(buffer.start, self.end_offset, buffer.view[split:])
+        self._file_extent = Extent(self.base_offset, buffer.start, self.view[:split])
+        self._last_extent = Extent(buffer.start, self.end_offset, buffer.view[split:])
 
     def detach(self) -> WriteBuffer:
         """Detach the write buffer after all of it was committed to the file. No slice of it may be in use."""
         buffer, self.buffer = self.buffer, None
         assert buffer is not None, self
-        tail = self._tail
-        self._head = self._tail = Extent(self.base_offset, self.end_offset, self.view)
-        tail.view.release()
+        extent = self._last_extent
+        self._file_extent = self._last_extent = Extent(self.base_offset, self.end_offset, self.view)
+        extent.view.release()
         return buffer
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import Epoch, OwnershipRange, StoreIdentity
 from gantry_broker.store.key_search import KeySearch
 from gantry_broker.store.lifecycle import StoreLifecycle
-from gantry_broker.store.log_changes import accept_loss, change_epochs, cut_log, restart_log
+from gantry_broker.store.log_changes import accept_loss, change_epochs, discard_log, truncate_log
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.positions import LogPositions
 from gantry_broker.store.reader import PropertiesFilter, ReadResult, ReadStatus, TagsCodeFilter, read_messages
@@ -87,8 +87,8 @@ class MessageStore(StoreContract):
         self.times = TimeSearch(life.log, life.queues, self.guard)
         self.repair = DerivedRepair(
             disk, life.log, life.queues, life.index, life.dispatcher, self.guard, seals=self._seals,
-            delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms, repaired=self._notify_repaired,
-            request_point=life.point_writer.request_point,
+            delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms,
+            on_repaired=self._notify_repaired, request_point=life.point_writer.request_point,
         )  # fmt: skip
         self.keys = KeySearch(
             life.log, life.index, self.guard, self.repair, self._seals, settings.delay_levels_ms
@@ -113,9 +113,11 @@ class MessageStore(StoreContract):
         *,
         is_flushing: bool = True,
         on_locked: Callable[[], None] = lambda: None,
-        is_tail_hidden: bool = False,
+        is_unconfirmed_hidden: bool = False,
     ) -> RecoveryReport:
-        report = self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked, is_tail_hidden=is_tail_hidden)
+        report = self._life.open(
+            progress, is_flushing=is_flushing, on_locked=on_locked, is_unconfirmed_hidden=is_unconfirmed_hidden
+        )
         self._skipped_damage = report.damaged
         for start, end in report.damaged:
             if end <= self.log.wrote:
@@ -143,8 +145,8 @@ class MessageStore(StoreContract):
         return self._life.identity
 
     @property
-    def is_restarted(self) -> bool:
-        return self._life.is_restarted
+    def is_log_discarded(self) -> bool:
+        return self._life.is_log_discarded
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class MessageStore(StoreContract):
         queues = {queue for queue in self.queues if queue.topic == topic}
         if not self.queues.delete_topic(topic, self.log.wrote if before is None else before):
             return False
-        self.dispatcher.forget(queues)
+        self.dispatcher.drop_held_units(queues)
         self._life.point_writer.request_point()
         return True
 
@@ -251,19 +253,19 @@ class MessageStore(StoreContract):
         known = {damage.start for damage in self.guard.damage.damaged}
         return [(start, end) for start, end in self._skipped_damage if start in known]
 
-    def cut(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
+    def truncate(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
         self.repair.reset()
         self._forget_damage(end)
-        return cut_log(self._life, end, epochs)
+        return truncate_log(self._life, end, epochs)
 
-    def restart(self, begin: int, epochs: Sequence[Epoch]) -> None:
+    def discard_log(self, begin: int, epochs: Sequence[Epoch]) -> None:
         self.repair.reset()
         self._forget_damage(0)
-        restart_log(self._life, begin, epochs)
+        discard_log(self._life, begin, epochs)
 
     def _forget_damage(self, end: int) -> None:
-        """Remove recorded damage behind ``end``, where the log is cut: records that are copied there later are good."""
-        self.guard.damage.cut(end)
+        """Remove recorded damage behind ``end``, where the log is truncated: other records will be copied there."""
+        self.guard.damage.truncate(end)
         self._skipped_damage = [(start, min(stop, end)) for start, stop in self._skipped_damage if start < end]
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:

@@ -1,4 +1,4 @@
-"""The facts that a start needs before it reads the log: who wrote which part of it, and which write buffers exist.
+"""What a start determines before it reads the log: who wrote which part of it, and which write buffers exist.
 
 Write buffers are searched in the directory of the settings and in the one of the last start: an operator who switches
 the buffers off, or moves them, must not lose what the old ones hold. Such old buffers are replayed and then removed.
@@ -16,7 +16,7 @@ import msgspec
 from gantry_broker.errors import StoreLocked, StoreUnusable, is_disk_full
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.disk import Disk, remove_durably
-from gantry_broker.store.checkpoint import CheckpointFacts
+from gantry_broker.store.checkpoint import CheckpointContent
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_heads import HEADS_FILE
 from gantry_broker.store.identity import LOG_END_MAX, IdentityFile, StoreIdentity
@@ -36,7 +36,7 @@ def report_missing_files(
     *,
     identity: StoreIdentity | None,
     point: RecoveryPoint | None,
-    checkpoint: CheckpointFacts,
+    checkpoint: CheckpointContent,
     is_clean: bool,
 ) -> None:
     """Log which small files of the store are missing although other files prove that they were written.
@@ -62,11 +62,11 @@ def report_missing_files(
             effects[HEADS_FILE] = "this start cannot notice log files of another store"
         for name, effect in effects.items():
             if not disk.exists(f"{root}/{name}"):
-                facts = {"path": f"{root}/{name}", "effect": effect}
-                log.warning("store file is missing after a clean stop; rewriting it", extra=facts)
+                extra = {"path": f"{root}/{name}", "effect": effect}
+                log.warning("store file is missing after a clean stop; rewriting it", extra=extra)
 
 
-def find_rocketmq_start(checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int) -> int | None:
+def find_rocketmq_start(checkpoint: CheckpointContent, point: RecoveryPoint | None, min_physical: int) -> int | None:
     """Return the offset from which RocketMQ may have written, since the checkpoint is not ours; else None."""
     if checkpoint.is_ours:
         return None
@@ -111,7 +111,7 @@ def write_identity_or_keep(file: IdentityFile, identity: StoreIdentity, started:
             raise
         stored = file.read()
         if stored == started:
-            file.remove_twin()
+            file.remove_backup()
         elif stored != identity:
             raise
         log.warning(
@@ -180,20 +180,20 @@ class WritePools:
             ) from exc
         return WritePool(volume, count=count, file_size=self._file_size)
 
-    def found(self) -> list[FoundBuffer]:
-        """Return the live buffers that processes which ended have left."""
+    def find_left(self) -> list[FoundBuffer]:
+        """Return the live buffers that earlier processes have left, in the form that the replay plan uses."""
         return [
             describe_buffer(buffer)
             for pool in (self._previous, self.pool)
             if pool is not None
-            for buffer in pool.found()
+            for buffer in pool.find_left()
         ]
 
     def with_pool_path(self, identity: StoreIdentity) -> StoreIdentity:
-        """Return the identity with the directory of the pool in use, after all buffers that were found are voided."""
+        """Void all buffers that earlier processes have left. Return the identity with the directory of the new pool."""
         for pool in (self._previous, self.pool):
             if pool is not None:
-                pool.void_found()
+                pool.void_left()
         return msgspec.structs.replace(identity, pool_path=self._path)
 
     def prepare(self, identity: StoreIdentity) -> None:
@@ -224,9 +224,9 @@ class WritePools:
 
 def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
     """Return a live buffer in the form that the replay plan uses."""
-    facts = buffer.facts
-    assert facts is not None, "a live buffer has a whole header"
-    return FoundBuffer.of(buffer.piece.name, facts, buffer.view)
+    header = buffer.header
+    assert header is not None, "a live buffer has a whole header"
+    return FoundBuffer.of(buffer.piece.name, header, buffer.view)
 
 
 @final

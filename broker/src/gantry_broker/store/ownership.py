@@ -47,7 +47,7 @@ class OwnFiles(NamedTuple):
 
 
 def find_foreign_identity(
-    identity: StoreIdentity, twin: StoreIdentity | None, point: RecoveryPoint | None, heads: LogHeads | None,
+    identity: StoreIdentity, backup: StoreIdentity | None, point: RecoveryPoint | None, heads: LogHeads | None,
     compared: ComparedHeads,
 ) -> ForeignIdentity | None:  # fmt: skip
     """Return which copy of the identity belongs to another store; None if nothing contradicts it.
@@ -60,28 +60,28 @@ def find_foreign_identity(
             return None
         return (
             ForeignIdentity.IDENTITY
-            if twin is not None and twin.accepts_uuid(heads.store)
+            if backup is not None and backup.accepts_uuid(heads.store)
             else ForeignIdentity.BOTH_COPIES
         )
-    if twin is None or twin.uuid == identity.uuid:
+    if backup is None or backup.uuid == identity.uuid:
         return None
     names = [one.store for one in (point, heads) if one is not None and one.store]
     if any(identity.accepts_uuid(name) for name in names):
         return None
-    return ForeignIdentity.IDENTITY if any(twin.accepts_uuid(name) for name in names) else ForeignIdentity.ONE_COPY
+    return ForeignIdentity.IDENTITY if any(backup.accepts_uuid(name) for name in names) else ForeignIdentity.ONE_COPY
 
 
 def select_own_files(
     file: IdentityFile, point: RecoveryPoint | None, heads: LogHeads | None, compared: ComparedHeads
 ) -> OwnFiles:
     """Return the small files that belong to this store. Raises ``ConfigCorrupt`` if its identity is unknown."""
-    identity, twin = file.read(), file.read_twin()
+    identity, backup = file.read(), file.read_backup()
     if identity is None:
         return OwnFiles(None, point, heads)
-    match find_foreign_identity(identity, twin, point, heads, compared):
+    match find_foreign_identity(identity, backup, point, heads, compared):
         case ForeignIdentity.ONE_COPY:
             raise ConfigCorrupt(
-                f"{file.path} and {file.twin_path} belong to different stores, and no other file shows which one is "
+                f"{file.path} and {file.backup_path} belong to different stores, and no other file shows which one is "
                 f"right: remove the one that another store wrote"
             )
         case ForeignIdentity.BOTH_COPIES:
@@ -92,10 +92,10 @@ def select_own_files(
                 f"it remove both: then no record that is in the log needs a seal"
             )
         case ForeignIdentity.IDENTITY:
-            assert twin is not None, "its copy is this store's"
-            extra = {"path": file.path, "store": identity.uuid, "expected": twin.uuid}
+            assert backup is not None, "its copy is this store's"
+            extra = {"path": file.path, "store": identity.uuid, "expected": backup.uuid}
             log.error("store.json was written by another store; its copy is used", extra=extra)
-            identity = twin
+            identity = backup
         case None:
             pass
     if point is not None and not identity.accepts_uuid(point.store):

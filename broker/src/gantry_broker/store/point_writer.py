@@ -1,6 +1,7 @@
 """The thread that records how far everything is on the disk, so that a start need not read the whole log.
 
-    log flushed -> queues and index synced -> recovery point          checkpoint, after what it describes
+    log flushed -> queues and index synced -> recovery point
+    log flushed -> checkpoint, with the store times up to which log, queues and index are durable
 
 Syncing thousands of queue files takes long, so it has its own thread: requests that wait for ``flushed`` never wait for
 it.
@@ -15,7 +16,7 @@ from typing import Final, final
 from gantry_broker.errors import StoreFailed, is_out_of_descriptors
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store import crash_points
-from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
+from gantry_broker.store.checkpoint import Checkpoint, CheckpointContent
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.dispatcher import Dispatcher
 from gantry_broker.store.failure import StoreFailure
@@ -25,7 +26,7 @@ from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
-from gantry_broker.store.sealed_file import DerivedFile
+from gantry_broker.store.sealed_file import OptionalFile
 from gantry_broker.store.settings import FlushSettings
 from gantry_broker.store.worker import Worker
 
@@ -36,8 +37,8 @@ log = logging.getLogger(__name__)
 class RecoveryPointWriter:
     """Writes recovery points and checkpoints in the thread ``gantry-point``.
 
-    The thread owns the ages, the checkpoint and the recovery point file. The loop's thread calls ``start``,
-    ``request_point`` and ``stop``.
+    The thread owns the checkpoint, the recovery point file, and the times at which they were last written. Any thread
+    may call ``request_point``; ``start`` and ``stop`` are those of ``Worker``.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class RecoveryPointWriter:
         self._identity: Final = identity
         self._worker: Final = Worker("gantry-point", settings.checkpoint_interval_ms, self.step)
         self._is_point_requested = False
-        self._derived_point: Final = DerivedFile("recovery-point.json")
-        self._derived_checkpoint: Final = DerivedFile("checkpoint")
+        self._optional_point: Final = OptionalFile("recovery-point.json")
+        self._optional_checkpoint: Final = OptionalFile("checkpoint")
         self._point_at_ms = self._checkpoint_at_ms = clock.monotonic_ms()
         self._point: RecoveryPoint | None = None
         self._index_timestamp_ms = 0
@@ -129,7 +130,7 @@ class RecoveryPointWriter:
         except OSError as exc:
             self._failure.report("writing the recovery point or the checkpoint", exc)
             return False
-        return not self._derived_point.is_refused
+        return not self._optional_point.is_refused
 
     def remove_point(self) -> None:
         """Delete the recovery point, so that the next start reads the whole log."""
@@ -139,20 +140,21 @@ class RecoveryPointWriter:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _write_point(self) -> None:
-        # The order of these reads makes the point consistent while the loop continues to append. Queue ends are read
-        # before the tail, so they are never beyond it; the index's header after it, so it never lags behind it.
-        # The beginning of the log is read before those of the queues: retention moves those first.
+        # The order of these reads makes the point consistent while the loop continues to append. The ends of the queues
+        # are read before the dispatched end, so they are never beyond it. The index's header is read after the
+        # dispatched end, so the index is never behind it. The beginning of the log is read before the beginnings of the
+        # queues, because retention moves the queues first.
         min_physical = self._log.min_physical
         starts: dict[str, dict[str, int]] = {}
         for queue in self._queues:
             if queue.min_offset:
                 starts.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.min_offset
         ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
-        through, tail, timestamp_ms = self._dispatcher.tail
+        through, last_record, timestamp_ms = self._dispatcher.last_dispatched
         if self._dispatcher.is_held:
-            # Parts of a batch may be visible then, while the tail is at the end of the batch before.
+            # Parts of a batch may be visible, while the dispatched end is still the end of the batch before.
             ends = [(queue, queue.end_before(through)) for queue, _ in ends]
-        # This is read after that search, which may find a shortened file. What is repaired by now is synced below.
+        # The flags are read after ``end_before``, which may find a shortened file. Repaired queues are synced below.
         damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
         queues: dict[str, dict[str, int]] = {}
         for queue, end in ends:
@@ -167,7 +169,7 @@ class RecoveryPointWriter:
             self._index.sync()
         crash_points.hit(crash_points.MID_POINT)
         point = RecoveryPoint(
-            through=through, tail=tail, timestamp_ms=timestamp_ms, queues=queues, is_indexed=is_indexed,
+            through=through, tail=last_record, timestamp_ms=timestamp_ms, queues=queues, is_indexed=is_indexed,
             index=index_point, index_files=index_files, min_physical=min_physical, starts=starts,
             deleted=deleted, damaged=damaged,
             log_file_bytes=self._log.file_size, queue_file_bytes=self._queues.file_size,
@@ -183,12 +185,12 @@ class RecoveryPointWriter:
 
         Everything that the point describes is durable by now, so a full disk is no failed flush.
         """
-        return self._derived_point.write(lambda: self._point_file.write(point))
+        return self._optional_point.write(lambda: self._point_file.write(point))
 
     def _write_checkpoint(self) -> None:
         timestamp_ms = self._flusher.flushed_timestamp_ms
         flushed = self._log.flushed
-        facts = CheckpointFacts(
+        content = CheckpointContent(
             log_timestamp_ms=timestamp_ms,
             queues_timestamp_ms=self._point.timestamp_ms if self._point is not None else 0,
             index_timestamp_ms=self._index_timestamp_ms,
@@ -196,4 +198,4 @@ class RecoveryPointWriter:
             flushed=flushed,
             begin=self._log.min_physical,
         )
-        self._derived_checkpoint.write(lambda: self._checkpoint.write(facts))
+        self._optional_checkpoint.write(lambda: self._checkpoint.write(content))

@@ -32,17 +32,17 @@ class Positions(NamedTuple):
 
 def promised_offset(positions: Positions, *, is_sync_flush: bool) -> int:
     """Return the offset up to which records may be acknowledged."""
-    return _and_acked(positions.flushed if is_sync_flush else positions.wrote, positions)
+    return _limit_to_acked(positions.flushed if is_sync_flush else positions.wrote, positions)
 
 
 def confirmed_offset(positions: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
     """Return the offset up to which records may be visible to consumers."""
     if is_sync_flush:
-        return _and_acked(positions.flushed, positions)
-    return _and_acked(positions.wrote if is_crash_safe else positions.committed, positions)
+        return _limit_to_acked(positions.flushed, positions)
+    return _limit_to_acked(positions.wrote if is_crash_safe else positions.committed, positions)
 
 
-def _and_acked(offset: int, positions: Positions) -> int:
+def _limit_to_acked(offset: int, positions: Positions) -> int:
     return offset if positions.acked is None else max(0, min(offset, positions.acked))
 
 
@@ -80,13 +80,13 @@ class LogPositions:
         return Positions(self._log.wrote, self._log.committed, self._log.flushed, self.acked)
 
     def set_acked(self, acked: int) -> None:
-        """Limit promises and confirmations to ``acked``: enough slaves have the log up to it."""
+        """Limit ``promised`` and ``confirmed`` to ``acked``, up to which enough slaves have the log."""
         self.acked = acked
         self._dispatcher.hold()
 
     def clear_acked(self) -> None:
-        """Remove the limit: promise and confirm what was held only for acknowledgements of slaves."""
+        """Remove the limit, and make messages visible that waited only for acks of slaves."""
         self.acked = None
-        is_held_here = self._is_sync_flush or not self._pools.status.is_crash_safe
-        if not is_held_here and self._dispatcher.release(self._log.wrote):
+        must_hold = self._is_sync_flush or not self._pools.status.is_crash_safe
+        if not must_hold and self._dispatcher.release(self._log.wrote):
             self._dispatcher.release(self._log.wrote, keep_holding=False)

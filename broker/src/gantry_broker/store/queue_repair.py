@@ -1,4 +1,4 @@
-"""Repair of consume queues while the store serves: a unit that does not lead to its message is rebuilt from the log.
+"""Repair of consume queues while the store serves: a unit that does not point to its message is rebuilt from the log.
 
     units      ... | n-1 proved | n wrong ... | m proved | ...
     log            |- the records between the two proved neighbours are read ----|
@@ -30,7 +30,7 @@ from gantry_broker.errors import StoreFailed
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
+from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record_fields, parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.sliced_scan import LogScan
 from gantry_wire.message import RECORD_BYTES_MIN, check_record
@@ -96,10 +96,14 @@ class QueueRepair:
         seals: Seals,
         delay_levels_ms: tuple[int, ...],
         monotonic_ms: Callable[[], int],
-        repaired: Callable[[Collection[ConsumeQueue]], None],
+        on_repaired: Callable[[Collection[ConsumeQueue]], None],
         request_point: Callable[[], None],
     ) -> None:
-        """Create it. ``repaired`` gets queues that can be read again; ``request_point`` renews the recovery point."""
+        """Create the repair.
+
+        ``on_repaired`` is called with queues that can be read again, ``request_point`` to have a recovery point
+        written.
+        """
         self.units_rebuilt = 0
         self.units_lost = 0
         """How many units belong to messages that are damaged in the log or missing from it."""
@@ -112,14 +116,14 @@ class QueueRepair:
         self._seals: Final = seals
         self._delay_levels_ms: Final = delay_levels_ms
         self._monotonic_ms: Final = monotonic_ms
-        self._repaired: Final = repaired
+        self._on_repaired: Final = on_repaired
         self._request_point: Final = request_point
         self._waiting: OrderedDict[ConsumeQueue, int] = OrderedDict()
         """Queues to repair, each with the queue offset that was found wrong."""
 
         self._running: Iterator[None] | None = None
         self._lost: Final[OrderedDict[tuple[ConsumeQueue, int], int]] = OrderedDict()
-        """Units that lead into damaged parts of the log, each with the physical offset in it."""
+        """Units that point into damaged parts of the log, each with the physical offset in it."""
 
         self._summaries: Final[dict[ConsumeQueue, _RepairSummary]] = {}
 
@@ -134,13 +138,14 @@ class QueueRepair:
     # -- calls from readers --------------------------------------------------------------------------------------------
 
     def check_lost_or_repair(self, queue: ConsumeQueue, offset: int, physical: int) -> bool:
-        """Return whether a unit that does not lead to its message leads into damage of the log at ``physical``.
+        """Return whether the message of a unit is known to be lost in damage of the log at ``physical``.
 
-        Requests a repair unless that is known already: the next steps search the log and rebuild the queue.
+        The unit does not point to its message. If it is not known to be lost, a repair is requested: the next steps
+        search the log and rebuild the queue.
         """
         if self._lost.get((queue, offset)) == physical:
             return True
-        self.request_repair(queue, offset, reason="a unit does not lead to its message")
+        self.request_repair(queue, offset, reason="a unit does not point to its message")
         return False
 
     def known_end(self, queue: ConsumeQueue, begin: int, offset: int, end: int) -> int:
@@ -241,11 +246,11 @@ class QueueRepair:
             return False  # The process ends: nothing may be rebuilt from the log of another store.
         except Exception as exc:
             # A repair that fails must not end the broker. The recovery point lists the queue.
-            facts = {"topic": queue.topic, "queue_id": queue.queue_id}
-            log.error("rebuilding a consume queue failed; the next start rebuilds it", exc_info=exc, extra=facts)
+            extra = {"topic": queue.topic, "queue_id": queue.queue_id}
+            log.error("rebuilding a consume queue failed; the next start rebuilds it", exc_info=exc, extra=extra)
         self._running = None
         self._waiting.pop(queue, None)
-        self._repaired({queue})
+        self._on_repaired({queue})
         return bool(self._waiting)
 
     def repair_now(self, topic: str, queue_id: int) -> bool:
@@ -304,7 +309,7 @@ class QueueRepair:
         return end, log_end
 
     def _proved_end(self, queue: ConsumeQueue, number: int) -> int | None:
-        """Return where the record of a unit ends if the unit leads to the whole record of its message, else None."""
+        """Return where the record of a unit ends if the unit points to the whole record of its message, else None."""
         unit = queue.unit(number)
         if unit is None or unit[1] == FILLER_SIZE or self._queues.is_deleted(queue.topic, unit[0]):
             return None
@@ -313,13 +318,13 @@ class QueueRepair:
         check = check_record(written, 0, physical_offset=physical, is_sealed=self._seals(physical).is_ours)
         if not check.is_good or check.size != size:
             return None
-        facts = record_facts(written, 0, size, self._delay_levels_ms)
-        is_ours = facts[:3] == (queue.topic, queue.queue_id, number) and self._is_code(queue, facts, tags_code)
+        fields = parse_record_fields(written, 0, size, self._delay_levels_ms)
+        is_ours = fields[:3] == (queue.topic, queue.queue_id, number) and self._is_code(queue, fields, tags_code)
         return physical + size if is_ours else None
 
-    def _is_code(self, queue: ConsumeQueue, facts: RecordFacts, code: int) -> bool:
+    def _is_code(self, queue: ConsumeQueue, fields: RecordFields, code: int) -> bool:
         """Return whether ``code`` is right. Due times depend on the delay levels at storing, so any one is accepted."""
-        return facts.tags_code == code or queue.topic == SCHEDULE_TOPIC
+        return fields.tags_code == code or queue.topic == SCHEDULE_TOPIC
 
     def _rebuild(self, queue: ConsumeQueue, suspect: _SuspectRange) -> Generator[None, None, _ScanOutcome]:
         """Read ``[low, high)`` of the log, and rewrite each unit of ``[first, end)`` that does not match its record."""
@@ -329,16 +334,16 @@ class QueueRepair:
         is_found = bytearray(max(0, end - first))
         deleted_before = self._queues.deleted.get(name, -1)
 
-        def take(facts: RecordFacts, physical: int, size: int) -> None:
+        def take(fields: RecordFields, physical: int, size: int) -> None:
             nonlocal rebuilt
-            number = facts.queue_offset
-            is_of_queue = facts.is_queued and facts.queue_id == queue_id and facts.topic == name
+            number = fields.queue_offset
+            is_of_queue = fields.is_queued and fields.queue_id == queue_id and fields.topic == name
             if not is_of_queue or not first <= number < end or physical < deleted_before:
                 return
             is_found[number - first] = 1
             unit = queue.unit(number)
-            if unit is not None and (unit[:2] != (physical, size) or not self._is_code(queue, facts, unit[2])):
-                queue.replace_unit(number, UNIT.pack(physical, size, facts.tags_code))
+            if unit is not None and (unit[:2] != (physical, size) or not self._is_code(queue, fields, unit[2])):
+                queue.replace_unit(number, UNIT.pack(physical, size, fields.tags_code))
                 rebuilt += 1
 
         def take_plain(records: Iterable[PlainRecord], run_end: int) -> int:
@@ -346,11 +351,11 @@ class QueueRepair:
                 physical, size, topic, number_of_queue, number, _, _ = record
                 run_end = physical + size
                 if topic == topic_bytes and number_of_queue == queue_id and first <= number < end:
-                    take(plain_facts(record, self._delay_levels_ms), physical, size)
+                    take(parse_plain_record_fields(record, self._delay_levels_ms), physical, size)
             return run_end
 
         def take_any(view: memoryview, position: int, physical: int, size: int) -> None:
-            take(record_facts(view, position, size, self._delay_levels_ms), physical, size)
+            take(parse_record_fields(view, position, size, self._delay_levels_ms), physical, size)
 
         scan = LogScan(
             self._log, suspect.low, suspect.high, self._seals, on_record=take_any, on_plain_records=take_plain
@@ -375,7 +380,7 @@ class QueueRepair:
         return unexplained
 
     def _fill_expired(self, queue: ConsumeQueue, number: int) -> int:
-        """Replace a unit that leads before the log's beginning by a filler. Return how many units were written."""
+        """Replace a unit that points before the log's beginning by a filler. Return how many units were written."""
         unit = queue.unit(number)
         if unit is None or unit[1] == FILLER_SIZE or unit[0] >= self._log.min_physical:
             return 0
@@ -383,7 +388,7 @@ class QueueRepair:
         return 1
 
     def _mark_lost(self, queue: ConsumeQueue, number: int, found: _ScanOutcome) -> int:
-        """Let a unit without a record lead into the damage of the log, or make it a filler. Return how many changed."""
+        """Let a unit without a record point into damage of the log, or make it a filler. Return how many changed."""
         unit = queue.unit(number)
         if unit is None:
             return 0  # it has expired meanwhile
@@ -397,8 +402,8 @@ class QueueRepair:
         self._lost[queue, number] = place
         while len(self._lost) > LOST_UNITS_MAX:
             self._lost.popitem(last=False)
-        facts = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": number, "offset": place}
-        log.error("stored message is damaged and was skipped", extra=facts)
+        extra = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": number, "offset": place}
+        log.error("stored message is damaged and was skipped", extra=extra)
         return int(is_written)
 
     # -- logging -------------------------------------------------------------------------------------------------------
@@ -429,11 +434,11 @@ class QueueRepair:
 
     def _log_repair(self, queue: ConsumeQueue, summary: _RepairSummary, now_ms: int) -> None:
         if summary.rebuilt or summary.lost:
-            facts = {
+            extra = {
                 "topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": summary.first,
                 "units_rebuilt": summary.rebuilt, "messages_lost": summary.lost, "reason": summary.reason,
             }  # fmt: skip
-            log.warning("consume queue was damaged and has been rebuilt from the commit log", extra=facts)
+            log.warning("consume queue was damaged and has been rebuilt from the commit log", extra=extra)
         self._summaries[queue] = _RepairSummary(reported_ms=now_ms)
 
 

@@ -13,7 +13,7 @@ page cache, is detected by the next read, and not once per start.
 
 The append loop continues the chain of what it writes. For messages that were stored before this start, reads in order
 build a second chain. Both are in memory only and a hint: a body that does not match is verified record by record, and
-only that decides. So no sum has to be dropped when a queue is cut or rebuilt.
+only that decides. So no sum has to be dropped when a queue is truncated or rebuilt.
 
 ``UnitSums``: a checksum of each page of a consume queue that is known to match the log.
 
@@ -110,7 +110,7 @@ class QueueSums:
             del self.values[:dropped]
             self.start += dropped
 
-    def proves(self, offset: int, count: int, body: bytes) -> bool:
+    def matches(self, offset: int, count: int, body: bytes) -> bool:
         """Return whether ``body`` is exactly the stored records of ``count`` messages from ``offset`` on."""
         first, values = offset - self.start, self.values
         return first >= 0 and first + count < len(values) and crc32(body, values[first]) == values[first + count]
@@ -131,7 +131,7 @@ class QueueSums:
 
 
 PAGE_UNITS_MAX: Final = 100
-"""Units of a page at most: its checksum costs a pull about a microsecond, and its four bytes little memory."""
+"""Largest number of units in a page: its checksum costs a pull about a microsecond, and four bytes of memory."""
 
 UNKNOWN: Final = 0
 """The value for no sum. A page whose sum really is 0, one in four billion, is compared with the log at every pull."""
@@ -143,7 +143,16 @@ _NOTHING: Final = memoryview(b"")
 class UnitSums:
     """The sums of the pages of one queue's units."""
 
-    __slots__ = ("_files", "_first", "_sums", "page_units", "tail_count", "tail_page", "tail_sum", "written_from")
+    __slots__ = (
+        "_files",
+        "_first",
+        "_sums",
+        "filling_count",
+        "filling_page",
+        "filling_sum",
+        "page_units",
+        "written_from",
+    )
 
     def __init__(self, files: FileQueue) -> None:
         self.page_units: Final = gcd(files.file_size // CONSUME_UNIT_BYTES, PAGE_UNITS_MAX)
@@ -152,11 +161,14 @@ class UnitSums:
         self.written_from = 0
         """The first unit that this process has written."""
 
-        self.tail_page = -1
-        self.tail_count = 0
-        """How many units of ``tail_page``, which is not full, are covered by ``tail_sum``."""
+        self.filling_page = -1
+        """The page that is being filled; -1 if no sum of it is known."""
 
-        self.tail_sum = 0
+        self.filling_count = 0
+        """How many units of ``filling_page``, which is not full, are covered by ``filling_sum``."""
+
+        self.filling_sum = 0
+        """The sum of the first ``filling_count`` units of ``filling_page``."""
         self._files: Final = files
         self._first = 0
         self._sums = array("I")
@@ -173,7 +185,7 @@ class UnitSums:
         position = start - file.base_offset
         return crc32(file.view[position : position + count * CONSUME_UNIT_BYTES])
 
-    def known(self, offset: int, end: int) -> memoryview:
+    def read_known(self, offset: int, end: int) -> memoryview:
         """Return the units ``[offset, end)`` as far as they lie in one full, known page; empty if it is not known."""
         units = self.page_units
         page = offset // units
@@ -199,18 +211,18 @@ class UnitSums:
             and self._sum(page, units) == self._sums[index]
         ):
             return (page + 1) * units
-        if page == self.tail_page and self._sum(page, self.tail_count) == self.tail_sum:
-            return max(offset, page * units + self.tail_count)
+        if page == self.filling_page and self._sum(page, self.filling_count) == self.filling_sum:
+            return max(offset, page * units + self.filling_count)
         return offset
 
     def is_altered(self, page: int) -> bool:
         """Return whether the page that is being filled no longer matches its sum."""
-        return page == self.tail_page and self._sum(page, self.tail_count) != self.tail_sum
+        return page == self.filling_page and self._sum(page, self.filling_count) != self.filling_sum
 
     def learn(self, page: int, count: int) -> None:
         """Record the sum of the first ``count`` units of a page, which are known to be right."""
         if count < self.page_units:
-            self.tail_page, self.tail_count, self.tail_sum = page, count, self._sum(page, count)
+            self.filling_page, self.filling_count, self.filling_sum = page, count, self._sum(page, count)
             return
         if not self._sums:
             self._first = page
@@ -231,5 +243,5 @@ class UnitSums:
     def reset(self, offset: int) -> None:
         """Drop all sums: units before ``offset`` are of an earlier run, and this process writes from there on."""
         self.written_from = offset
-        self.tail_page = -1
+        self.filling_page = -1
         self._sums = array("I")

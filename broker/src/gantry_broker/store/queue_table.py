@@ -54,13 +54,13 @@ class QueueTable:
         """
 
         self.shortened: Final[deque[tuple[ConsumeQueue, int]]] = deque()
-        """Queues with a file that another process has shortened, and the first unit that was cut off. Any thread."""
+        """Queues with a file that another process has shortened, and the first unit that was lost. Any thread."""
 
         self._on_shortened: Final = on_shortened
         self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
-        self._renamed: list[ConsumeQueue] = []
-        """Queues whose files are durable and the names of their directories not yet. Owned by the flush thread."""
+        self._unsynced_directories: list[ConsumeQueue] = []
+        """Queues whose files are durable, but not yet the names of their directories. Owned by ``gantry-point``."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(tuple(self._queues.values()))
@@ -76,10 +76,10 @@ class QueueTable:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if not 0 <= queue_id <= QUEUE_ID_MAX:
-                raise ValueError(f"{queue_id} is not a queue id")
+                raise ValueError(f"{queue_id} is not a queue id: expected 0 to {QUEUE_ID_MAX}")
             directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
             files = FileQueue(
-                self._disk, directory, self.file_size, shortened=partial(self._mark_shortened, topic, queue_id)
+                self._disk, directory, self.file_size, on_shortened=partial(self._mark_shortened, topic, queue_id)
             )
             tally = self.tallies.get(topic)
             if tally is None:
@@ -158,7 +158,7 @@ class QueueTable:
         Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
         """
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
-            raise ValueError(f"{offset} is not a queue offset")
+            raise ValueError(f"{offset} is not a queue offset: expected 0 to {QUEUE_OFFSET_MAX}")
         queue = self.get_or_create(topic, queue_id)
         if queue.files.files or not queue.min_offset == queue.end < offset:
             return False
@@ -196,7 +196,7 @@ class QueueTable:
         """Return whether the message at ``physical_offset`` is of a topic that was deleted later."""
         return physical_offset < self.deleted.get(topic, -1)
 
-    def cut_deleted(self, end: int) -> None:
+    def limit_deletions(self, end: int) -> None:
         """Limit deletions to ``end``, where the log ends now: messages behind it may be of new topics."""
         self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
 
@@ -206,7 +206,7 @@ class QueueTable:
         for queue in queues:
             del self._queues[topic, queue.queue_id]
             queue.forget_sums()
-            # The flush thread may be syncing its files right now, so it is left to close them.
+            # ``gantry-point`` may be syncing the queue's files right now, so that thread closes them.
             self._retired.append(queue)
         self.tallies.pop(topic, None)
         directory = f"{self.directory}/{path_component(topic)}"
@@ -228,20 +228,20 @@ class QueueTable:
         return files
 
     def sync(self) -> None:
-        """Make every queue durable, names included. Called by the flush thread."""
+        """Make every queue durable, names included. Called by ``gantry-point``."""
         while self._retired:
             self._retired.pop().close()
         for queue in self:
             if queue.sync():
-                self._renamed.append(queue)
-        if self._renamed or self._is_directory_dirty:
+                self._unsynced_directories.append(queue)
+        if self._unsynced_directories or self._is_directory_dirty:
             self._is_directory_dirty = False
             try:
-                self._sync_directories(self._renamed)
+                self._sync_directories(self._unsynced_directories)
             except OSError:
                 self._is_directory_dirty = True
                 raise
-            self._renamed.clear()
+            self._unsynced_directories.clear()
 
     def sync_end(self, queue: ConsumeQueue) -> None:
         """Make the end of ``queue`` durable before its last messages are deleted from the log. Any thread."""
@@ -255,7 +255,7 @@ class QueueTable:
         except OSError:
             if self._queues.get((queue.topic, queue.queue_id)) is queue:
                 raise
-            return  # The topic was deleted meanwhile, and the flush thread has closed its files.
+            return  # The topic was deleted meanwhile, and ``gantry-point`` has closed its files.
         self._sync_directories([queue])
 
     def _sync_directories(self, queues: list[ConsumeQueue]) -> None:

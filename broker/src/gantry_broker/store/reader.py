@@ -189,7 +189,7 @@ def read_messages(
                 if next_offset == offset:
                     raise QueueRebuilding(queue.topic, queue.queue_id, offset)
                 break
-            is_waiting = _report(guard, queue, next_offset, physical, size)
+            is_waiting = _must_wait(guard, queue, next_offset, physical, size)
             if is_waiting:
                 break
             next_offset += 1
@@ -199,7 +199,7 @@ def read_messages(
             if is_verifying and not guard.is_good(file.view, position, physical):
                 if count:
                     break
-                is_waiting = _report(guard, queue, next_offset, physical, size)
+                is_waiting = _must_wait(guard, queue, next_offset, physical, size)
                 if is_waiting:
                     break
                 next_offset += 1
@@ -230,7 +230,7 @@ def read_messages(
     body = b"".join(parts)
     is_known = False
     if is_verifying:
-        # This is ``QueueSums.proves``, inlined to save the calls.
+        # This is ``QueueSums.matches``, inlined to save the calls.
         sums, place = queue.sums.values, first - queue.sums.start
         is_consecutive = next_offset - first == count
         is_known = is_consecutive and 0 <= place < len(sums) - count
@@ -238,7 +238,7 @@ def read_messages(
         if not is_known:
             end = guard.verified_bytes(queue, first, count, body, is_consecutive=is_consecutive)
             if end < len(body):
-                return _without_damaged(guard, queue, offset, body, end)
+                return _result_before_damage(guard, queue, offset, body, end)
     for start in () if is_known else (0, len(body) - last_bytes):
         if not _is_of_topic(body, start, queue):
             # A queue file of another topic in this place has matching numbers everywhere, so the topic is compared.
@@ -248,10 +248,11 @@ def read_messages(
     return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, body, count)
 
 
-def _without_damaged(guard: LogGuard, queue: ConsumeQueue, offset: int, body: bytes, end: int) -> ReadResult:
+def _result_before_damage(guard: LogGuard, queue: ConsumeQueue, offset: int, body: bytes, end: int) -> ReadResult:
     """Return the result for a ``body`` whose record at ``end`` is damaged: the messages before that record.
 
-    If there are none, the damaged message is skipped or waited for. The next read continues behind it.
+    If there are none, the damaged message is skipped, and the next read continues behind it; or the next read must wait
+    before it.
     """
     size, _, damaged, physical = _IDENTITY.unpack_from(body, end)
     minimum, maximum = queue.min_offset, queue.readable_end
@@ -261,20 +262,20 @@ def _without_damaged(guard: LogGuard, queue: ConsumeQueue, offset: int, body: by
             position += _SIZE.unpack_from(body, position)[0]
             count += 1
         return ReadResult(ReadStatus.FOUND, damaged, minimum, maximum, body[:end], count)
-    if not _report(guard, queue, damaged, physical, size):
+    if not _must_wait(guard, queue, damaged, physical, size):
         return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, damaged + 1, minimum, maximum)
     status = ReadStatus.OFFSET_OVERFLOW_ONE if damaged == offset else ReadStatus.NO_MATCHED_MESSAGE
     return ReadResult(status, damaged, minimum, maximum, is_waiting=True)
 
 
-def _report(guard: LogGuard, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
+def _must_wait(guard: LogGuard, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
     """Report the damaged record of a message. Return True while reading should wait for a replica to heal it."""
     return guard.damage.must_wait(physical, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset)
 
 
 def _known_units(queue: ConsumeQueue, offset: int, end: int, known_end: KnownEnd) -> Iterator[tuple[int, int, int]]:
     """Yield the units of ``[offset, end)`` as far as their tags codes match the log."""
-    begin, known, end = offset, queue.unit_sums.known, min(end, queue.readable_end)
+    begin, known, end = offset, queue.unit_sums.read_known, min(end, queue.readable_end)
     while offset < end:
         raw: bytes | memoryview = known(offset, end)
         if not raw:

@@ -35,8 +35,8 @@ assert _HEAD.size == 40
 _NUMBER: Final = re.compile(r"-?\d{1,9}")
 
 
-class RecordFacts(NamedTuple):
-    """The facts of a record that dispatch needs."""
+class RecordFields(NamedTuple):
+    """The fields of a record from which its queue unit and its index entries follow."""
 
     topic: str
     queue_id: int
@@ -47,8 +47,8 @@ class RecordFacts(NamedTuple):
     store_timestamp_ms: int
 
 
-def record_facts(view: memoryview, position: int, size: int, delay_levels_ms: tuple[int, ...]) -> RecordFacts:
-    """Return the facts of a record that ``check_record`` has found good."""
+def parse_record_fields(view: memoryview, position: int, size: int, delay_levels_ms: tuple[int, ...]) -> RecordFields:
+    """Parse a record that ``check_record`` has found good."""
     magic, queue_id, queue_offset, sys_flag = _HEAD.unpack_from(view, position)
     born_host_end = position + (68 if sys_flag & FLAG_BORN_HOST_V6 else 56)
     body_start = born_host_end + (44 if sys_flag & FLAG_STORE_HOST_V6 else 32)
@@ -61,7 +61,7 @@ def record_facts(view: memoryview, position: int, size: int, delay_levels_ms: tu
     topic_end = topic_start + topic_bytes
     topic = str(view[topic_start:topic_end], "utf-8", "replace")
     properties = parse_properties(str(view[topic_end + 2 : position + size], "utf-8", "replace"))
-    return RecordFacts(
+    return RecordFields(
         topic,
         queue_id,
         queue_offset,
@@ -72,22 +72,22 @@ def record_facts(view: memoryview, position: int, size: int, delay_levels_ms: tu
     )
 
 
-def plain_facts(record: PlainRecord, delay_levels_ms: tuple[int, ...]) -> RecordFacts:
-    """Return the facts of a record that ``plain_records`` has found."""
+def parse_plain_record_fields(record: PlainRecord, delay_levels_ms: tuple[int, ...]) -> RecordFields:
+    """Complete the fields of a record that ``plain_records`` has yielded."""
     _, _, topic_bytes, queue_id, queue_offset, timestamp_ms, properties_bytes = record
     topic = topic_bytes.decode("utf-8", "replace")
     properties = parse_properties(properties_bytes.decode("utf-8", "replace"))
     code = _unit_tags_code(topic, properties, timestamp_ms, delay_levels_ms)
-    return RecordFacts(topic, queue_id, queue_offset, True, code, message_keys(properties), timestamp_ms)
+    return RecordFields(topic, queue_id, queue_offset, True, code, message_keys(properties), timestamp_ms)
 
 
 def is_plausible_unit(
-    unit: Unit, name: tuple[str, int, int], file_end: int, check: RecordCheck, facts: Callable[[], RecordFacts]
+    unit: Unit, name: tuple[str, int, int], file_end: int, check: RecordCheck, fields: Callable[[], RecordFields]
 ) -> bool:
-    """Return whether a unit may lead to the message with this topic, queue id and queue offset. Used by a start.
+    """Return whether a unit may point to the message with this topic, queue id and queue offset. Used by a start.
 
-    ``file_end`` is the end of the log file that the unit leads to; ``check`` and ``facts`` are those of the record
-    there.
+    ``file_end`` is the end of the log file to which the unit points. ``check`` is the result of checking the record
+    there, and ``fields`` parses it.
     """
     physical, size, _ = unit
     if is_filler(unit):
@@ -96,8 +96,8 @@ def is_plausible_unit(
         return False
     if not check.is_good:
         return True  # the log itself is damaged there, not the queue; reading will report it
-    # A unit of zeros leads to the first message of the log, which has another size.
-    return check.size == size and facts()[:3] == name
+    # A unit of zeros points to the first message of the log, which has another size.
+    return check.size == size and fields()[:3] == name
 
 
 def _unit_tags_code(topic: str, properties: dict[str, str], timestamp_ms: int, delay_levels_ms: tuple[int, ...]) -> int:

@@ -1,11 +1,11 @@
-"""Execution of recovery: read the log, replay write buffers, cut the torn tail, and bring queues and index to its end.
+"""Execution of recovery: read the log, replay write buffers, truncate the torn tail, and complete queues and index.
 
 The order is essential. The abort marker is set before anything changes. What write buffers of a dead process hold is
-written behind the end of the log and synced before any buffer is voided. The tail is cut durably (zeroed from the cut
-to the end of its file, later files unlinked, file and directory synced) before a byte is accepted there: if only the
-first header were overwritten, old records would reappear behind new ones of the same size. What was not known to be
-flushed is rewritten before it is synced, since after a failed flush the page cache may have bytes that are not on the
-disk. Only then does ``flushed`` count, and a new recovery point is written last.
+written behind the end of the log and synced before any buffer is voided. The torn tail is removed durably (zeroed from
+the end of the log to the end of its file, later files unlinked, file and directory synced) before a byte is accepted
+there: if only the first header were overwritten, old records would reappear behind new ones of the same size. What was
+not known to be flushed is rewritten before it is synced, since after a failed flush the page cache may have bytes that
+are not on the disk. Only then does ``flushed`` count, and a new recovery point is written last.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from gantry_broker.store.recovery import (
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.replay import (
-    Expected,
+    ExpectedHeader,
     FoundBuffer,
     ReplayStep,
-    buffered_from,
     execute_step,
+    find_first_buffered,
     plan_refills,
     plan_replay,
     set_aside,
@@ -57,14 +57,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStore:
-    """All facts beside the log's files that recovery starts from."""
+    """What a start has found beside the files of the log, and on which recovery depends."""
 
     root: str
     point: RecoveryPoint | None
     is_clean: bool
     sealed_flushed: int
     failed_flushed: int | None = None
-    expected: Expected
+    expected: ExpectedHeader
     """The identity that a write buffer must have to be replayed."""
 
     buffers: Sequence[FoundBuffer] = ()
@@ -95,13 +95,13 @@ class Recovery:
         self.durable_mark = 0
         """How far the log is durable if recovery fails halfway: the next start must not trust bytes behind it."""
 
-        self.start_tail = -1
-        """The begin of the record that ends where reading started; -1 if the whole log was read."""
+        self.start_record = -1
+        """The start of the record that ends where reading started; -1 if the whole log was read."""
 
     @property
-    def tail(self) -> int:
+    def last_record(self) -> int:
         """The physical offset of the last record; -1 in an empty log."""
-        return self._scan_dispatcher.tail if self._scan_dispatcher.tail >= 0 else self.start_tail
+        return self._scan_dispatcher.last_record if self._scan_dispatcher.last_record >= 0 else self.start_record
 
     def run(self, found: FoundStore) -> RecoveryReport:
         """Run the recovery and return its report."""
@@ -109,8 +109,8 @@ class Recovery:
         commit_log, scan_dispatcher = self._log, self._scan_dispatcher
         self._queues.load_deleted(point.deleted if point is not None else {})
         if not is_clean and commit_log.files.files:
-            # Files that retention unlinked may be gone in the page cache only. Queues are cut durably to the rest of
-            # the log: if the files came back, their messages would be in no queue.
+            # Files that retention unlinked may be gone in the page cache only. Queues are trimmed durably to the rest
+            # of the log: if the files came back, their messages would be in no queue.
             commit_log.files.sync_directory()
         self._refill_holes(found)
         facts = StartFacts(
@@ -121,19 +121,19 @@ class Recovery:
             point_through=point.through if point is not None else None,
             is_point_proved=is_point_proved(point, commit_log.file_size, self._check_at),
             failed_flushed=found.failed_flushed,
-            written=min(found.written, buffered_from(found.buffers, found.expected)),
+            written=min(found.written, find_first_buffered(found.buffers, found.expected)),
         )
         plan = plan_start(facts)
         self.durable_mark = min(plan.durable_mark, facts.files_end)
         trusted = point if point is not None and not plan.is_full else None
         if trusted is not None:
             commit_log.note_store_time(trusted.timestamp_ms)
-        self.start_tail = trusted.tail if trusted is not None else -1
+        self.start_record = trusted.tail if trusted is not None else -1
 
         derived = self._derived
         derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
         damaged = self._read_before_start(plan, found)
-        result = self._scan(commit_log.files.files, plan.start, plan.whole_mark, found)
+        result = self._scan(commit_log.files.files, plan.start, plan.complete_mark, found)
         damaged += result.damaged
         if found.buffers:
             result = self._replay(result, plan, found)
@@ -142,7 +142,7 @@ class Recovery:
         if damaged:
             with suppress(StoreFull):
                 self._queues.fill_to(derived.ends_found, max(result.end - 1, 0))
-        cut_bytes = self._cut(result, plan, is_clean=is_clean)
+        cut_bytes = self._zero_tail(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
         crash_points.hit(crash_points.MID_RECOVERY)
         return RecoveryReport(
@@ -163,12 +163,12 @@ class Recovery:
 
     # -- reading the log -----------------------------------------------------------------------------------------------
 
-    def _scan(self, files: Sequence[LogFile], start: int, whole_mark: int, found: FoundStore) -> ScanResult:
+    def _scan(self, files: Sequence[LogFile], start: int, complete_mark: int, found: FoundStore) -> ScanResult:
         scan_dispatcher = self._scan_dispatcher
         return scan_log(
             files,
             start,
-            whole_mark,
+            complete_mark,
             scan_dispatcher.dispatch_record,
             on_plain_records=scan_dispatcher.dispatch_plain_records,
             seals=found.seals,
@@ -179,11 +179,11 @@ class Recovery:
         rebuilt = self._derived.rebuilt
         if plan.is_full or (not rebuilt and self._derived.is_index_usable):
             return []
-        self._scan_dispatcher.restrict(rebuilt)
+        self._scan_dispatcher.restrict_to(rebuilt)
         files = tuple(_FilePrefix(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)
         # Checksums are verified: a corrupt record may claim another queue or offset, and would displace right units.
         result = self._scan(files, self._log.min_physical, plan.start, found)
-        self._scan_dispatcher.restrict(None)
+        self._scan_dispatcher.restrict_to(None)
         return result.damaged
 
     # -- write buffers -------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Recovery:
 
     # -- after the log is read -----------------------------------------------------------------------------------------
 
-    def _cut(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> int:
+    def _zero_tail(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> int:
         """Zero everything behind the end of the log, durably. Return how many bytes of its last file were not zero."""
         if is_clean and not plan.is_full and result.end == plan.start:
             return 0
@@ -238,7 +238,7 @@ class Recovery:
         if file is not None:
             position = result.end - file.base_offset
             cut_bytes = find_used_end(file.file, position) - position
-        self._log.cut(result.end)
+        self._log.truncate(result.end)
         return cut_bytes
 
     def _make_durable(self, plan: StartPlan, found: FoundStore, end: int) -> None:

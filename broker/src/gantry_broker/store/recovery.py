@@ -6,13 +6,14 @@
 
 Two kinds of damage look alike. A **torn tail** is where a crash stopped the writing: the log ends there, and what
 follows, valid or not, was never acknowledged and must never reappear. **Rot** is damage to bytes that had been flushed:
-cutting there would discard good, acknowledged messages behind it. The durable mark distinguishes them: it is how far
-the log was known to be on disk. Damage before it, with a whole record after it, is rot: it is reported and skipped.
-Damage behind it ends the log. After a clean stop everything had been flushed, so the mark is infinite.
+truncating there would remove good, acknowledged messages behind it. The durable mark distinguishes them: it is how far
+the log was known to be on disk. Damage before the mark, with a good record between the damage and the mark, is rot: it
+is reported and skipped. Any other damage ends the log. After a clean stop everything had been flushed, so the mark is
+infinite.
 
 A kill of the process tears no record: what it has written is complete in the page cache. So if only the process ended,
-everything that it had written is treated as flushed (``whole_mark``), except for what a write buffer still holds: there
-the log ends, and the buffer is replayed behind it.
+everything that it had written is treated as flushed (``complete_mark``). What a write buffer still holds is excepted:
+there the log ends, and the buffer is replayed behind it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from typing import Final, Protocol
 from gantry_broker.store.identity import LOG_END_MAX, OwnershipRange
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_wire.message import (
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MAGIC_POSITION,
+    MESSAGE_MAGICS,
     PHYSICAL_OFFSET_POSITION,
     RecordCheck,
     RecordFault,
@@ -36,9 +37,8 @@ from gantry_wire.message import (
 from gantry_wire.plain_records import PlainRecord, plain_records
 
 INFINITE: Final = 1 << 62
-_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
-_MAGIC_POSITION: Final = 4
-MAGIC_END: Final = 8
+_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in MESSAGE_MAGICS)
+MAGIC_END: Final = MAGIC_POSITION + 4
 """The position behind the magic of a record."""
 
 SEARCH_BYTES: Final = 1 << 20
@@ -54,7 +54,7 @@ Seals = Callable[[int], OwnershipRange]
 PlainRecordsHandler = Callable[[Iterator[PlainRecord], int], int]
 """Called with a run of plain records, which may be empty, and the offset where it begins. Returns where it ends."""
 
-STRETCH_BYTES: Final = 32 << 20
+READ_AHEAD_BYTES: Final = 32 << 20
 """How many bytes the disk is asked to read ahead at a time."""
 
 
@@ -85,7 +85,7 @@ class LogFile(LogRange, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """The facts that are known before a byte of the log is read."""
+    """What is known before a byte of the log is read."""
 
     is_clean: bool
     min_physical: int
@@ -97,7 +97,7 @@ class StartFacts:
     """From the recovery point; None when there is none."""
 
     is_point_proved: bool
-    """Whether a whole record ends at ``point_through``, or it is where the log begins."""
+    """The result of ``is_point_proved``: a good record ends at ``point_through``, or a log file begins there."""
 
     failed_flushed: int | None = None
     """Up to where the log was flushed when a flush failed, if one has."""
@@ -108,14 +108,14 @@ class StartFacts:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """The start of reading, and the marks that classify damage."""
+    """Where a start begins to read, and the marks that classify damage. The module describes both."""
 
     start: int
     durable_mark: int
     is_full: bool
     """Whether the whole log is read, since there is no usable recovery point."""
 
-    whole_mark: int
+    complete_mark: int
     """Up to where the log was complete when it was last used: damage before it is rot."""
 
 
@@ -143,8 +143,8 @@ def plan_start(facts: StartFacts) -> StartPlan:
     if facts.failed_flushed is not None:
         mark = min(mark, max(facts.failed_flushed, start if is_point_usable else 0))
     # After a failed flush the page cache may have dropped pages that were not written.
-    whole = mark if facts.failed_flushed is not None else max(mark, facts.written)
-    return StartPlan(start, mark, not is_point_usable, whole)
+    complete = mark if facts.failed_flushed is not None else max(mark, facts.written)
+    return StartPlan(start, mark, not is_point_usable, complete)
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class ScanResult:
 def scan_log(
     files: Sequence[LogFile],
     start: int,
-    whole_mark: int,
+    complete_mark: int,
     on_record: Callable[[memoryview, int, int, int], None],
     *,
     on_plain_records: PlainRecordsHandler | None = None,
@@ -181,15 +181,15 @@ def scan_log(
         if file.end_offset <= offset:
             continue
         view, base, end = file.view, file.base_offset, file.end_offset
-        stretch_end = offset
+        read_ahead_end = offset
         while offset < end:
             if offset >= sealed_end:
                 is_sealed, sealed_end = seals(offset)
-            if offset >= stretch_end:
-                stretch_end = min(end, offset + STRETCH_BYTES)
-                file.advise(offset, stretch_end + STRETCH_BYTES)
+            if offset >= read_ahead_end:
+                read_ahead_end = min(end, offset + READ_AHEAD_BYTES)
+                file.advise(offset, read_ahead_end + READ_AHEAD_BYTES)
             if on_plain_records is not None:
-                stop = min(stretch_end, sealed_end) - base
+                stop = min(read_ahead_end, sealed_end) - base
                 run_end = on_plain_records(plain_records(view, offset - base, stop, base, is_sealed=is_sealed), offset)
                 if run_end > offset:
                     offset = run_end
@@ -202,11 +202,11 @@ def scan_log(
             if check.fault is RecordFault.BLANK and offset + check.size == end:
                 offset = end
                 continue
-            after = _next_record(files[index:], offset, whole_mark, seals) if offset < whole_mark else None
+            after = _next_record(files[index:], offset, complete_mark, seals) if offset < complete_mark else None
             if after is None:
                 result.end = offset
-                if whole_mark != INFINITE:
-                    result.lost_flushed = max(0, whole_mark - offset)
+                if complete_mark != INFINITE:
+                    result.lost_flushed = max(0, complete_mark - offset)
                 return result
             result.damaged.append((offset, after))
             offset = after
@@ -214,11 +214,11 @@ def scan_log(
     return result
 
 
-def _next_record(files: Sequence[LogFile], damaged: int, whole_mark: int, seals: Seals) -> int | None:
+def _next_record(files: Sequence[LogFile], damaged: int, complete_mark: int, seals: Seals) -> int | None:
     """Return where the first whole record after ``damaged`` begins, or None if that is behind the mark."""
     for file in files:
         for offset in record_candidates(file, max(damaged + 1, file.base_offset), file.end_offset):
-            if offset > whole_mark:
+            if offset > complete_mark:
                 return None
             position, is_sealed = offset - file.base_offset, seals(offset).is_ours
             if check_record(file.view, position, physical_offset=offset, is_sealed=is_sealed).is_good:
@@ -240,7 +240,7 @@ def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
     The record has a magic there, and its own physical offset matches.
     """
     for place in merge(*(_find_all(data, magic) for magic in _MAGICS)):  # lazily: most want the first one
-        begin = place - _MAGIC_POSITION
+        begin = place - MAGIC_POSITION
         if 0 <= begin < count and begin + SEARCH_OVERLAP <= len(data):
             own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + SEARCH_OVERLAP], "big")
             if own == offset + begin:
@@ -250,8 +250,8 @@ def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
 def record_starts_backward(data: bytes) -> Iterator[int]:
     """Yield the positions in ``data`` where a record may begin, by its magic alone, the last one first."""
     end = len(data)
-    while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= _MAGIC_POSITION:
-        yield place - _MAGIC_POSITION
+    while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= MAGIC_POSITION:
+        yield place - MAGIC_POSITION
         end = place
 
 

@@ -37,7 +37,10 @@ class RecoveryReport:
     """Half-open ranges of damaged bytes that were skipped."""
 
     lost_flushed_bytes: int = 0
-    """Bytes that had been flushed and are lost. Above 0 only if the disk lied or lost them, or files were deleted."""
+    """Bytes that had been flushed and are lost.
+
+    Above 0 only if the disk reported a sync that it had not done, if it lost bytes later, or if files were deleted.
+    """
 
     missing: list[LostRange] = field(default_factory=list)
     """Ranges that sealed files have recorded and the log lacks, without those that an operator has accepted."""
@@ -52,7 +55,7 @@ class RecoveryReport:
 
     replayed_records: int = 0
     set_aside: list[str] = field(default_factory=list)
-    """The paths of copies of write buffers that do not belong to this log."""
+    """The paths of log files of other stores, and of copies of write buffers that do not belong to this log."""
 
     buffers_present: int = 0
     """How many write buffers earlier starts have left, empty or not."""
@@ -84,7 +87,7 @@ class RecoveryReport:
         if self.cut_bytes or self.lost_flushed_bytes:
             lost = {"end": self.end, "cut_bytes": self.cut_bytes, "lost_flushed_bytes": self.lost_flushed_bytes}
             log.warning("commit log had a torn tail, which was cut off", extra=lost)
-        facts = {"start": self.start, "end": self.end, "records": self.records}
+        extra = {"start": self.start, "end": self.end, "records": self.records}
         if self.replayed_bytes:
-            facts |= {"replayed_bytes": self.replayed_bytes, "replayed_records": self.replayed_records}
-        log.info("store recovered", extra=facts)
+            extra |= {"replayed_bytes": self.replayed_bytes, "replayed_records": self.replayed_records}
+        log.info("store recovered", extra=extra)

@@ -1,17 +1,17 @@
-"""Deletion of the head of the log and of the queue and index files that belong to it, as retention has planned.
+"""Deletion of the oldest files of the log, and of the queue and index files that belong to them, as retention planned.
 
-    helper thread   facts      the age of the oldest files
+    helper thread   describe   the age of the oldest files
     loop            (the plan)
     helper thread   measure    the new begin of every queue; the end of a queue that becomes empty is made durable
     loop            retire     min_offset of the queues and min_physical move; the files leave their lists
     helper thread   unlink     log files, then queue files, then index files, oldest first, each name durably
 
-The order is essential. Reads run in the loop's thread, so each sees all of a removal or nothing: an offset that is gone
-is answered with the one to continue from. Log files are unlinked first: what a crash leaves undone after that is
-derived, and the next start trims queues to the beginning of the log. Before the first file is unlinked, the checkpoint
-durably records the new beginning of the log, so that a deletion is never taken for a loss. Each unlink is durable
-before the next one, so that a power loss leaves no gap. A file that cannot be unlinked stays first in line. Before all
-of this a queue that has no message left is made durable: nothing else has its next offset.
+The order is essential. Reads run in the loop's thread, so each sees all of a removal or nothing: a read at a deleted
+offset is answered with the first offset that exists. Log files are unlinked first: what a crash leaves undone after
+that is derived, and the next start trims queues to the beginning of the log. Before the first file is unlinked, the
+checkpoint durably records the new beginning of the log, so that a deletion is never taken for a loss. Each unlink is
+durable before the next one, so that a power loss leaves no gap. A file that cannot be unlinked stays first in line.
+Before all of this a queue that has no message left is made durable: only its files hold its next offset.
 
 Open files: a log file is closed by the thread that unlinks it, because no thread touches a file that ends at or before
 ``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
@@ -45,12 +45,12 @@ from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery import record_starts_backward
-from gantry_broker.store.retention import FILES_PER_ROUND_MAX, FileFacts
+from gantry_broker.store.retention import FILES_PER_ROUND_MAX, LogFileFacts
 from gantry_wire.message import (
     INT,
     LONG,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MAGIC_POSITION,
+    MESSAGE_MAGICS,
     PHYSICAL_OFFSET_POSITION,
     RECORD_BYTES_MIN,
     RecordFault,
@@ -63,8 +63,8 @@ Trims = Mapping[ConsumeQueue, int]
 
 
 @final
-class HeadRemoval:
-    """Deletes the head of one store. One round at a time; each method documents which thread may call it."""
+class OldestFilesRemoval:
+    """Deletes the oldest files of one store, one round at a time. Each method documents which thread may call it."""
 
     def __init__(
         self,
@@ -72,22 +72,22 @@ class HeadRemoval:
         dispatcher: Dispatcher,
         queues: QueueTable,
         index: KeyIndex | None,
-        retired: Callable[[], None],
-        failed: Callable[[str, OSError], object],
+        on_retired: Callable[[], None],
+        on_failed: Callable[[str, OSError], object],
         raise_begin: Callable[[int], bool] = lambda begin: True,
     ) -> None:
         """Create the remover.
 
         ``raise_begin`` durably records the new beginning of the log before a file is unlinked: otherwise the deletion
-        would be taken for a loss. ``retired`` is called when files wait for ``gantry-point`` to close them, ``failed``
-        after a failed sync.
+        would be taken for a loss. ``on_retired`` is called when files wait for ``gantry-point`` to close them,
+        ``on_failed`` after a failed sync.
         """
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
         self._index: Final = index
-        self._on_retired: Final = retired
-        self._on_failed: Final = failed
+        self._on_retired: Final = on_retired
+        self._on_failed: Final = on_failed
         self._raise_begin: Final = raise_begin
         self._error: OSError | None = None
         self._newest_ms: dict[int, int] = {}
@@ -99,7 +99,7 @@ class HeadRemoval:
         self._index_files: Final[deque[IndexFile]] = deque()
 
     def __repr__(self) -> str:
-        return f"<HeadRemoval {self._log!r} waiting={self.waiting_count}>"
+        return f"<OldestFilesRemoval {self._log!r} waiting={self.waiting_count}>"
 
     @property
     def waiting_count(self) -> int:
@@ -112,8 +112,8 @@ class HeadRemoval:
         commit_log = self._log
         return min(commit_log.base_offset, commit_log.flushed, self._dispatcher.dispatched)
 
-    def facts(self) -> tuple[FileFacts, ...]:
-        """Return the facts of the oldest files, as many as a round may delete.
+    def describe_oldest_files(self) -> tuple[LogFileFacts, ...]:
+        """Describe the oldest files, as many as a round may delete.
 
         Called in a helper thread: it reads the disk for files whose age it does not know.
         """
@@ -129,7 +129,7 @@ class HeadRemoval:
                 found = known.get(file.base_offset)
                 newest_ms = newest_store_time(files, number, log_newest_ms=newest_ms) if found is None else found
                 self._newest_ms[file.base_offset] = newest_ms
-            facts.append(FileFacts(file.base_offset, file.end_offset, newest_ms, is_removable))
+            facts.append(LogFileFacts(file.base_offset, file.end_offset, newest_ms, is_removable))
         return tuple(facts)
 
     def measure(self, offset: int) -> Trims:
@@ -149,7 +149,7 @@ class HeadRemoval:
             except OSError:
                 if self._queues.get(queue.topic, queue.queue_id) is queue:
                     raise
-                continue  # The topic was deleted meanwhile, and the flush thread has closed its files.
+                continue  # The topic was deleted meanwhile, and ``gantry-point`` has closed its files.
             if queue.is_corrupt:
                 self._skipped_queues.append(queue)
             elif min_offset > queue.min_offset:
@@ -195,7 +195,7 @@ class HeadRemoval:
                 self._log_files.popleft().close()
                 is_recorded = is_recorded or self._record_begin(begin)
                 crash_points.hit(crash_points.MID_UNLINK)
-        is_flush_needed = bool(self._queue_files or self._index_files)
+        has_files_to_close = bool(self._queue_files or self._index_files)
         while self._queue_files:
             files, file = self._queue_files[0]
             files.unlink(file)
@@ -204,7 +204,7 @@ class HeadRemoval:
             assert self._index is not None, "without an index it has no files"
             self._index.unlink(self._index_files[0])
             self._index_files.popleft()
-        if is_flush_needed:
+        if has_files_to_close:
             self._on_retired()
 
     def _record_begin(self, begin: int) -> bool:
@@ -223,8 +223,6 @@ class HeadRemoval:
 
 SEARCH_BYTES: Final = (64 << 10, 1 << 20, 17 << 20)
 """How far from the end is searched, in this order: for a usual record, a large one, the largest that fits a frame."""
-_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
-_MAGIC_POSITION: Final = 4
 
 
 def newest_store_time(files: Sequence[MappedFile], index: int, *, log_newest_ms: int) -> int:
@@ -262,7 +260,7 @@ def _first_store_time(file: MappedFile) -> int | None:
     head = file.file.pread(RECORD_BYTES_MIN, 0)
     if len(head) < RECORD_BYTES_MIN:  # another process has shortened the file
         return None
-    if INT.unpack_from(head, _MAGIC_POSITION)[0] not in _MAGICS:
+    if INT.unpack_from(head, MAGIC_POSITION)[0] not in MESSAGE_MAGICS:
         return None
     if LONG.unpack_from(head, PHYSICAL_OFFSET_POSITION)[0] != file.base_offset:
         return None

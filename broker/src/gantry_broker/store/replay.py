@@ -10,8 +10,8 @@ Anything else that the files lack is *set aside*: copied to a folder for the ope
 written to the log.
 
 The plan is pure; ``execute_step`` and ``set_aside`` carry it out. Both are durable when they return, since the buffer
-is voided next. Both may be interrupted anywhere and repeated: a replay writes the same bytes to the same places, and a
-half copy is replaced by a whole one.
+is voided next. Both may be interrupted anywhere and repeated: a replay writes the same bytes to the same places, and an
+incomplete copy is replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import LOG_END_MAX, StoreIdentity
-from gantry_broker.store.write_buffer import BufferFacts
+from gantry_broker.store.write_buffer import BufferHeader
 from gantry_wire.message import RecordFault, check_record
 
 CHUNK_BYTES: Final = 1 << 20
@@ -52,16 +52,16 @@ class FoundBuffer(NamedTuple):
     """The content of the buffer; position 0 is ``base_offset``."""
 
     @classmethod
-    def of(cls, name: str, facts: BufferFacts, data: memoryview) -> Self:
-        """Return the buffer with the header ``facts`` and the content ``data``."""
-        return cls(name, *facts[:-1], data)
+    def of(cls, name: str, header: BufferHeader, data: memoryview) -> Self:
+        """Return the buffer with this header and the content ``data``."""
+        return cls(name, *header[:-1], data)
 
     @property
     def end_offset(self) -> int:
         return self.base_offset + self.file_size
 
 
-class Expected(NamedTuple):
+class ExpectedHeader(NamedTuple):
     """The header that a buffer must have to be replayed."""
 
     store: str
@@ -110,7 +110,7 @@ class ReplayPlan:
 
 
 def plan_replay(
-    end: int, buffers: Sequence[FoundBuffer], expected: Expected, file_bytes: FileBytes, *, begin: int = 0
+    end: int, buffers: Sequence[FoundBuffer], expected: ExpectedHeader, file_bytes: FileBytes, *, begin: int = 0
 ) -> ReplayPlan:
     """Plan the replay of ``buffers`` for a log whose files hold ``[begin, end)``."""
     plan = ReplayPlan(end)
@@ -123,7 +123,7 @@ def plan_replay(
         if reason is None and not _is_same(buffer, buffer.start, min(plan.end, buffer.end_offset), file_bytes):
             reason = "the log holds other bytes where the buffer was committed"
         if reason is None and plan.end < buffer.end_offset:
-            stop, records = whole_records(buffer, plan.end)
+            stop, records = scan_buffered_records(buffer, plan.end)
             if stop == plan.end:
                 continue
             if _is_zero_or_same(buffer, plan.end, stop, file_bytes):
@@ -132,29 +132,29 @@ def plan_replay(
                 continue
             reason = "the log's file holds other bytes behind the end of the log"
         if reason is not None:
-            stop, _ = whole_records(buffer, buffer.start)
+            stop, _ = scan_buffered_records(buffer, buffer.start)
             if not _is_same(buffer, buffer.start, stop, file_bytes):
                 plan.set_aside.append(SetAside(buffer, stop, reason))
     return plan
 
 
-def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected: Expected) -> list[ReplayStep]:
+def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected: ExpectedHeader) -> list[ReplayStep]:
     """Plan the restoration of missing log files, each from a buffer that holds it from its beginning on."""
     steps: list[ReplayStep] = []
     for buffer in buffers:
         if buffer.start in holes and buffer.start == buffer.base_offset and _rejection_reason(buffer, expected) is None:
-            stop, records = whole_records(buffer, buffer.start)
+            stop, records = scan_buffered_records(buffer, buffer.start)
             if records:
                 steps.append(ReplayStep(buffer, buffer.start, stop, records))
     return steps
 
 
-def buffered_from(buffers: Sequence[FoundBuffer], expected: Expected) -> int:
-    """Return the first offset that buffers of this log hold; ``LOG_END_MAX`` if no buffer belongs to it."""
+def find_first_buffered(buffers: Sequence[FoundBuffer], expected: ExpectedHeader) -> int:
+    """Return the first offset that buffers of this log hold; ``LOG_END_MAX`` if no buffer belongs to this log."""
     return min((one.start for one in buffers if _rejection_reason(one, expected) is None), default=LOG_END_MAX)
 
 
-def _rejection_reason(buffer: FoundBuffer, expected: Expected) -> str | None:
+def _rejection_reason(buffer: FoundBuffer, expected: ExpectedHeader) -> str | None:
     if buffer.store != expected.store:
         return f"the buffer belongs to another store, {buffer.store}"
     if buffer.file_size != expected.file_size:
@@ -170,10 +170,10 @@ def _rejection_reason(buffer: FoundBuffer, expected: Expected) -> str | None:
     return None
 
 
-def whole_records(buffer: FoundBuffer, start: int) -> tuple[int, int]:
-    """Return the end and the number of the whole records that follow each other from ``start`` on in a buffer.
+def scan_buffered_records(buffer: FoundBuffer, start: int) -> tuple[int, int]:
+    """Return the end, and the number, of the good records that follow each other from ``start`` on in a buffer.
 
-    A blank record that closes the file counts as its end.
+    If a blank record follows them that closes the file, the end is that of the file.
     """
     view, base, end = buffer.view, buffer.base_offset, buffer.end_offset
     offset, records = start, 0
@@ -191,15 +191,17 @@ def whole_records(buffer: FoundBuffer, start: int) -> tuple[int, int]:
 
 def _is_same(buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes) -> bool:
     """Return whether the log's files and the buffer hold the same bytes in ``[start, end)``."""
-    return all(data is not None and mine == data for mine, data in _chunks(buffer, start, end, file_bytes))
+    return all(
+        in_file is not None and in_buffer == in_file for in_buffer, in_file in _chunks(buffer, start, end, file_bytes)
+    )
 
 
 def _is_zero_or_same(buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes) -> bool:
     """Return whether each byte of the files in ``[start, end)`` is zero or equals that of the buffer."""
-    for mine, data in _chunks(buffer, start, end, file_bytes):
-        if data is None or data == mine or data.count(0) == len(data):
+    for in_buffer, in_file in _chunks(buffer, start, end, file_bytes):
+        if in_file is None or in_file == in_buffer or in_file.count(0) == len(in_file):
             continue
-        if not all(there in (0, here) for there, here in zip(data, mine, strict=True)):
+        if not all(old in (0, new) for old, new in zip(in_file, in_buffer, strict=True)):
             return False
     return True
 

@@ -4,15 +4,16 @@
      `- expired -'     |     `- bytes not flushed, or still in a write buffer: never deleted
                        `- oldest message that a group has not consumed: forced deletion stops here
 
-Pure functions of facts; ``removal`` carries out the plan. The rules, in order:
+Pure functions: what they need to know is passed in as ``RetentionFacts``, and ``removal`` carries out the plan. The
+rules, in order:
 
 1. A file is expired when its newest message is older than ``fileReservedTime``. Expired files are deleted at the delete
    hour, at any hour above ``diskMaxUsedSpaceRatio``, and at the request of an administrator; consumed or not, since
    that is the meaning of the reserved time.
 2. Above ``diskSpaceCleanForciblyRatio`` the oldest files are deleted although they are not expired, as many as needed
    to get down to it: but only those wholly below the oldest unconsumed message, unless ``deleteUnconsumed`` is set.
-3. Above ``diskSpaceWarningLevelRatio``, or when the next file is needed and there is no space for it, sends are refused
-   until there is space again. Reads continue.
+3. Above ``diskSpaceWarningLevelRatio``, when less than the reserve is free, or when the next file is needed and there
+   is no space for it, sends are refused until there is space again. Reads continue.
 4. The current file, files behind it and files that are not flushed are never deleted; at most ten files a round, oldest
    first.
 
@@ -47,12 +48,12 @@ class Reason(Enum):
     EXPIRED_MANUAL = "expired, and an administrator asked"
     FORCED = "consumed by every group, and the disk is above diskSpaceCleanForciblyRatio"
     FORCED_UNCONSUMED = "the disk is above diskSpaceCleanForciblyRatio, and deleteUnconsumed is set"
-    HELD_UNCONSUMED = "the oldest file holds a message that was not consumed"
-    HELD_CURRENT = "every file is in use: the current one, or not flushed yet"
+    BLOCKED_UNCONSUMED = "the oldest file holds a message that was not consumed"
+    BLOCKED_CURRENT = "every file is in use: the current one, or not flushed yet"
 
 
-class FileFacts(NamedTuple):
-    """One file of the log, oldest first."""
+class LogFileFacts(NamedTuple):
+    """The age of one file of the log, and whether it may be deleted."""
 
     base_offset: int
     end_offset: int
@@ -81,7 +82,7 @@ class RoomFacts:
 class RetentionFacts:
     """All facts that a retention plan depends on."""
 
-    files: Sequence[FileFacts]
+    files: Sequence[LogFileFacts]
     """The oldest files of the log, as many as a round may delete."""
 
     room: RoomFacts
@@ -132,7 +133,10 @@ def needs_unconsumed(space: DiskSpace, settings: RetentionSettings) -> bool:
 
 
 def is_refusing(room: RoomFacts, settings: RetentionSettings) -> bool:
-    """Return whether sends are refused. A refusal ends one percent below the level that began it, to avoid flapping."""
+    """Return whether sends are refused.
+
+    A refusal because of ``diskSpaceWarningLevelRatio`` ends one percent below that level, to avoid flapping.
+    """
     space = room.space
     percent = settings.full_percent - (1 if room.was_refusing else 0)
     if is_above(space, percent) or space.free < reserve_bytes(space):
@@ -151,7 +155,7 @@ def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> Retent
         if min(excess_count, allowed) > count:
             count, reason = min(excess_count, allowed), forced
         if excess_count > count:
-            blocked_reason = Reason.HELD_UNCONSUMED if allowed < len(removable) else Reason.HELD_CURRENT
+            blocked_reason = Reason.BLOCKED_UNCONSUMED if allowed < len(removable) else Reason.BLOCKED_CURRENT
     count = min(count, FILES_PER_ROUND_MAX)
     begin = facts.files[0].base_offset if facts.files else 0
     return RetentionPlan(
@@ -163,7 +167,7 @@ def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> Retent
 
 
 def _count_expired(
-    removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings
+    removable: Sequence[LogFileFacts], facts: RetentionFacts, settings: RetentionSettings
 ) -> tuple[int, Reason]:
     """Return how many expired files are deleted now, and the reason."""
     if facts.hour in settings.delete_hours:
@@ -186,7 +190,7 @@ def _count_excess_files(facts: RetentionFacts, settings: RetentionSettings) -> i
 
 
 def _count_forced(
-    removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings
+    removable: Sequence[LogFileFacts], facts: RetentionFacts, settings: RetentionSettings
 ) -> tuple[int, Reason]:
     """Return how many files may be deleted although they are not expired, and the reason."""
     if settings.is_unconsumed_deleted:

@@ -1,13 +1,13 @@
 """The store's own time, by which messages expire: **a wall clock that is set never makes a message older**.
 
-Store times of messages come from the wall clock of the master of that time, so their difference to this wall clock is
-no age: a clock set a day ahead would expire everything at once, one set a day back would keep everything for a day too
-long. The store counts time itself, by the clock that runs since the machine's boot, suspended time included, and makes
-notes of the log's end with that time. A file is as old as the first note that covers its end.
+Store times of messages come from the wall clock of the master that stored them, so their difference to this wall clock
+is no age: a clock set a day ahead would expire everything at once, one set a day back would keep everything for a day
+too long. The store counts time itself, by the clock that runs since the machine's boot, suspended time included, and
+makes notes of the log's end with that time. A file is as old as the first note that covers its end.
 
-    own time   ----------o---------o-------------o--->  now
-    log end       [file][file][file][file][file]
-                          `- everything before it was stored by then
+    own time   ----------o---------o-------------o--->  now         o: a note
+    log        [file][file][file][file][file]
+                         `- at the time of the first note, the log ended here
 
 On the same boot the downtime of a stop, a crash or a suspend is measured exactly. After a reboot, or on another
 machine, only the wall clock knows the downtime; a downtime of more than a minute is counted only after the wall clock
@@ -27,8 +27,14 @@ import msgspec
 from gantry_store_files.sealed import decode_sealed, encode_sealed
 
 TOLERANCE_MS: Final = 60_000
-SETTLE_MS: Final = 3_600_000
+"""A shorter downtime than this is counted at once, and two claims that differ by less are the same claim."""
+
+CLAIM_MS_MIN: Final = 3_600_000
+"""How long the wall clock must claim the same downtime before it is counted."""
+
 NOTE_INTERVAL_MS: Final = 60_000
+"""Shortest time between two notes."""
+
 NOTES_MAX: Final = 4_096
 """Beyond this number every second note of the older half is dropped: files between two notes use the later one."""
 
@@ -61,12 +67,13 @@ class RetentionRecord(msgspec.Struct, kw_only=True, rename="camel", forbid_unkno
     """Pairs of log end and own time: the log had reached that end by that time. Both grow."""
 
     cuts: int | None = None
-    """How often the log's end had been cut (``StoreIdentity.cuts``); None in a record of an earlier version."""
+    """How often the log had been truncated (``StoreIdentity.cuts``); None in a record of an earlier version."""
 
-    def after_cuts(self, cuts: int) -> RetentionRecord:
-        """Return the record for a log that was cut ``cuts`` times: without notes, if the log was cut after the record.
+    def with_trusted_notes(self, cuts: int) -> RetentionRecord:
+        """Return the record, without its notes if the log was truncated after they were made.
 
-        Other messages may have the offsets of the notes then. Everything in the log counts as stored now.
+        ``cuts`` is how often the log has been truncated by now. After a truncation other messages may have the offsets
+        of the notes, so everything in the log counts as stored now.
         """
         if self.cuts in (None, cuts):
             return self
@@ -82,13 +89,13 @@ class RetentionClock:
     ) -> None:
         """Create the clock. ``newest_ms`` is the store time of the newest message, 0 without one."""
         self._seen_boot_ms = self._start_boot_ms = now.boot_ms
-        self._settled_wall_ms: int | None = None
+        self._stopped_wall_ms: int | None = None
         """The wall clock at the moment when own time stopped counting; None if no downtime is in doubt."""
 
         self._gap_ms, self._gap_since_ms = -1, now.boot_ms
         if record is None:
             self._own_ms = min(now.wall_ms, newest_ms) if newest_ms > 0 else now.wall_ms
-            self._settled_wall_ms = self._doubted_from_ms = self._own_ms
+            self._stopped_wall_ms = self._doubted_from_ms = self._own_ms
             self._first_end = log_end
             self._notes: list[tuple[int, int]] = []
         else:
@@ -97,11 +104,11 @@ class RetentionClock:
             if record.doubted_from_ms is None and now.boot_id == record.boot_id and now.boot_ms >= record.boot_ms:
                 self._own_ms += now.boot_ms - record.boot_ms
             else:
-                self._settled_wall_ms = record.wall_ms
+                self._stopped_wall_ms = record.wall_ms
         self.notes_count = 0
         """How many notes were made or dropped since this process started. The record must be saved when it changes."""
 
-        self._settle(now)
+        self._count_downtime(now)
 
     def __repr__(self) -> str:
         return f"<RetentionClock own={self._own_ms} notes={len(self._notes)} doubted={self.is_doubtful}>"
@@ -109,18 +116,21 @@ class RetentionClock:
     @property
     def is_doubtful(self) -> bool:
         """Whether the wall clock claims a downtime that is not counted yet."""
-        return self._settled_wall_ms is not None
+        return self._stopped_wall_ms is not None
 
     def observe(self, now: ClockReading, *, log_begin: int, log_end: int) -> int:
         """Update the clock from the readings and the log, every few seconds or minutes. Return the store's own time."""
         self._own_ms += max(0, now.boot_ms - self._seen_boot_ms)
         self._seen_boot_ms = max(self._seen_boot_ms, now.boot_ms)
-        self._settle(now)
-        self._note(log_begin, log_end)
+        self._count_downtime(now)
+        self._update_notes(log_begin, log_end)
         return self._own_ms
 
-    def stored_by(self, end_offset: int, newest_ms: int) -> int:
-        """Return the own time by which everything before ``end_offset`` was stored; never too early."""
+    def latest_store_time(self, end_offset: int, newest_ms: int) -> int:
+        """Return the own time by which everything before ``end_offset`` was stored; never too early.
+
+        Before the first note that is ``newest_ms``, the store time of the newest message before ``end_offset``.
+        """
         if end_offset <= self._first_end:
             return newest_ms
         place = bisect_left(self._notes, (end_offset, 0))
@@ -129,31 +139,32 @@ class RetentionClock:
     def record(self, store: str, now: ClockReading, *, cuts: int | None = None) -> RetentionRecord:
         """Return the record to save, right after ``observe``. A downtime that is in doubt stays in doubt."""
         wall_ms = now.wall_ms
-        if self._settled_wall_ms is not None:
-            wall_ms = self._settled_wall_ms + now.boot_ms - self._start_boot_ms
+        if self._stopped_wall_ms is not None:
+            wall_ms = self._stopped_wall_ms + now.boot_ms - self._start_boot_ms
         return RetentionRecord(
             store=store, own_ms=self._own_ms, wall_ms=wall_ms, boot_ms=now.boot_ms, boot_id=now.boot_id,
             doubted_from_ms=self._doubted_from_ms if self.is_doubtful else None,
             first_end=self._first_end, notes=self._notes[:], cuts=cuts,
         )  # fmt: skip
 
-    def _settle(self, now: ClockReading) -> None:
-        """Count a downtime that the wall clock has claimed for long enough."""
-        if self._settled_wall_ms is None:
+    def _count_downtime(self, now: ClockReading) -> None:
+        """Count the downtime in doubt, if it is short, or the wall clock has claimed it for long enough."""
+        if self._stopped_wall_ms is None:
             return
-        gap_ms = max(0, now.wall_ms - (now.boot_ms - self._start_boot_ms) - self._settled_wall_ms)
+        gap_ms = max(0, now.wall_ms - (now.boot_ms - self._start_boot_ms) - self._stopped_wall_ms)
         if abs(gap_ms - self._gap_ms) > TOLERANCE_MS or self._gap_ms < 0:
             self._gap_ms, self._gap_since_ms = gap_ms, now.boot_ms
-        if gap_ms <= TOLERANCE_MS or now.boot_ms - self._gap_since_ms >= SETTLE_MS:
+        if gap_ms <= TOLERANCE_MS or now.boot_ms - self._gap_since_ms >= CLAIM_MS_MIN:
             self._own_ms += gap_ms
-            self._settled_wall_ms = None
+            self._stopped_wall_ms = None
             start = self._doubted_from_ms
             self._notes = [(end, own_ms + gap_ms if own_ms >= start else own_ms) for end, own_ms in self._notes]
 
-    def _note(self, log_begin: int, log_end: int) -> None:
+    def _update_notes(self, log_begin: int, log_end: int) -> None:
+        """Note the end of the log with the present own time, and drop notes that are not valid or needed any more."""
         notes = self._notes
         count = len(notes)
-        while notes and notes[-1][0] > log_end:  # the log was cut: other messages will have these offsets
+        while notes and notes[-1][0] > log_end:  # the log was truncated: other messages will have these offsets
             notes.pop()
         self._first_end = min(self._first_end, log_end)
         if len(notes) != count:
@@ -167,7 +178,7 @@ class RetentionClock:
                 del notes[0 : NOTES_MAX // 2 : 2]
             notes.append((log_end, self._own_ms))
             self.notes_count += 1
-        else:  # the newest note covers what came since
+        else:  # the newest note is younger than the interval: it is moved to the present
             notes[-1] = (log_end, self._own_ms)
 
 

@@ -16,7 +16,7 @@ from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
+from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record_fields, parse_record_fields
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import RECORD_BYTES_MIN
 from gantry_wire.names import SCHEDULE_TOPIC
@@ -49,11 +49,15 @@ class ScanDispatcher:
         self._index_end = -1
         self._touched: set[ConsumeQueue] | None = set() if is_noting_touched else None
         self.records = 0
-        self.tail = -1
+        self.last_record = -1
         """The physical offset of the last record that was dispatched; -1 before the first."""
 
         self.damaged: Final[list[tuple[int, int]]] = []
+        """Ranges of records that are good, but claim a queue offset that is impossible."""
+
         self.unknown_topics = 0
+        """Number of records whose topic cannot be the name of a directory, so that they are in no queue."""
+
         self._only: set[ConsumeQueue] | None = None
         self._disk: Final = disk
         self._log: Final = commit_log
@@ -70,8 +74,11 @@ class ScanDispatcher:
         self._drafts_ms = 0
         self._reported_records = 0
 
-    def restrict(self, only: set[ConsumeQueue] | None) -> None:
-        """Write units only to these queues from now on, and do not track the log's end; to all queues if None."""
+    def restrict_to(self, only: set[ConsumeQueue] | None) -> None:
+        """Write units only to these queues from now on, and leave ``last_record`` and the log's newest time unchanged.
+
+        None removes the restriction.
+        """
         self._only = only
         self._plain.clear()
 
@@ -87,13 +94,13 @@ class ScanDispatcher:
     # -- one record of any kind ----------------------------------------------------------------------------------------
 
     def dispatch_record(self, view: memoryview, position: int, physical: int, size: int) -> None:
-        """Dispatch one whole record of any kind."""
+        """Dispatch one good record of any kind."""
         self._count(1, physical)
-        facts = record_facts(view, position, size, self._delay_levels_ms)
+        fields = parse_record_fields(view, position, size, self._delay_levels_ms)
         if self._only is None:
-            self.tail = physical
-            self._log.note_store_time(facts.store_timestamp_ms)
-        self._take(facts, physical, size)
+            self.last_record = physical
+            self._log.note_store_time(fields.store_timestamp_ms)
+        self._dispatch_fields(fields, physical, size)
         self.flush()
 
     def _count(self, records: int, physical: int) -> None:
@@ -104,19 +111,19 @@ class ScanDispatcher:
                 begin = self._log.min_physical
                 self._progress(physical - begin, self._log.files.end_offset - begin)
 
-    def _take(self, facts: RecordFacts, physical: int, size: int) -> None:
+    def _dispatch_fields(self, fields: RecordFields, physical: int, size: int) -> None:
         try:
-            queue = self._queues.get_or_create(facts.topic, facts.queue_id)
+            queue = self._queues.get_or_create(fields.topic, fields.queue_id)
         except ValueError:
             self.unknown_topics += 1
             return
-        is_deleted = physical < self._queues.deleted.get(facts.topic, -1)
-        if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
-            self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
+        is_deleted = physical < self._queues.deleted.get(fields.topic, -1)
+        if fields.is_queued and not is_deleted and (self._only is None or queue in self._only):
+            self._put_unit(queue, fields.queue_offset, physical, size, fields.tags_code)
             if self._touched is not None:
                 self._touched.add(queue)
-        if self._put_batch is not None and facts.keys and physical > self._index_end and not is_deleted:
-            self._put_keys(queue, facts.keys, physical, facts.store_timestamp_ms)
+        if self._put_batch is not None and fields.keys and physical > self._index_end and not is_deleted:
+            self._put_keys(queue, fields.keys, physical, fields.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
@@ -154,7 +161,7 @@ class ScanDispatcher:
         """Dispatch all of ``records``, the first of which lies at ``physical``. Return where the run ends."""
         size, count, touched = 0, 0, self._touched
         newest_ms = self._log.last_timestamp_ms
-        is_indexing, known, tags, unpacked = self._put_batch is not None, self._plain, self._tags, UNIT.pack
+        is_indexing, known, tags, pack_unit = self._put_batch is not None, self._plain, self._tags, UNIT.pack
         for record in records:
             physical, size, topic, queue_id, offset, timestamp_ms, properties = record
             count += 1
@@ -165,14 +172,14 @@ class ScanDispatcher:
             except KeyError:
                 queue = self._queue_of(topic, queue_id)
             if queue is None:
-                self._take(plain_facts(record, self._delay_levels_ms), physical, size)
+                self._dispatch_fields(parse_plain_record_fields(record, self._delay_levels_ms), physical, size)
                 continue
             tag = tag_of(properties)
             code = tags.get(tag)
             if code is None:
-                code = self._code_of(tag)
+                code = self._tags_code_of(tag)
             if offset == queue.readable_end and queue.position < queue.limit:
-                queue.put_next(unpacked(physical, size, code))
+                queue.put_next(pack_unit(physical, size, code))
             else:
                 self._put_unit(queue, offset, physical, size, code)
             if touched is not None:
@@ -183,7 +190,7 @@ class ScanDispatcher:
                     self._put_keys(queue, keys, physical, timestamp_ms)
         self.flush()
         if count and self._only is None:
-            self.tail = physical
+            self.last_record = physical
             self._log.note_store_time(newest_ms)
         self._count(count, physical)
         return physical + size
@@ -200,7 +207,7 @@ class ScanDispatcher:
         self._plain[topic, queue_id] = queue
         return queue
 
-    def _code_of(self, tag: bytes) -> int:
+    def _tags_code_of(self, tag: bytes) -> int:
         code = tags_code(tag.decode("utf-8", "replace"))
         if len(self._tags) < TAGS_MAX:
             self._tags[tag] = code

@@ -1,4 +1,7 @@
-"""Files of a store that are written whole: sealed documents (``gantry_store_files.sealed``), and derived ones."""
+"""Small files of a store that are written as a whole: sealed documents (``gantry_store_files.sealed``).
+
+Some of them only make a start faster; ``OptionalFile`` writes those.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ def write_sealed(disk: Disk, path: str, document: object) -> None:
 
 
 @final
-class DerivedFile:
-    """A file whose loss only makes the next start read more, so a full disk keeps the old one and is no error."""
+class OptionalFile:
+    """A file whose loss only makes the next start read more. On a full disk the old file stays, without an error."""
 
     def __init__(self, name: str) -> None:
         self._name: Final = name
@@ -42,7 +45,7 @@ class DerivedFile:
             if not is_disk_full(exc):
                 raise
             if not self.is_refused:
-                log.warning("disk is full; derived file not written", extra={"file": self._name, "reason": str(exc)})
+                log.warning("disk is full; store file not written", extra={"file": self._name, "reason": str(exc)})
             self.is_refused = True
             return False
         self.is_refused = False

@@ -79,7 +79,10 @@ class PoolSettings:
 
     def __post_init__(self) -> None:
         if self.is_enabled and self.buffers_count < 2:
-            raise ValueError("transientStorePoolSize must be at least 2: a roll needs one while another is committed")
+            raise ValueError(
+                f"transientStorePoolSize is {self.buffers_count}, but must be at least 2: a roll needs one buffer "
+                "while another is committed"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +170,19 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_consume_queue % CONSUME_UNIT_BYTES:
-            raise ValueError("mappedFileSizeConsumeQueue must be a multiple of 20, the size of an entry")
-        if self.mapped_file_size_commit_log < 4096:
-            raise ValueError("mappedFileSizeCommitLog must be at least 4096")
+            raise ValueError(
+                f"mappedFileSizeConsumeQueue is {self.mapped_file_size_consume_queue}, but must be a multiple of "
+                f"{CONSUME_UNIT_BYTES}, the size of an entry"
+            )
+        if self.mapped_file_size_commit_log < PAGE_BYTES:
+            raise ValueError(
+                f"mappedFileSizeCommitLog is {self.mapped_file_size_commit_log}, but must be at least {PAGE_BYTES}"
+            )
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
-            raise ValueError("maxHashSlotNum must be at least 1 and maxIndexNum at least 2")
+            raise ValueError(
+                f"maxHashSlotNum is {self.max_hash_slot_num} and maxIndexNum {self.max_index_num}, but they must be at "
+                "least 1 and 2"
+            )
 
     @property
     def index_file_size(self) -> int:

@@ -2,8 +2,8 @@
 
     [start ...... read ...... next slice ...... end)        damaged ranges are collected and skipped
 
-The loop's thread reads, since write buffers may be reused and the head of the log deleted between two of its steps; no
-view is kept from one step to the next. The disk is asked to read ahead what the next steps need.
+The loop's thread reads, since between two steps write buffers may be reused and the oldest files of the log deleted. So
+no view is kept from one step to the next. The disk is asked to read ahead what the next steps need.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LogScan:
         self.offset = start
         self.end: Final = end
         self.damaged: Final[list[tuple[int, int]]] = []
-        """Half-open ranges that contain no whole record."""
+        """Half-open ranges that contain no good record."""
 
         self._log: Final = commit_log
         self._seals: Final = seals
@@ -64,12 +64,12 @@ class LogScan:
             self._end_damage(self.offset)
             return False
         self._log.require_own_file(self.offset)
-        self._ask_ahead()
+        self._read_ahead()
         stop = min(self.offset + SLICE_BYTES, extent.end_offset, self.end)
         while self.offset < stop:
             if self._damage_start is not None:
                 self._find_record(extent, stop)
-            elif not self._take(extent, stop):
+            elif not self._read_records(extent, stop):
                 self._damage_start = self.offset
                 self.offset += 1
         if self.offset < self.end:
@@ -77,13 +77,14 @@ class LogScan:
         self._end_damage(self.end)
         return False
 
-    def _ask_ahead(self) -> None:
+    def _read_ahead(self) -> None:
+        """Ask the disk to read what the next steps need."""
         file = self._log.files.at(self.offset)
         if file is not None and self.offset >= self._asked_end:
             self._asked_end = min(self.offset + AHEAD_BYTES, file.end_offset)
             file.advise(self.offset, self._asked_end)
 
-    def _take(self, extent: Extent, stop: int) -> bool:
+    def _read_records(self, extent: Extent, stop: int) -> bool:
         """Pass on the records from the present offset to ``stop``. Return False at damage."""
         view, base = extent.view, extent.base_offset
         while self.offset < stop:
@@ -105,7 +106,7 @@ class LogScan:
         return True
 
     def _find_record(self, extent: Extent, stop: int) -> None:
-        """Search ``[offset, stop)`` for the first whole record, which ends the damage."""
+        """Search ``[offset, stop)`` for the first good record, which ends the damage."""
         for offset in record_candidates(extent, self.offset, stop):
             is_sealed = self._seals(offset).is_ours
             position = offset - extent.base_offset

@@ -13,7 +13,11 @@ from typing import Final, final
 
 @final
 class Worker:
-    """One helper thread. ``start`` and ``stop`` belong to the thread that opens the store; any thread may ``wake``."""
+    """One helper thread.
+
+    ``start`` and ``stop`` belong to the thread that opens or closes the store, or changes its log at a standstill. Any
+    thread may call ``wake``.
+    """
 
     def __init__(self, name: str, interval_ms: int, step: Callable[[], bool]) -> None:
         """Create the worker. ``step`` returns whether the thread shall continue."""
@@ -38,7 +42,7 @@ class Worker:
             self._wake.set()
 
     def clear_wake(self) -> None:
-        """Clear all wake-ups until now, when the present round covers them. Called by ``step``."""
+        """Forget earlier calls of ``wake``, because the present round covers them. Called by ``step``."""
         self._wake.clear()
 
     def pause(self, seconds: float) -> None:

@@ -28,13 +28,13 @@ from gantry_broker.ports.buffers import BufferPiece
 MAGIC: Final = b"GANTRYWB"
 VERSION: Final = 1
 _STATE: Final = struct.Struct(">I")
-_FACTS: Final = struct.Struct(">8sI16sQQQQQQ")
+_HEADER: Final = struct.Struct(">8sI16sQQQQQQ")
 """Magic, version, store, generation, epoch, base offset, start offset, file size, header bytes."""
 _CRC: Final = struct.Struct(">I")
 _COMMITTED: Final = struct.Struct(">Q")
 STATE_POSITION: Final = 0
-FACTS_POSITION: Final = 8
-CRC_POSITION: Final = FACTS_POSITION + _FACTS.size
+HEADER_POSITION: Final = 8
+CRC_POSITION: Final = HEADER_POSITION + _HEADER.size
 COMMITTED_POSITION: Final = CRC_POSITION + 8
 assert COMMITTED_POSITION + _COMMITTED.size <= 4096
 
@@ -47,7 +47,7 @@ class BufferState(IntEnum):
     VOID = 2
 
 
-class BufferFacts(NamedTuple):
+class BufferHeader(NamedTuple):
     """The header of a live buffer."""
 
     store: str
@@ -78,18 +78,18 @@ def read_state(view: memoryview) -> BufferState:
     (state,) = _STATE.unpack_from(view, STATE_POSITION)
     if state == BufferState.FREE:
         return BufferState.FREE
-    return BufferState.LIVE if state == BufferState.LIVE and read_facts(view) is not None else BufferState.VOID
+    return BufferState.LIVE if state == BufferState.LIVE and read_header(view) is not None else BufferState.VOID
 
 
-def read_facts(view: memoryview) -> BufferFacts | None:
+def read_header(view: memoryview) -> BufferHeader | None:
     """Return the header, or None if it is incomplete."""
-    magic, version, store, *numbers = _FACTS.unpack_from(view, FACTS_POSITION)
+    magic, version, store, *numbers = _HEADER.unpack_from(view, HEADER_POSITION)
     (crc,) = _CRC.unpack_from(view, CRC_POSITION)
-    if magic != MAGIC or version != VERSION or crc != crc32(view[FACTS_POSITION:CRC_POSITION]):
+    if magic != MAGIC or version != VERSION or crc != crc32(view[HEADER_POSITION:CRC_POSITION]):
         return None
-    facts = BufferFacts(store.hex(), *numbers)
-    fits = facts.header_bytes + facts.file_size <= len(view)
-    return facts if fits and facts.base_offset <= facts.start <= facts.base_offset + facts.file_size else None
+    header = BufferHeader(store.hex(), *numbers)
+    fits = header.header_bytes + header.file_size <= len(view)
+    return header if fits and header.base_offset <= header.start <= header.base_offset + header.file_size else None
 
 
 def read_committed(view: memoryview) -> int:
@@ -101,14 +101,13 @@ def read_committed(view: memoryview) -> int:
 class WriteBuffer:
     """One buffer of the pool.
 
-    The loop's thread writes ``view`` and borrows, or the helper thread that makes files ahead; the commit thread
-    reads ``view`` and gives back.
+    The loop's thread borrows it and writes ``view``; the commit thread reads ``view`` and gives the buffer back.
     """
 
     def __init__(self, piece: BufferPiece, *, file_size: int, page_bytes: int) -> None:
         self.piece: Final = piece
         self.file_size: Final = file_size
-        self._header: Final = piece.view
+        self._memory: Final = piece.view
         self._header_bytes: Final = header_bytes(page_bytes)
         self.view: Final = piece.view[self._header_bytes : self._header_bytes + file_size]
         self.base_offset = 0
@@ -119,39 +118,39 @@ class WriteBuffer:
 
     @property
     def state(self) -> BufferState:
-        return read_state(self._header)
+        return read_state(self._memory)
 
     @property
-    def facts(self) -> BufferFacts | None:
+    def header(self) -> BufferHeader | None:
         """The header, or None if it is incomplete."""
-        return read_facts(self._header)
+        return read_header(self._memory)
 
     def borrow(self, *, store: str, generation: int, epoch: int, base_offset: int, start: int) -> None:
         """Take the buffer into use for the file at ``base_offset``, from the offset ``start`` on."""
         assert self.state is BufferState.FREE, self
         self.base_offset, self.start = base_offset, start
-        _FACTS.pack_into(
-            self._header, FACTS_POSITION, MAGIC, VERSION, bytes.fromhex(store), generation, epoch, base_offset, start,
+        _HEADER.pack_into(
+            self._memory, HEADER_POSITION, MAGIC, VERSION, bytes.fromhex(store), generation, epoch, base_offset, start,
             self.file_size, self._header_bytes,
         )  # fmt: skip
-        _CRC.pack_into(self._header, CRC_POSITION, crc32(self._header[FACTS_POSITION:CRC_POSITION]))
+        _CRC.pack_into(self._memory, CRC_POSITION, crc32(self._memory[HEADER_POSITION:CRC_POSITION]))
         self.note_committed(start)
-        _STATE.pack_into(self._header, STATE_POSITION, BufferState.LIVE)
+        _STATE.pack_into(self._memory, STATE_POSITION, BufferState.LIVE)
 
     def note_committed(self, offset: int) -> None:
         """Record how far the buffer is committed, for tools that inspect it."""
-        _COMMITTED.pack_into(self._header, COMMITTED_POSITION, offset)
+        _COMMITTED.pack_into(self._memory, COMMITTED_POSITION, offset)
 
     def void(self) -> None:
         """Mark the content of the buffer as invalid."""
-        _STATE.pack_into(self._header, STATE_POSITION, BufferState.VOID)
+        _STATE.pack_into(self._memory, STATE_POSITION, BufferState.VOID)
 
     def clean(self) -> None:
         """Make all of a void buffer zero, and mark it free."""
         assert self.state is BufferState.VOID, self
         self.piece.zero(self._header_bytes, self.piece.size)
-        self.piece.zero(FACTS_POSITION, self._header_bytes)
-        _STATE.pack_into(self._header, STATE_POSITION, BufferState.FREE)
+        self.piece.zero(HEADER_POSITION, self._header_bytes)
+        _STATE.pack_into(self._memory, STATE_POSITION, BufferState.FREE)
 
     def close(self) -> None:
         self.view.release()

@@ -3,10 +3,11 @@
     free --borrow--> attached to a log file --committed to its end--> returned --voided, zeroed--> free
 
 ``borrow`` returns a buffer at once or none, and never waits. An empty pool means that the disk is slower than the
-producers, which get an error then; it drains by itself. Buffers are reused in place, over restarts, too: there may be
-no memory for a new piece beside an old one.
+producers, which get an error then; buffers become free again as the disk catches up. Buffers are reused in place, over
+restarts, too: there may be no memory for a new piece beside an old one.
 
-Buffers of crashed processes are given to recovery by ``found`` before anything is borrowed, and are voided afterwards.
+Buffers of crashed processes are given to recovery by ``find_left`` before anything is borrowed, and are voided
+afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gantry_broker.errors import StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, BufferVolume
 from gantry_broker.store import crash_points
 from gantry_broker.store.identity import StoreIdentity
-from gantry_broker.store.write_buffer import BufferState, WriteBuffer, piece_bytes, read_facts
+from gantry_broker.store.write_buffer import BufferState, WriteBuffer, piece_bytes, read_header
 
 log = logging.getLogger(__name__)
 
@@ -90,28 +91,28 @@ class WritePool:
                     ) from exc
                 self._volume.remove(name)  # its process died while it allocated the piece
                 continue
-            facts = read_facts(piece.view) if piece.size >= self._volume.page_bytes else None
-            size = facts.file_size if facts is not None else self._file_size
+            header = read_header(piece.view) if piece.size >= self._volume.page_bytes else None
+            size = header.file_size if header is not None else self._file_size
             if piece.size < piece_bytes(size, self._volume.page_bytes):
                 piece.close()
                 self._volume.remove(name)
                 continue
             buffer = WriteBuffer(piece, file_size=size, page_bytes=self._volume.page_bytes)
-            if facts is not None:
-                buffer.base_offset, buffer.start = facts.base_offset, facts.start
+            if header is not None:
+                buffer.base_offset, buffer.start = header.base_offset, header.start
             self._buffers.append(buffer)
 
     def __len__(self) -> int:
         return len(self._buffers)
 
-    def found(self) -> list[WriteBuffer]:
+    def find_left(self) -> list[WriteBuffer]:
         """Return the live buffers that an earlier process has left, in the order of their files."""
         live = (buffer for buffer in self._buffers if buffer.state is BufferState.LIVE)
         return sorted(live, key=lambda buffer: (buffer.base_offset, buffer.piece.name))
 
-    def void_found(self) -> None:
-        """Void all buffers that were found, after recovery."""
-        for buffer in self.found():
+    def void_left(self) -> None:
+        """Void all buffers that an earlier process has left, after recovery."""
+        for buffer in self.find_left():
             buffer.void()
 
     def prepare(self, identity: StoreIdentity) -> None:

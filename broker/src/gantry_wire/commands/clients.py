@@ -6,6 +6,7 @@ Their bodies are JSON documents; the structs here have their shapes, with Java's
 import msgspec
 
 from gantry_wire.commands.fields import Fields, Int32, Int64
+from gantry_wire.filters import EXPRESSION_TAG
 
 
 class Document(msgspec.Struct, kw_only=True, rename="camel"):
@@ -28,7 +29,7 @@ class SubscriptionData(Document):
     tags_set: list[str] = msgspec.field(default_factory=list)
     code_set: list[Int32] = msgspec.field(default_factory=list)
     sub_version: Int64 = 0
-    expression_type: str | None = "TAG"
+    expression_type: str | None = EXPRESSION_TAG
     class_filter_mode: bool = False
 
 

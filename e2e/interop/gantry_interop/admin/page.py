@@ -17,27 +17,36 @@ _INTRODUCTION: Final = """\
 
 <!-- Written by `e2e/interop/run.py admin --record`; edit e2e/interop/gantry_interop/admin/page.py. -->
 
-You can administer Gantry with Apache RocketMQ's `mqadmin`. This page shows the result of each of its {commands}
-commands, as of 5.3.3, with a name server and broker of Gantry, compared with Apache's own 5.3.3. It is generated
-from a test run.
+You can administer Gantry with the `mqadmin` of Apache RocketMQ 5.3.3. This page shows the result of each of its
+{commands} commands, compared with a name server and a broker of Apache RocketMQ 5.3.3. It is generated from a test run.
 
-| | commands |
-|---|---|
-| the same | **{same}** |
-| the same, except for a line that is refused or accepted on purpose | {but} |
-| differ | {differs} |
-| fail with Apache's servers too, without a controller | {fails} |
-| not run here: they need a controller, a container or files on their own disk | {absent} |
+| result | verdict in the table | commands |
+|---|---|---|
+| The output is the same. | same | **{same}** |
+| The output is the same, except for lines that differ on purpose. | same, except | {but} |
+| The output differs. | differs | {differs} |
+| The command fails with RocketMQ and Gantry, because there is no controller. | both fail | {fails} |
+| The command is not run: it needs a controller, a container or local files. | not run | {absent} |
 
-## How they are compared
+## All commands
+
+The columns RocketMQ and Gantry show whether the command works with these servers. The column *same steps* counts the
+test steps with the same output: `7/8` means that one step differs.
+
+| command | RocketMQ | Gantry | same steps | verdict | reason, or parts that are not compared |
+|---|---|---|---|---|---|
+"""
+
+_METHOD: Final = """
+## How the commands are compared
 
 `make interop-admin` runs the unmodified tool (`org.apache.rocketmq.tools.command.MQAdminStartup`) {steps} times
-against each of two pairs of servers, Apache's and Gantry's. Both get the same names and settings, the same topics,
-groups and messages, a Java producer and a Java consumer that stay online, a group that has left a backlog, and a
-message with a trace.
+against servers of RocketMQ, and as often against servers of Gantry. Both have the same names and settings, the same
+topics, groups and messages, a Java producer and a Java consumer that stay connected, a group with a lag, and a message
+with a trace.
 
 The test runs each command with its options: correctly, and also with wrong names, missing topics and missing
-options. It reads the effect of a command afterwards with another one. It compares the output line by line, the exit
+options. It checks the effect of a command with another command. It compares the output line by line, the exit
 code, and the files that the command writes.
 
 These parts are removed before the comparison:
@@ -48,27 +57,19 @@ These parts are removed before the comparison:
 - the checksum over a record;
 - measured times and rates (each by the name of its field, and only if both are numbers);
 - the order of rows that Apache's tool prints in the order of a hash table;
-- the text of a refusal. Its code is compared: programs act on the code, and each server words its errors itself.
+- the text of a refusal, since the servers use different words; the code of the refusal is compared.
 
-The last column lists everything else that was left out.
+The last column of the table lists all other parts that are not compared.
 
-A run fails if a command differs that this page calls the same, if the tool has a command that no
-step runs, or if a command differs without a reason on this page. `{record}` regenerates the page.
-
-## All commands
-
-The columns `theirs` and `ours` show whether the command works with Apache's servers and with Gantry's. The steps are
-those whose output was compared; `7/8` means that one differed.
-
-| command | theirs | ours | steps | verdict | why, or what was left out |
-|---|---|---|---|---|---|
+The test fails if a command differs that this page calls the same, if the tool has a command that no step runs, or if a
+command differs without a reason on this page. `e2e/interop/run.py admin --record` regenerates the page.
 """
 
 _DIFFERENCES: Final = """
-## What differs
+## Differences
 
-This section has the first lines of each difference. A minus marks output that only Apache's servers produce, a plus
-output that only Gantry's produce.
+This section has the first lines of each difference. A minus marks output that only RocketMQ's servers produce, a plus
+output that only Gantry's servers produce.
 """
 
 _LINE_MAX: Final = 150
@@ -79,17 +80,17 @@ def build_page(found: Sequence[Verdict], steps: int) -> str:
     counted = verdicts.count_by_word(found)
     head = _INTRODUCTION.format(
         commands=len(found),
-        steps=steps,
         same=counted["same"],
-        but=counted["same, but"],
+        but=counted["same, except"],
         differs=counted["differs"],
-        fails=counted["theirs fails, too"],
-        absent=counted["not here"],
-        record="e2e/interop/run.py admin --record",
+        fails=counted["both fail"],
+        absent=counted["not run"],
     )
+    method = _METHOD.format(steps=steps)
     rows = "".join(_row(one) for one in found)
     different = [one for one in found if one.differences]
-    return head + rows + ("".join((_DIFFERENCES, *(_section(one) for one in different))) if different else "")
+    shown = "".join((_DIFFERENCES, *(_section(one) for one in different))) if different else ""
+    return head + rows + method + shown
 
 
 def _row(one: Verdict) -> str:

@@ -1,10 +1,10 @@
 """The result of a run: one verdict for each command of mqadmin, compared with the recorded page.
 
     same                every step printed the same at both, apart from the values that its rules leave out
-    same, but           the same, except for lines for which the plan has an intended difference
+    same, except        the same, except for lines for which the plan has an intended difference
     differs             at least one step differs; the first lines of the difference are kept
-    theirs fails, too   Apache's own servers, set up like this, refuse every step
-    not here            no step runs it; the plan has the reason
+    both fail           Apache's own servers, set up like this, refuse every step
+    not run             no step runs it; the plan has the reason
 
 The verdicts of the last recorded run lie in `results.json` beside this file, and the page is made of them.
 """
@@ -22,7 +22,7 @@ from gantry_interop.admin.plan.reasons import REASONS
 from gantry_interop.admin.play import Compared
 from gantry_interop.admin.steps import Absent
 
-Word = Literal["same", "same, but", "differs", "theirs fails, too", "not here"]
+Word = Literal["same", "same, except", "differs", "both fail", "not run"]
 
 RESULTS: Final = Path(__file__).with_name("results.json")
 LINES_MAX: Final = 8
@@ -58,7 +58,7 @@ def judge(known: Sequence[str], compared: Sequence[Compared], absent: Sequence[A
     """Return one verdict for each command of the tool, in its order."""
     missing = {one.command: one.why for one in absent}
     return [
-        Verdict(command, "not here", 0, 0, "not run", "not run", (missing[command],))
+        Verdict(command, "not run", 0, 0, "not run", "not run", (missing[command],))
         if command in missing
         else _judge(command, compared)
         for command in known
@@ -76,13 +76,13 @@ def _judge(command: str, compared: Sequence[Compared]) -> Verdict:
     meant = [one for one in different if one.step.deviation is not None]
     word: Word = "same"
     if different:
-        word = "differs" if len(different) > len(meant) else "same, but"
+        word = "differs" if len(different) > len(meant) else "same, except"
     if not works_there:
-        word = "theirs fails, too"
-    is_explained = word in ("differs", "theirs fails, too") and command in REASONS
+        word = "both fail"
+    is_explained = word in ("differs", "both fail") and command in REASONS
     reasons = [REASONS[command]] if is_explained else []
     reasons += [one.step.deviation for one in meant if one.step.deviation is not None]
-    ours = "works" if len(works_here) == len(works_there) else "in part" if works_here else "fails"
+    ours = "works" if len(works_here) == len(works_there) else "partly" if works_here else "fails"
     return Verdict(
         command, word, len(steps), len(steps) - len(different),
         "works" if works_there else "fails", ours if works_there else "fails", (*reasons, *whys),
@@ -127,7 +127,7 @@ def unexplained_differences(verdicts: Sequence[Verdict]) -> list[str]:
 
 def count_by_word(verdicts: Sequence[Verdict]) -> Mapping[Word, int]:
     """Count the verdicts by word."""
-    words: tuple[Word, ...] = ("same", "same, but", "differs", "theirs fails, too", "not here")
+    words: tuple[Word, ...] = ("same", "same, except", "differs", "both fail", "not run")
     return {word: sum(one.word == word for one in verdicts) for word in words}
 
 

@@ -73,7 +73,7 @@ async def bundle(request: Request, sidecar: TheSidecar) -> Response:
 
 async def _broker_settings(sidecar: Sidecar) -> dict[str, str]:
     """Return the broker's settings without secrets, or why they are unavailable."""
-    if sidecar.broker.loop_state().state != "moving":
+    if sidecar.broker.loop_state().state != "running":
         return {"not asked": sidecar.broker.loop_state().reason}
     try:
         async with asyncio.timeout(BROKER_PATIENCE_S):

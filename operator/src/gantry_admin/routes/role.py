@@ -68,7 +68,7 @@ async def role_now(
     should use `/v1/status`, which never waits for the broker.
     """
     loop_state = sidecar.broker.loop_state()
-    if loop_state.state in ("gone", "ended", "absent"):
+    if loop_state.state in ("crashed", "ended", "absent"):
         raise Problem(503, f"the broker cannot answer: {loop_state.reason}")
     return document_of(_state(await sidecar.broker.link.order(StatusRequest(), timeout_s=timeout_ms / 1000)))
 
@@ -119,9 +119,9 @@ async def drain(
     """Refuse sends, commit, flush, and wait for the slaves; a promotion in the same epoch accepts sends again.
 
     With `withdraw`, the broker is withdrawn from sends at the name servers too, and stays so after a timeout. With
-    `goes_on`, only that is done: clients stop sending, and delayed messages, transactions and retries continue.
+    `clients_only`, only that is done: clients stop sending, and delayed messages, transactions and retries continue.
     """
-    order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, goes_on=body.goes_on)
+    order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, clients_only=body.clients_only)
     return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))
 
 

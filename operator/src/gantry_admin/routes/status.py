@@ -55,7 +55,7 @@ router = APIRouter(tags=["status"], dependencies=[needs(Scope.VIEW)], responses=
 
 @router.get("/v1/status")
 async def status(sidecar: TheSidecar) -> StatusDocument:
-    """Return the complete status of this broker, also while it stands still, and after its process is gone."""
+    """Return the complete status of this broker, also while it is stalled, and after its process is gone."""
     return sidecar.status()
 
 
@@ -114,7 +114,7 @@ def _position(broker: ObservedBroker, level: Level) -> int | None:
 async def _wait_for(broker: ObservedBroker, offset: int, level: Level, timeout_ms: int) -> WaitDocument:
     """Wait until the offset is reached, the time is over, or it cannot be reached because the broker's process ended.
 
-    A broker that only stands still is waited for: it may continue. Raises ``Problem`` 503 without a status page.
+    A broker that only is stalled is waited for: it may continue. Raises ``Problem`` 503 without a status page.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -126,7 +126,7 @@ async def _wait_for(broker: ObservedBroker, offset: int, level: Level, timeout_m
     try:
         while True:
             now, loop_state = _position(broker, level), broker.loop_state()
-            is_over = loop.time() >= deadline or loop_state.state in ("absent", "gone", "ended")
+            is_over = loop.time() >= deadline or loop_state.state in ("absent", "crashed", "ended")
             if is_over or (now is not None and now >= offset):
                 break
             await broker.watch.next(deadline - loop.time())
@@ -158,7 +158,7 @@ def current_offsets(sidecar: Sidecar) -> Facts:
         "confirmed": status and status.confirmed,
         "slaves": [] if status is None else [[one.slave_id, one.received, one.flushed] for one in status.slaves],
         "at_risk": [[risk.loss.value, risk.bytes, risk.seconds] for risk in sidecar.broker.risks()],
-        "parked_sends": status and status.parked_sends,
+        "held_sends": status and status.held_sends,
         "connections": status and status.connections,
         "buffers_free": status and status.pool_buffers_free,
     }

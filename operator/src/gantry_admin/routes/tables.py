@@ -1,4 +1,4 @@
-"""Topics and consumer groups of this broker, with their lag: from the broker, or from disk while it stands still."""
+"""Topics and consumer groups of this broker, with their lag: from the broker, or from disk while it is stalled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gantry_admin.guard import Scope
 from gantry_admin.inventory import Inventory, count_messages
 from gantry_admin.relay import Shard, relay_to_shard
 from gantry_admin.routes.common import TheSidecar, needs, refusals
-from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+from gantry_wire.names import DEAD_LETTER_PREFIX, INTERNAL_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
 ROWS_MAX = 1_000
 
@@ -69,7 +69,7 @@ def kind_of(topic: str) -> Literal["user", "retry", "dead-letter", "system"]:
         return "retry"
     if topic.startswith(DEAD_LETTER_PREFIX):
         return "dead-letter"
-    return "system" if topic.startswith(("rmq_sys_", "RMQ_SYS_")) else "user"
+    return "system" if topic.startswith((INTERNAL_PREFIX, INTERNAL_PREFIX.upper())) else "user"
 
 
 def topic_row(inventory: Inventory, name: str) -> TopicDocument:

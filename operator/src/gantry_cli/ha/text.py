@@ -18,12 +18,13 @@ from gantry_cli.ha.group import (
 )
 from gantry_cli.ha.promote import Promoted, Step
 from gantry_cli.output import table
-from gantry_cli.text import bytes_text, plural, time_text
+from gantry_cli.text import plural, time_text
 from gantry_spec.actions import RecordMaster, Refuse
 from gantry_spec.ballot import voters_of, votes_needed
 from gantry_spec.decide.view import ShardView
 from gantry_spec.observed import ObservedLease
 from gantry_status.orders import HaRole, HaStatus, Promised, SlaveState
+from gantry_status.text import bytes_text
 
 
 def group_text(observation: Observation) -> Iterator[RenderableType]:
@@ -55,8 +56,8 @@ def notes(member: Member) -> Iterator[str]:
     status = member.status
     if status is None:
         return
-    if status.trouble:
-        yield f"{member.name}: {status.trouble}"
+    if status.problem:
+        yield f"{member.name}: {status.problem}"
     for lost in status.missing:
         yield f"{member.name}: log data is missing: \\[{lost.start}, {lost.end}) ({lost.cause})"
     for lost in status.accepted:

@@ -1,7 +1,7 @@
 """`gantry bundle bg/GROUP`: everything needed to diagnose a group, in one tar.gz, without a secret or a message.
 
     gantry-bundle/
-      group.yaml  look.json                    the group, and the document of `gantry status`
+      group.yaml  status.json                  the group, and the document of `gantry status`
       objects/KIND/NAME.yaml                   all objects that the operator has created for it, except Secrets
       events.yaml                              the events of all of these
       logs/POD/CONTAINER.log, .previous.log    the ends of container logs
@@ -94,7 +94,7 @@ class ClusterBundle:
         yield "group.yaml", _yaml(self._document)
         observation = GroupObserver(self._cluster, self._sidecars).observe(self._document)
         self._left_out.extend(observation.left_out)
-        yield "look.json", msgspec.json.format(msgspec.json.encode(document_of(self._cluster, observation)))
+        yield "status.json", msgspec.json.format(msgspec.json.encode(document_of(self._cluster, observation)))
         objects = {kind: self._objects(kind) for kind in PACKED}
         for kind, found in objects.items():
             yield from ((f"objects/{kind.plural}/{_file(one)}.yaml", _yaml(one)) for one in found)

@@ -6,13 +6,12 @@
 
 The patch applies only to the version that was read, so two users never overwrite each other's orders. A promotion is
 done when the operator has removed the order and the status names the master of the newest epoch; a fence is done when
-the group's condition `Fenced` names the shard. If the command ends before that, the order stays pending, and the
-command prints how to withdraw it.
+the status of the shard shows it. If the command ends before that, the order stays pending, and the command prints how
+to withdraw it.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -211,9 +210,10 @@ class OrderWaiter:
         if not self._options.timeout_s:
             return self._show("order given; see `gantry status`", is_done=False)
         lift = f"gantry fence bg/{self._name} --namespace {self._cluster.namespace} {self._shard} --lift"
+        wanted = "Fenced" if is_wanted else ""
         hint = f"lift the fence with: {lift}" if is_wanted else "the operator lifts the fence"
         with self._hint_if_interrupted(hint):
-            document = self._wait(lambda one: is_fenced(one, self._shard) is is_wanted, hint)
+            document = self._wait(lambda one: shard_of(one, self._shard).fence == wanted, hint)
         done = "fenced: it takes no sends, and keeps its master" if is_wanted else "not fenced any more"
         return self._show(f"shard {self._shard} is {done}", shard_of(document, self._shard))
 
@@ -299,18 +299,6 @@ class OrderWaiter:
         show(self._options.form, document, lambda: [message])
 
 
-def is_fenced(document: Object, shard: int) -> bool | None:
-    """Return whether the operator reports the shard as fenced; None without a report, or while it is fencing it."""
-    conditions = (document.get("status") or {}).get("conditions") or []
-    condition = next((one for one in conditions if one.get("type") == "Fenced"), None)
-    if condition is None:
-        return None
-    is_named = str(shard) in re.findall(r"\d+", str(condition.get("message", "")))
-    if condition.get("status") == "True":
-        return is_named
-    return None if is_named else False
-
-
 def shard_of(document: Object, number: int) -> ClusterShardStatus:
     """Return one shard of the status; a shard that is missing in it has no master."""
     found = (one for one in shards_of(document.get("status") or {}) if one.number == number)
@@ -318,6 +306,6 @@ def shard_of(document: Object, number: int) -> ClusterShardStatus:
 
 
 NO_SHARD: Final = ClusterShardStatus(
-    number=0, master="", epoch=0, in_sync=0, lag="unknown", at_risk="unknown", bound="", is_durability_met=False,
-    action="", blocked_by=[], if_master_dies=[],
+    number=0, master="", epoch=0, in_sync=0, lag="unknown", fence=None, at_risk="unknown", bottleneck="",
+    is_durability_met=False, action="", blocked_by=[], if_master_dies=[],
 )  # fmt: skip

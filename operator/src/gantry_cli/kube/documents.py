@@ -33,9 +33,12 @@ class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How many slaves are in sync with the master."""
     lag: str
     """The band of bytes that the slave with the largest lag lacks."""
+    fence: str | None
+    """Whether the shard takes no sends by order: `Fenced`, or `Fencing` while a member may take some; else empty.
+    Null if the operator has not reported it."""
     at_risk: str
     """The band of bytes that the loss of the master's machine would take."""
-    bound: str
+    bottleneck: str
     """What the bytes at risk wait for: `buffer`, `disk` or `slave`."""
     is_durability_met: bool
     action: str
@@ -74,10 +77,10 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes its shard's master has written beyond it."""
     is_draining: bool | None
     loop_state: str | None
-    """The state of the broker's event loop: `moving`, `standing still`, `gone`, ..."""
+    """The state of the broker's event loop: `running`, `stalled`, `crashed`, ..."""
     readiness: str | None
     """Why the broker is ready or not."""
-    trouble: str | None
+    problem: str | None
     fault: str | None
     """Why its sidecar has not answered; null if it has, or was not asked."""
 

@@ -51,6 +51,7 @@ from gantry_spec.observed import (
     members_of,
     report_of,
 )
+from gantry_status.former_names import LOOP_STATES
 
 EVENTS_KEPT: Final = 20
 T = TypeVar("T")
@@ -152,7 +153,10 @@ def document_of(cluster: Cluster, observation: Observation) -> ClusterGroupStatu
 
 
 def shards_of(status: Mapping[str, Any]) -> list[ClusterShardStatus]:
-    """Return the shards of a group's status. Fields that an operator of another version does not write get defaults."""
+    """Return the shards of a group's status. Fields that an operator of another version does not write get defaults.
+
+    One of an earlier version names ``bottleneck`` ``bound``.
+    """
     shards = []
     for one in _dicts(status.get("eachShard")):
         durability, decision = dict_of(one.get("durability")), dict_of(one.get("decision"))
@@ -163,8 +167,9 @@ def shards_of(status: Mapping[str, Any]) -> list[ClusterShardStatus]:
                 epoch=int(one.get("epoch") or 0),
                 in_sync=int(one.get("inSync") or 0),
                 lag=str(one.get("lag") or "unknown"),
+                fence=None if one.get("fence") is None else str(one["fence"]),
                 at_risk=str(durability.get("atRisk") or "unknown"),
-                bound=str(durability.get("bound") or ""),
+                bottleneck=str(durability.get("bottleneck") or durability.get("bound") or ""),
                 is_durability_met=durability.get("isMet") is True,
                 action=str(decision.get("action") or ""),
                 blocked_by=list(map(str, decision.get("blockedBy") or [])),
@@ -221,17 +226,23 @@ def _member(
         confirmed=document.get("confirmed"),
         behind_bytes=behind_bytes,
         is_draining=None if report is None else report.is_draining,
-        loop_state=dict_of(document.get("loop_state")).get("state"),
+        loop_state=loop_state_of(document),
         readiness=dict_of(document.get("ready")).get("reason"),
-        trouble=None if report is None else report.trouble or None,
+        problem=None if report is None else report.problem or None,
         fault=None if answer is None else answer.fault or None,
     )
+
+
+def loop_state_of(document: Mapping[str, Any]) -> str | None:
+    """Return the state of the event loop in a sidecar's status; one of an earlier version has former names."""
+    state = dict_of(document.get("loop_state")).get("state")
+    return None if state is None else LOOP_STATES.get(str(state), str(state))
 
 
 def _missing(name: str, shard: int, number: int) -> ClusterMemberStatus:
     nothing: dict[str, Any] = dict.fromkeys(
         ("role", "epoch", "wrote", "committed", "flushed", "acked", "confirmed", "behind_bytes", "is_draining",
-         "loop_state", "readiness", "trouble", "fault")
+         "loop_state", "readiness", "problem", "fault")
     )  # fmt: skip
     return ClusterMemberStatus(
         pod=name, shard=shard, number=number, phase="Missing", is_ready=False, restarts=0, node="", label="", **nothing

@@ -38,7 +38,7 @@ from gantry_spec.decide.conditions import is_remarkable
 from gantry_spec.explain import explain as outlooks_of
 
 EVENTS_SHOWN: Final = 6
-SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk", "waits for", "doing")
+SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk", "bottleneck", "action")
 MEMBER_COLUMNS: Final = (*("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "lag", "node", "remarks"),)
 STATUSES: Final = {"True": True, "False": False}
 
@@ -103,15 +103,15 @@ def _shard_row(shard: ClusterShardStatus) -> tuple[str, ...]:
         str(shard.in_sync),
         shard.lag,
         risk,
-        shard.bound or "-",
+        shard.bottleneck or "-",
         shard.action or "-",
     )
 
 
 def _member_row(member: ClusterMemberStatus) -> tuple[str, ...]:
     state = "ready" if member.is_ready else member.phase.lower() if member.phase != "Running" else "not ready"
-    remarks = [text for text in (member.trouble, member.fault) if text]
-    if member.loop_state not in (None, "moving"):
+    remarks = [text for text in (member.problem, member.fault) if text]
+    if member.loop_state not in (None, "running"):
         remarks.append(f"its process: {member.loop_state}")
     if not member.is_ready and member.readiness:
         remarks.append(member.readiness)

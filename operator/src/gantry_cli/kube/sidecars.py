@@ -1,6 +1,6 @@
-"""Requests to sidecars, made inside their pods by `gantry pod ask`, which runs there as with `kubectl exec`.
+"""Requests to sidecars, made inside their pods by `gantry pod get`, which runs there as with `kubectl exec`.
 
-    this command --- API server --- kubelet --- the sidecar's container: gantry pod ask PATH --- the sidecar
+    this command --- API server --- kubelet --- the sidecar's container: gantry pod get PATH --- the sidecar
 
 A sidecar requires a token, and the token is in a Secret. Other ways are worse: the API server's proxy consumes the
 `Authorization` header, network policies block it, and a user who reads the Secret to see a number holds the token that
@@ -33,6 +33,7 @@ PARALLEL_REQUESTS: Final = 8
 REQUEST_TIMEOUT_S: Final = 10.0
 BUNDLE_TIMEOUT_S: Final = 60.0
 REASON_MAX: Final = 300
+UNKNOWN_COMMAND: Final = "No such command 'get'"
 
 
 class Answer(NamedTuple):
@@ -67,7 +68,7 @@ class SidecarClient:
         if self.refusal_reason:
             return Answer(asked_ms, asked_ms, {}, "")
         try:
-            data = self.exec(pod, ["gantry", "pod", "ask", STATUS, ROLE], REQUEST_TIMEOUT_S)
+            data = self._get(pod, [STATUS, ROLE], REQUEST_TIMEOUT_S)
             answers = json.loads(data)
             documents = {path: one["body"] for path, one in answers.items() if one.get("status") == 200}
             faults = [
@@ -83,7 +84,16 @@ class SidecarClient:
 
     def bundle(self, pod: str) -> bytes:
         """Return a sidecar's own bundle. Raises ``ApiError``."""
-        return self.exec(pod, ["gantry", "pod", "ask", "--raw", BUNDLE], BUNDLE_TIMEOUT_S)
+        return self._get(pod, ["--raw", BUNDLE], BUNDLE_TIMEOUT_S)
+
+    def _get(self, pod: str, words: Sequence[str], timeout_s: float) -> bytes:
+        """Run `gantry pod get`, which an image of an earlier version names `gantry pod ask`. Raises ``ApiError``."""
+        try:
+            return self.exec(pod, ["gantry", "pod", "get", *words], timeout_s)
+        except ApiError as error:
+            if UNKNOWN_COMMAND not in error.message:
+                raise
+        return self.exec(pod, ["gantry", "pod", "ask", *words], timeout_s)
 
     def exec(self, pod: str, command: Sequence[str], timeout_s: float) -> bytes:
         """Run a program in the sidecar's container, and return its output. Raises ``ApiError``."""

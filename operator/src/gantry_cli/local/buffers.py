@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from gantry_cli.errors import CliError
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import Medium
-from gantry_spec.manifest.quantities import bytes_text
+from gantry_status.text import bytes_text
 
 TMPFS: Final = Path("/dev/shm")
 SPARE_PERCENT: Final = 10

@@ -2,12 +2,11 @@
 
 The bundle has the manifest, the group's records, Leases and last reports, the latest decisions, the ends of all logs,
 and each sidecar's own bundle (``/v1/bundle``). It has no tokens, messages or stores. A sidecar that does not answer is
-named in ``missing.txt``.
+named in ``left-out.txt``.
 """
 
 from __future__ import annotations
 
-import io
 import tarfile
 import time
 from collections.abc import Iterable, Iterator
@@ -16,18 +15,18 @@ from typing import Final
 
 import click
 
-from gantry_access.redaction import read_redacted_tail
+from gantry_access.redaction import add_bundle_entry, read_redacted_tail
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.local.access import SidecarNotRunning, ask_sidecar
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.progress import count_progress
-from gantry_cli.text import bytes_text
+from gantry_cli.stack import StackDirectory
+from gantry_status.text import bytes_text
 
 LOG_BYTES_MAX: Final = 1 << 20
 SIDECAR_TIMEOUT_S: Final = 15.0
 TRIES: Final = 4
 TRY_AGAIN_S: Final = 1.0
-RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json", "words.json", "decision.json")
 
 
 def write_local_bundle(data: Path, file: Path | None) -> None:
@@ -45,9 +44,7 @@ def write_bundle(file: Path | None, name: str, entries: Iterable[tuple[str, byte
     try:
         with tarfile.open(path, "w:gz") as archive, count_progress("packing") as report_progress:
             for number, (entry, content) in enumerate(entries, 1):
-                facts = tarfile.TarInfo(f"gantry-bundle/{entry}")
-                facts.size, facts.mtime, facts.mode = len(content), int(time.time()), 0o600
-                archive.addfile(facts, io.BytesIO(content))
+                add_bundle_entry(archive, entry, content)
                 report_progress(number, None)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}", "name another file with --to") from error
@@ -55,21 +52,17 @@ def write_bundle(file: Path | None, name: str, entries: Iterable[tuple[str, byte
 
 
 def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, bytes]]:
-    missing: list[str] = []
-    leases = sorted(one.name for one in state.path.glob("lease-*.json"))
-    for name in (*RECORDS, *leases, "up.log"):
-        path = state.path / name
+    left_out: list[str] = []
+    for path in (*state.records(), StackDirectory(state.path).log, *state.confs_and_logs()):
         if path.is_file():
-            yield name, read_redacted_tail(path, LOG_BYTES_MAX).encode()
-    for path in sorted(state.path.glob("conf/*.conf")) + sorted(state.path.glob("logs/*.log")):
-        yield f"{path.parent.name}/{path.name}", read_redacted_tail(path, LOG_BYTES_MAX).encode()
+            yield str(path.relative_to(state.path)), read_redacted_tail(path, LOG_BYTES_MAX).encode()
     for member in record.members:
         try:
             yield f"sidecars/{member.name}.tar.gz", _packed(member, state.token())
         except OSError as error:
-            missing.append(f"sidecar of {member.name}: {error}")
-    if missing:
-        yield "missing.txt", "\n".join([*missing, ""]).encode()
+            left_out.append(f"sidecar of {member.name}: {error}")
+    if left_out:
+        yield "left-out.txt", "".join(f"{line}\n" for line in left_out).encode()
 
 
 def _packed(member: MemberRecord, token: str) -> bytes:

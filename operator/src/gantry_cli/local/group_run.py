@@ -231,7 +231,7 @@ class GroupRun:
         self._publisher.publish()
         if not self.supervisor.decision.conditions:
             return
-        if self.supervisor.decision.condition("Available").is_so:
+        if self.supervisor.decision.condition("Available").is_true:
             self._is_ready.set()
 
     async def _reconcile_topics(self) -> None:

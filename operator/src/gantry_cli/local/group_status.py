@@ -15,11 +15,12 @@ from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.local.state import GroupRecord, GroupState, member_name, read_json_file
 from gantry_cli.output import OutputFormat, show, table
 from gantry_cli.stack import StackDirectory
-from gantry_cli.text import bytes_text, duration_text, time_text
+from gantry_cli.text import duration_text, time_text
 from gantry_spec.decide import Condition
 from gantry_spec.decide.conditions import is_remarkable
 from gantry_spec.explain import Outlook
 from gantry_spec.ledger import Fault, Ledger
+from gantry_status.text import bytes_text
 
 
 @final
@@ -45,7 +46,7 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     sidecar_url: str
     role: str = ""
     epoch: int = 0
-    seen_ago_ms: int | None = None
+    report_age_ms: int | None = None
     """The age of the member's last report; None if it has never reported."""
     wrote: int | None = None
     committed: int | None = None
@@ -55,7 +56,7 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     behind_bytes: int | None = None
     """How many bytes its master has written beyond it."""
     is_draining: bool = False
-    trouble: str = ""
+    problem: str = ""
     missing_bytes: int = 0
     """How many bytes of its log were on its disk and are gone."""
     damaged_bytes: int = 0
@@ -172,7 +173,7 @@ def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Ite
     yield table("Members", columns, map(_row, status.members), right=columns[4:8])
     yield from (risk_line(ledger, member_name) for ledger in status.ledgers)
     for one in status.conditions:
-        if is_remarkable(one.type, one.is_so, one.message):
+        if is_remarkable(one.type, one.is_true, one.message):
             yield f"{one.type}: {one.reason}{f' ({one.message})' if one.message else ''}"
     yield from status.decision
     if with_events and status.events:
@@ -182,15 +183,15 @@ def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Ite
 
 def _row(member: LocalMemberStatus) -> tuple[str, ...]:
     role = (member.role or "no answer").lower() if member.process == "running" else member.process
-    remarks = [member.trouble] if member.trouble else []
+    remarks = [member.problem] if member.problem else []
     if member.missing_bytes:
         remarks.append(f"{bytes_text(member.missing_bytes)} of its log are missing")
     if member.damaged_bytes:
         remarks.append(f"{bytes_text(member.damaged_bytes)} of its log are damaged")
     if member.is_draining:
         remarks.append("drained")
-    if member.seen_ago_ms is not None and member.seen_ago_ms > REPORT_LATE_MS:
-        remarks.append(f"last report {duration_text(member.seen_ago_ms / 1000)} ago")
+    if member.report_age_ms is not None and member.report_age_ms > REPORT_LATE_MS:
+        remarks.append(f"last report {duration_text(member.report_age_ms / 1000)} ago")
     if member.starts > 1:
         remarks.append(f"started {member.starts} times")
     return (

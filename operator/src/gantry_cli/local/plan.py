@@ -18,11 +18,12 @@ from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.buffers import BufferPlacement
 from gantry_cli.local.member import MemberSettings
-from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, PORT_END, SIDECAR, Kind, PortPlan, port_probe
+from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan, port_probe
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, member_name
 from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
+from gantry_status.broker_ports import BROKER_PORT, PORT_END, replication_port_of
 
 DEFAULT_MANIFEST: Final = b"""\
 # What `gantry up` runs without a manifest: one shard, one slave, and an acknowledgement waits for the slave.
@@ -46,7 +47,7 @@ spec:
 """
 SINGLE_CONF: Final = {"brokerClusterName": "DefaultCluster", "brokerName": "broker-a"}
 """RocketMQ's default names of a cluster and a broker."""
-WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
+WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: BROKER_PORT, SIDECAR: 8080}
 SIDECAR_HOST: Final = "127.0.0.1"
 """The address of all sidecars, also if brokers listen elsewhere: sidecars show internals only to this machine."""
 
@@ -168,12 +169,13 @@ class Planner:
         port = self._port(BROKER, name, is_first=is_first) if port is None else port
         if sidecar is None:
             sidecar = self._port(SIDECAR, name, is_first=is_first) if self._has_sidecars else 0
+        ha_port = replication_port_of(port)
         return MemberRecord(
             name=name,
             shard=shard,
             number=number,
             port=port,
-            ha_port=port + 1 if port + 1 < PORT_END else -1,
+            ha_port=ha_port if ha_port < PORT_END else -1,
             sidecar_port=sidecar,
             sidecar_url=f"http://{SIDECAR_HOST}:{sidecar}",
             store=str(self._single_store if self._is_single else self._state.store(shard, number)),

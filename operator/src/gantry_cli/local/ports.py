@@ -18,11 +18,10 @@ from typing import Final, NamedTuple, final
 
 from gantry_cli.errors import CliError
 from gantry_remoting.addresses import join_address
+from gantry_status.broker_ports import PORT_END, fast_port_of, replication_port_of
 
-PORT_END: Final = 65_536
 ANY_PORT_RANGE: Final = range(20_000, 31_000)
 """The range of free ports: below those that the kernel assigns to connections while the servers start."""
-FAST_BELOW: Final = 2
 
 
 class Kind(NamedTuple):
@@ -36,7 +35,7 @@ class Kind(NamedTuple):
 
 
 NAME_SERVER: Final = Kind("name server", "--namesrv-port", 1, (0,))
-BROKER: Final = Kind("broker", "--broker-port", 10, (-FAST_BELOW, 0, 1))
+BROKER: Final = Kind("broker", "--broker-port", 10, (fast_port_of(0), 0, replication_port_of(0)))
 SIDECAR: Final = Kind("sidecar", "--console-port", 2, (0, 1))
 
 

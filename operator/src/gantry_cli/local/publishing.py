@@ -22,8 +22,8 @@ from gantry_remoting.addresses import join_address
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.explain import explain
 from gantry_spec.ledger import Fault, Ledger, behind
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import ObservedShard
+from gantry_status.text import bytes_text
 
 
 @final
@@ -109,7 +109,7 @@ class Publisher:
             view,
             role=str(report.role) if observed.process == "Running" else "",
             epoch=report.epoch,
-            seen_ago_ms=max(0, now_ms() - report.asked_ms),
+            report_age_ms=max(0, now_ms() - report.asked_ms),
             wrote=report.wrote,
             committed=report.committed,
             flushed=report.flushed,
@@ -117,7 +117,7 @@ class Publisher:
             confirmed=report.confirmed,
             behind_bytes=behind_bytes,
             is_draining=report.is_draining,
-            trouble=report.trouble,
+            problem=report.problem,
             missing_bytes=report.missing_bytes,
             damaged_bytes=report.damaged_bytes,
         )

@@ -4,16 +4,19 @@
     STATE/manifest.yaml      the manifest that was handed over last
     STATE/group.json         its members: names, ports, folders, processes
     STATE/annotations.json   orders of people, as annotations are in a cluster
-    STATE/edit.lock          the lock for editing annotations.json or held.json
-    STATE/held.json          members that `gantry kill` keeps down for a while
+    STATE/edit.lock          the lock for editing annotations.json or holds.json
+    STATE/holds.json         members that `gantry kill` keeps down for a while
     STATE/lease-0.json       the Lease of shard 0: its epochs and electable set
-    STATE/words.json         the last report of each master
+    STATE/last-reports.json  the last report of each master
     STATE/decision.json      the status of the group and the latest decisions, for other processes
     STATE/token              the token of the sidecars, which permits every order
     STATE/stores/master-0/   and logs/, conf/, nameserver-0/
     STATE/broker/            the only store of `gantry up --single`, beside nameserver/; there is no manifest then
 
 Every file is replaced as a whole. A damaged file stops the start, with an error message that names the remedy.
+
+Earlier versions had other names for two files (``held.json``, ``words.json``) and for some fields. They are read where
+the present ones are missing, and the next write replaces them.
 """
 
 from __future__ import annotations
@@ -35,11 +38,20 @@ from gantry_access.tokens import first_token
 from gantry_cli.errors import CliError
 from gantry_cli.processes import ServerProcess
 from gantry_remoting.durable_files import replace_file
+from gantry_spec.lease import FORMER_NAMES as LEASE_NAMES
 from gantry_spec.manifest import BrokerGroup, ManifestError, read_group
 from gantry_spec.manifest.annotations import GroupRequests, parse_states, read_requests, without_request
 from gantry_spec.observed import LastReport
+from gantry_status.former_names import STATE_NAMES, with_present_names
 
 TOKEN_BYTES: Final = 24
+FORMER_NAMES: Final = {
+    **STATE_NAMES, **LEASE_NAMES, "bound": "bottleneck", "has_voice": "has_vote", "words": "reports",
+    "is_so": "is_true", "seen_ago_ms": "report_age_ms",
+}  # fmt: skip
+"""Fields of these files: the name in earlier versions, which is still read, and the present one."""
+FORMER_NAMES_DEPTH: Final = 5
+"""``decision.json`` has a list of forecasts, and each has a list of candidates."""
 
 
 @final
@@ -145,10 +157,12 @@ class GroupState:
         self.group_file: Final = self.path / "group.json"
         self.manifest_file: Final = self.path / "manifest.yaml"
         self.annotations_file: Final = self.path / "annotations.json"
-        self.holds_file: Final = self.path / "held.json"
+        self.holds_file: Final = self.path / "holds.json"
         self.decision_file: Final = self.path / "decision.json"
         self.token_file: Final = self.path / "token"
-        self.last_reports_file: Final = self.path / "words.json"
+        self.last_reports_file: Final = self.path / "last-reports.json"
+        self._former_holds_file: Final = self.path / "held.json"
+        self._former_last_reports_file: Final = self.path / "words.json"
 
     def __repr__(self) -> str:
         return f"<GroupState {self.path}>"
@@ -169,6 +183,17 @@ class GroupState:
 
     def lease(self, shard: int) -> Path:
         return self.path / f"lease-{shard}.json"
+
+    def records(self) -> list[Path]:
+        """Return the paths of all files that describe the group and its state, without a secret. Not all may exist."""
+        return [
+            self.manifest_file, self.group_file, self.annotations_file, self.holds_file, self.last_reports_file,
+            self.decision_file, *sorted(self.path.glob("lease-*.json")),
+        ]  # fmt: skip
+
+    def confs_and_logs(self) -> list[Path]:
+        """Return the settings files and logs of all processes."""
+        return [*sorted(self.path.glob("conf/*.conf")), *sorted(self.path.glob("logs/*.log"))]
 
     def make_folders(self) -> None:
         """Create the folders of stores, logs and settings. Raises OSError."""
@@ -232,7 +257,8 @@ class GroupState:
     def read_holds(self) -> list[MemberHold]:
         """Return the members that are kept down. Raises CliError if the file is damaged."""
         remedy = "remove the file: it only keeps members down for a while"
-        return read_json_file(self.holds_file, list[MemberHold], remedy) or []
+        path = _present_or_former(self.holds_file, self._former_holds_file)
+        return read_json_file(path, list[MemberHold], remedy) or []
 
     def is_held(self, name: str, now_ms: int, machine_boot: str) -> bool:
         """Return whether a member is kept down at this time of that boot. A damaged file keeps no member down."""
@@ -244,18 +270,21 @@ class GroupState:
 
     def write_holds(self, held: list[MemberHold]) -> None:
         replace_file(self.holds_file, msgspec.json.encode(held), mode=0o600, is_durable=False)
+        self._former_holds_file.unlink(missing_ok=True)
 
     # -- memory over a restart -----------------------------------------------------------------------------------------
 
     def read_last_reports(self, machine_boot: str) -> dict[int, LastReport]:
         """Return the last report of each shard's master. Reports of another boot, with another clock, are dropped."""
         remedy = "remove the file: the possible loss of an asynchronous group is then unknown until its master answers"
-        words = read_json_file(self.last_reports_file, LastReports, remedy)
-        return words.words if words is not None and words.machine_boot == machine_boot else {}
+        path = _present_or_former(self.last_reports_file, self._former_last_reports_file)
+        found = read_json_file(path, LastReports, remedy)
+        return found.reports if found is not None and found.machine_boot == machine_boot else {}
 
-    def write_last_reports(self, machine_boot: str, words: dict[int, LastReport]) -> None:
-        document = LastReports(machine_boot=machine_boot, words=words)
+    def write_last_reports(self, machine_boot: str, reports: dict[int, LastReport]) -> None:
+        document = LastReports(machine_boot=machine_boot, reports=reports)
         replace_file(self.last_reports_file, msgspec.json.encode(document), mode=0o600, is_durable=False)
+        self._former_last_reports_file.unlink(missing_ok=True)
 
     def token(self) -> str:
         """Return the token that sidecars require. Creates it if there is none."""
@@ -273,7 +302,7 @@ class LastReports(msgspec.Struct, kw_only=True):
     """The content of the file with the last reports, and the boot whose clock they use."""
 
     machine_boot: str
-    words: dict[int, LastReport]
+    reports: dict[int, LastReport]
 
 
 # -- orders of people --------------------------------------------------------------------------------------------------
@@ -361,6 +390,11 @@ def parse_member(text: str) -> tuple[int, int] | None:
 T = TypeVar("T")
 
 
+def _present_or_former(path: Path, former: Path) -> Path:
+    """Return the former path of a file that only an earlier version has written, otherwise the present one."""
+    return former if former.exists() and not path.exists() else path
+
+
 def read_json_file(path: Path, kind: type[T], remedy: str) -> T | None:
     """Return the content of a JSON file; None if there is none. Raises CliError with ``remedy`` if it is damaged."""
     try:
@@ -370,7 +404,8 @@ def read_json_file(path: Path, kind: type[T], remedy: str) -> T | None:
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}", remedy) from error
     try:
-        return msgspec.json.decode(data, type=kind)
+        document = with_present_names(msgspec.json.decode(data), FORMER_NAMES, depth=FORMER_NAMES_DEPTH)
+        return msgspec.convert(document, kind, str_keys=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CliError(f"{path} is damaged: {error}", remedy) from error
 

@@ -12,7 +12,7 @@ from typing import Final, final
 from gantry_cli.errors import CliError
 from gantry_cli.local.access import Access
 from gantry_client import Admin, ClientError
-from gantry_client.topic_reconciler import MasterTerm, TopicReconciler, WantedTables
+from gantry_client.topic_reconciler import DeclaredTables, MasterTerm, TopicReconciler
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import EMPTY_FOR_MS, remaining_messages
@@ -31,15 +31,15 @@ class LocalTopicReconciler:
 
     async def reconcile(self, spec: Spec, masters: Sequence[MasterTerm]) -> list[str]:
         """Reconcile these masters if they are due. Return what was changed, or why it could not be."""
-        wanted = WantedTables(
+        declared = DeclaredTables(
             {topic.name: topic.queues for topic in spec.topics},
             {group.name: group.retry_max for group in spec.groups},
         )
-        if not self._reconciler.is_due(wanted, masters):
+        if not self._reconciler.is_due(declared, masters):
             return []
         try:
             async with Admin(self._name_servers, client_settings=self._access.client_settings()) as admin:
-                changed = await self._reconciler.reconcile(admin, wanted, masters)
+                changed = await self._reconciler.reconcile(admin, declared, masters)
         except (ClientError, CliError) as error:
             failure, self._failure = self._failure, f"failed to reconcile topics and groups of the spec: {error}"
             return [] if self._failure == failure else [self._failure]

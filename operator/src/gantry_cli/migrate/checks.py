@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from gantry_cli.migrate.source import BrokerRegistration, SourceLog
-from gantry_cli.text import bytes_text
+from gantry_status.text import bytes_text
 
 VERSION: Final = re.compile(r"V(\d+)_(\d+)_(\d+)")
 """The version in RocketMQ's brokerVersionDesc, for example `V5_3_3`."""

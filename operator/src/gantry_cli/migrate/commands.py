@@ -18,6 +18,7 @@ from gantry_cli.migrate.record import MigrationDirectory
 from gantry_cli.migrate.source import MigrationError
 from gantry_cli.options import name_server_option, read_settings, refuse_ignored
 from gantry_cli.output import OutputFormat, output_option, print_document
+from gantry_status.broker_ports import BROKER_PORT
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
@@ -46,7 +47,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--port",
     type=click.IntRange(3, 65534),
-    default=10911,
+    default=BROKER_PORT,
     show_default=True,
     help="Port of the new broker; PORT-2 and PORT+1 are used, too.",
 )

@@ -37,6 +37,7 @@ from gantry_cli.migrate.target import (
 )
 from gantry_cli.migrate.text import ProgressLine, blocking_findings, finding_text, plan_text, result_text
 from gantry_client.session import local_address
+from gantry_status.broker_ports import BROKER_PORT
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.documents import write_document
@@ -158,7 +159,7 @@ class MigrationOptions:
     settings: Mapping[str, str]
     broker_name: str | None = None
     host: str | None = None
-    port: int = 10911
+    port: int = BROKER_PORT
     no_start: bool = False
     dry_run: bool = False
     yes: bool = False

@@ -120,7 +120,7 @@ class Migration:
             dispatched = -1 if status.dispatched is None else status.dispatched
             copied, total = max(0, dispatched - log.begin), log.end - log.begin
             self._report_progress(progress.update(copied, total))
-            if total - copied <= CAUGHT_UP_BYTES and not status.trouble:
+            if total - copied <= CAUGHT_UP_BYTES and not status.problem:
                 return
             await asyncio.sleep(PROGRESS_S)
 
@@ -139,8 +139,8 @@ class Migration:
         if status.role is not HaRole.SLAVE:
             reason = f"the new broker has the role {status.role.value} and is not a slave"
             raise MigrationError(reason, "check that --data is not the directory of another broker")
-        if "differs from the master's" in status.trouble or "mappedFileSizeCommitLog" in status.trouble:
-            raise MigrationError(status.trouble, "use an empty --data")
+        if "differs from the master's" in status.problem or "mappedFileSizeCommitLog" in status.problem:
+            raise MigrationError(status.problem, "use an empty --data")
 
     # -- the switch ----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import msgspec
 from gantry_cli.migrate.source import MigrationError
 from gantry_remoting.addresses import join_address, split_address
 from gantry_remoting.durable_files import replace_file
+from gantry_status.broker_ports import replication_port_of
 from gantry_wire.properties_text import entries_of
 
 COPIED: Final = (
@@ -123,7 +124,9 @@ def conf_text(entries: Mapping[str, str], why: str) -> str:
 def replication_address(old: Mapping[str, str], old_address: str) -> str:
     """Return the replication address of the old broker according to its settings."""
     host, port = split_address(old_address)
-    return join_address((old.get("brokerIP2") or host).strip("[]"), int(old.get("haListenPort") or port + 1))
+    return join_address(
+        (old.get("brokerIP2") or host).strip("[]"), int(old.get("haListenPort") or replication_port_of(port))
+    )
 
 
 def slave_conf(

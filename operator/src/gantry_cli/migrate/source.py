@@ -22,6 +22,7 @@ from gantry_wire import Command, RequestCode, fastjson
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import ClusterInfo
+from gantry_wire.names import HALF_TOPIC, TRANSACTION_GROUP
 from gantry_wire.properties_text import entries_of
 from gantry_wire.runtime_table import log_range
 
@@ -29,14 +30,11 @@ NO_SAMPLES_ERROR: Final = "NoSuchElementException"
 RUNTIME_TRIES: Final = 20
 RUNTIME_RETRY_S: Final = 0.5
 TIMEOUT_MS: Final = 10_000
-GET_TIMER_METRICS: Final = 61
 STOP_WRITES_SETTINGS: Final = {"brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerPermission": "4"}
 """The settings with which a broker accepts no more messages."""
 CLOSE_SETTINGS: Final = {"brokerPermission": "0"}
 """The settings that also stop reads, after the switch: while the new broker is down, name servers route clients to the
 old one, whose log is outdated."""
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 Offsets = dict[tuple[str, str, int], int]
 """(group, topic, queue) -> the next offset to consume."""
@@ -165,12 +163,12 @@ class ApacheBroker:
         """Return the number of half messages in the log, and how many of them may still be open."""
         reply = await self._peer.request(RequestCode.GET_MAX_OFFSET, {"topic": HALF_TOPIC, "queueId": "0"})
         half_messages = int(reply.ext.get("offset", "0")) if reply.code == 0 else 0
-        settled = (await self.offsets()).get((HALF_GROUP, HALF_TOPIC, 0), 0)
+        settled = (await self.offsets()).get((TRANSACTION_GROUP, HALF_TOPIC, 0), 0)
         return half_messages, max(0, half_messages - settled)
 
     async def timer_messages(self) -> int:
         """Return the number of messages in the timer wheel; RocketMQ 4 has none."""
-        reply = await self._peer.request(GET_TIMER_METRICS)
+        reply = await self._peer.request(RequestCode.GET_TIMER_METRICS)
         if reply.code != 0:
             return 0
         rows = _document(reply, self.address).get("timingCount")

@@ -17,6 +17,7 @@ from gantry_cli.migrate.record import MigrationDirectory
 from gantry_cli.migrate.source import MigrationError
 from gantry_cli.processes import last_log_line
 from gantry_remoting import split_address
+from gantry_status.broker_ports import fast_port_of, replication_port_of
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import OrderError, StatusRequest
 
@@ -39,7 +40,7 @@ class TargetAddress:
     @property
     def ports(self) -> tuple[int, ...]:
         """Return the listen port, the fast port below it, and the replication port above it."""
-        return (self.port, self.port - 2, self.port + 1)
+        return (self.port, fast_port_of(self.port), replication_port_of(self.port))
 
     def conf(self) -> dict[str, str]:
         """Return the settings of broker.conf for this address."""
@@ -142,5 +143,6 @@ def log_files(directory: MigrationDirectory) -> tuple[int, int | None]:
 def configured_ports(conf: Mapping[str, str]) -> tuple[int, ...]:
     """Return the ports on which a broker with these settings listens."""
     port = int(conf["listenPort"])
-    ports = (port, int(conf.get("fastListenPort", port - 2)), int(conf.get("haListenPort", port + 1)))
+    fast = int(conf.get("fastListenPort", fast_port_of(port)))
+    ports = (port, fast, int(conf.get("haListenPort", replication_port_of(port))))
     return tuple(one for one in ports if one > 0)

@@ -12,7 +12,8 @@ import click
 from gantry_cli.migrate.checks import Finding, Severity
 from gantry_cli.migrate.procedure import Progress, SwitchResult
 from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord
-from gantry_cli.text import bytes_text, duration_text
+from gantry_cli.text import duration_text
+from gantry_status.text import bytes_text
 
 PLAIN_INTERVAL_S: Final = 5.0
 MARKS: Final = {Severity.FINE: "ok", Severity.WARNING: "WARNING", Severity.BLOCKED: "BLOCKED"}

@@ -3,7 +3,7 @@
     supervisor       process 1: starts, restarts, forwards signals, reaps orphans
     member           the member's number and Services; their addresses; the watchdog of its broker
     sidecar_query    requests to the sidecar of the pod
-    commands         `gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`, `gantry pod ask`
+    commands         `gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`, `gantry pod get`
 
 This package never calls the API server: a broker that crashes while the API server is unavailable restarts at once.
 """

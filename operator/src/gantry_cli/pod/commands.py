@@ -1,4 +1,4 @@
-"""`gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`: the commands of the operator's containers.
+"""`gantry pod broker`, `nameserver`, `sidecar` and `get`: the commands in the containers of the operator's pods.
 
 The operator writes their settings; by hand they are of use only to examine how a container works.
 """
@@ -61,7 +61,8 @@ def pod() -> None:
 )
 @click.option("--run", "run_folder", type=folder, default=Path("/run/gantry"), show_default=True,
               help="Folder for the pod's own files and the broker's status page.")  # fmt: skip
-@click.option("--still", "stalled_s", type=click.IntRange(0, 3600), default=60, show_default=True, metavar="SECONDS",
+@click.option("--stall-timeout", "stalled_s", type=click.IntRange(0, 3600), default=60, show_default=True,
+              metavar="SECONDS",
               help="Kill a broker that has published no status for this long; 0 for never.")  # fmt: skip
 @alive_option
 @ignored_arguments
@@ -149,10 +150,10 @@ def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
 
 
 @pod.command(
-    "ask",
+    "get",
     epilog=examples(
-        ("gantry pod ask /v1/status", "in a sidecar's container: the status of its broker"),
-        ("gantry pod ask --raw /v1/bundle > bundle.tar.gz", "save the sidecar's bundle"),
+        ("gantry pod get /v1/status", "in a sidecar's container: the status of its broker"),
+        ("gantry pod get --raw /v1/bundle > bundle.tar.gz", "save the sidecar's bundle"),
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
@@ -160,7 +161,7 @@ def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), default=READ_TOKENS, show_default=True,
               help="File with the token to send.")  # fmt: skip
 @click.option("--raw", "is_raw", is_flag=True, help="With one PATH, write the answer unchanged.")
-def ask(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> None:
+def get(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> None:
     """Send GET requests to the sidecar of this pod, with the token that is mounted here.
 
     A user who may run programs in the pod needs no token of his own, and the token does not leave the pod. Prints one
@@ -176,6 +177,12 @@ def ask(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> Non
     if answer.status != 200:
         raise CliError(answer.reason)
     sys.stdout.buffer.write(answer.body)
+
+
+# The former name of `get`: a `kubectl gantry` of an earlier version runs it in this version's pods.
+pod.add_command(
+    click.Command("ask", callback=get.callback, params=get.params, help=get.help, epilog=get.epilog, hidden=True)
+)
 
 
 def _run_server(server: PodServer) -> None:

@@ -24,17 +24,9 @@ from gantry_cli.progress import spinner, watch
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, view_cluster
 from gantry_cli.status.page import show_page
-from gantry_cli.text import (
-    bytes_text,
-    certificate_text,
-    count_text,
-    duration_text,
-    missing_text,
-    plural,
-    rate_text,
-    time_text,
-)
+from gantry_cli.text import certificate_text, count_text, duration_text, missing_text, plural, rate_text, time_text
 from gantry_client import Admin
+from gantry_status.text import bytes_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

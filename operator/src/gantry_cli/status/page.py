@@ -11,8 +11,9 @@ from rich.console import RenderableType
 
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.output import OutputFormat, show, table
-from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, missing_text, time_text
+from gantry_cli.text import certificate_text, count_text, duration_text, missing_text, time_text
 from gantry_status import PageNotFound, PageReader, Phase, Reading, RefusalReason, SlaveStatus, Status, StatusPageError
+from gantry_status.text import bytes_text
 
 EXIT_SERVING: Final = 0
 EXIT_UNRESPONSIVE: Final = 4
@@ -87,7 +88,7 @@ def rows(reading: Reading) -> Iterator[Row]:
         yield "accepted loss", f"{bytes_text(status.log_accepted_loss_bytes)} of the log"
     yield "write buffer", _write_buffer_text(reading)
     yield "disk", _share_text(status.disk_used_bytes, status.disk_total_bytes)
-    yield "sends", "refused" if status.is_refusing_sends else f"accepted, {_optional_count(status.parked_sends)} parked"
+    yield "sends", "refused" if status.is_refusing_sends else f"accepted, {_optional_count(status.held_sends)} held"
     if status.refused_requests:
         yield "refused requests", _refusals_text(status.refused_requests)
     yield "connections", _optional_count(status.connections)

@@ -29,7 +29,7 @@ class VerifyDocument(TypedDict):
     is_clean: bool
     start: int
     end: int
-    is_whole: bool
+    is_full_range: bool
     is_interrupted: bool
     records: int
     records_bytes: int
@@ -102,7 +102,7 @@ def verify_document(report: VerifyReport, elapsed_s: float) -> VerifyDocument:
         is_clean=report.is_clean,
         start=report.start,
         end=report.end,
-        is_whole=report.is_whole,
+        is_full_range=report.is_full_range,
         is_interrupted=report.is_interrupted,
         records=report.records,
         records_bytes=report.records_bytes,

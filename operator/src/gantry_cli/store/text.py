@@ -14,7 +14,8 @@ from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.output import table
-from gantry_cli.text import bytes_text, count_text, plural, time_text
+from gantry_cli.text import count_text, plural, time_text
+from gantry_status.text import bytes_text
 
 HEX_COLUMNS: Final = 16
 LOST_SHOWN_MAX: Final = 5
@@ -35,7 +36,7 @@ def verify_text(report: VerifyReport, elapsed_s: float) -> Iterator[RenderableTy
     """Yield the counts, the findings by severity, and the verdict."""
     read = report.end - report.start
     speed = f"{read / 1e9 / elapsed_s:.3f} GB/s" if elapsed_s > 0 else "at once"
-    part = "all" if report.is_whole else "a part"
+    part = "all" if report.is_full_range else "a part"
     yield f"{report.root}: read {part} of the log, \\[{report.start}, {report.end}), in {elapsed_s:.1f} s, {speed}"
     if report.is_in_use:
         yield "a broker has the store open: its log grows, and data that is still being written is not an error"
@@ -77,7 +78,7 @@ def _verdict_text(report: VerifyReport) -> str:
         loss = f"at least {plural(lost, 'message')} lost" if lost else "no message is known to be lost"
         return f"DAMAGED: {loss} (findings: {kinds})"
     rest = f"; the next start resolves {plural(counts[Harm.UNSETTLED], 'finding')}" if counts[Harm.UNSETTLED] else ""
-    return f"good{rest}" if report.is_whole else f"good in the part that was read{rest}"
+    return f"good{rest}" if report.is_full_range else f"good in the part that was read{rest}"
 
 
 # -- dump --------------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
     yield f"read {whole}: {bytes_text(plan.read_bytes)}, {plural(plan.records, 'record')}"
     for lost in plan.missing:
         yield f"missing, sends refused until the loss is accepted: \\[{lost.start}, {lost.end}) ({lost.cause.value})"
-    for begin, end in plan.rotten:
+    for begin, end in plan.damaged:
         yield f"skip corrupt range: \\[{begin}, {end}), {end - begin} bytes"
     if plan.buffers_fault:
         yield f"write buffers in {plan.buffers_path}: {plan.buffers_fault}"

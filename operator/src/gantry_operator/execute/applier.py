@@ -33,7 +33,13 @@ from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, InvalidObject, NamespaceTerminating
 from gantry_operator.objects.base import hash_of
-from gantry_operator.objects.names import ASLEEP_ANNOTATION, COMPONENT_LABEL, GROUP_LABEL, HOME_LABEL
+from gantry_operator.objects.names import (
+    COMPONENT_LABEL,
+    FORMER_HIBERNATED_REPLICAS_ANNOTATION,
+    GROUP_LABEL,
+    HIBERNATED_REPLICAS_ANNOTATION,
+    HOME_LABEL,
+)
 from gantry_spec.manifest.quantities import parse_size
 
 log = logging.getLogger(__name__)
@@ -43,6 +49,7 @@ WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, SERVICES})
 """The watched kinds: an object of these that is not in the cache does not exist."""
 
 RETRY_MS: Final = 5_000
+HIBERNATION_ANNOTATIONS: Final = frozenset({HIBERNATED_REPLICAS_ANNOTATION, FORMER_HIBERNATED_REPLICAS_ANNOTATION})
 
 
 @final
@@ -178,16 +185,17 @@ class Applier:
             except ApiError as error:
                 log.warning("failed to grow claim", extra={"object": str(ref), "reason": str(error)})
 
-    async def clear_asleep_annotations(self) -> None:
+    async def clear_hibernation_annotations(self) -> None:
         """Remove the hibernation annotation from StatefulSets that were rendered with pods again."""
         for stateful_set in self._cache.of_group(STATEFUL_SETS, self._key):
-            if ASLEEP_ANNOTATION not in annotations_of(stateful_set) or not (stateful_set["spec"].get("replicas") or 0):
+            found = HIBERNATION_ANNOTATIONS & annotations_of(stateful_set).keys()
+            if not found or not (stateful_set["spec"].get("replicas") or 0):
                 continue
-            change = {"metadata": {"annotations": {ASLEEP_ANNOTATION: None}}}
+            change = {"metadata": {"annotations": dict.fromkeys(found)}}
             try:
                 self._cache.put(await self._api.patch(ref_of(stateful_set), change, uid=uid_of(stateful_set)))
             except ApiError as error:
                 log.warning(
-                    "failed to remove asleep annotation",
+                    "failed to remove hibernation annotation",
                     extra={"object": str(ref_of(stateful_set)), "reason": str(error)},
                 )

@@ -58,7 +58,7 @@ class PodExecutor:
                 continue
             self._refuse_without_volumes(document)
             change = {
-                "metadata": {"annotations": {names.ASLEEP_ANNOTATION: str(replicas)}},
+                "metadata": {"annotations": {names.HIBERNATED_REPLICAS_ANNOTATION: str(replicas)}},
                 "spec": {"replicas": 0},
             }
             answer = await self._api.patch(

@@ -26,7 +26,7 @@ from gantry_spec.decide.decision import line_of
 from gantry_spec.executor import ActionExecutor, Expected
 from gantry_spec.manifest.annotations import without_disk_replacement, without_request
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_status.orders import AnyOrder, HaStatus, OrderRefused
+from gantry_status.orders import AnyOrder, HaStatus, OrderRefused, status_of
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class SidecarBrokers:
         if peer is None:
             return None
         try:
-            return msgspec.convert(await self._sidecars.status(peer), HaStatus)
+            return status_of(await self._sidecars.status(peer))
         except msgspec.ValidationError as error:
             raise SidecarUnavailable(f"{peer.base}: the answer is not a status: {error}") from error
 

@@ -100,7 +100,7 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         *("--token-file", f"{configuration.SIDECAR_SECRET}/tokens"),
         *("--read-token-file", f"{configuration.SIDECAR_SECRET}/read-tokens"),
         *("--max-lag", str(int(group.spec.replication.max_lag))),
-        *("--wanted", f"{configuration.CONFIGURATION}/wanted"),
+        *("--topics-file", f"{configuration.CONFIGURATION}/{configuration.TOPICS_FILE}"),
         *("--lease", f"{group.metadata.namespace}/{names.shard_name(group.metadata.name, shard)}", "--regain"),
     ]
     if access.acl_secret:

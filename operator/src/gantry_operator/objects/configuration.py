@@ -3,7 +3,7 @@
     the pod's template (GANTRY_BROKER_CONF)   keys that a broker reads only at its start
     the ConfigMap's live.conf                 keys that a running broker reloads
     the ConfigMap's peers                     sidecars of the group, one URL a line
-    the ConfigMap's wanted                    topics and consumer groups of the spec, for the sidecar of the master
+    the ConfigMap's topics.json               topics and consumer groups of the spec, for the sidecar of the master
     the ConfigMap's outside                   the addresses of the shard's brokers for clients outside of the cluster
     the pod itself                            its number and its addresses (`gantry pod broker`)
 
@@ -31,6 +31,7 @@ STATUS_PAGE: Final = f"{RUN}/status"
 CONTROL: Final = f"{RUN}/control.sock"
 BUFFERS: Final = "/var/lib/gantry-buffers"
 CONFIGURATION: Final = "/etc/gantry/group"
+TOPICS_FILE: Final = "topics.json"
 REPLICATION_SECRET: Final = "/etc/gantry/replication"
 SIDECAR_SECRET: Final = "/etc/gantry/sidecar"
 ACCOUNTS: Final = "/etc/gantry/accounts"
@@ -130,7 +131,7 @@ def config_map(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         "live.conf": live_conf(group),
         "outside": "".join(f"{target}={address}\n" for target, address in external_addresses(group, facts, shard)),
         "peers": "".join(f"{url}\n" for url in peers(group, facts, shard)),
-        "wanted": topics_and_groups(group),
+        TOPICS_FILE: topics_and_groups(group),
         "broker.conf": "# The configuration of new brokers of this shard. For information only: no program reads it.\n"
         + startup_conf(group, shard),
     }

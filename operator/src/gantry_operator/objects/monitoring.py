@@ -43,7 +43,7 @@ ALERTS: Final = (
         " promotion waits for.",
     ),
     Alert(
-        "GantryGroupUnseen",
+        "GantryGroupNotObserved",
         "absent(gantry_role{{{s}}})",
         "10m",
         "critical",
@@ -68,8 +68,8 @@ ALERTS: Final = (
         "The sidecar's /readyz gives the reason: recovering, too far behind, without its master, or without a role.",
     ),
     Alert(
-        "GantryBrokerStandsStill",
-        "gantry_broker_moving{{{s}}} == 0",
+        "GantryBrokerStalled",
+        "gantry_broker_loop_running{{{s}}} == 0",
         "1m",
         "critical",
         "The broker of {{ $labels.pod }} makes no progress",
@@ -90,7 +90,7 @@ ALERTS: Final = (
         "2m",
         "warning",
         "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are not replicated",
-        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolls and drains wait meanwhile.",
+        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts and drains wait.",
     ),
     Alert(
         "GantrySlaveFarBehind",

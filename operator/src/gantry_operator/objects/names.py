@@ -22,14 +22,18 @@ from gantry_spec.cluster_objects import member_of as member_of
 from gantry_spec.cluster_objects import member_pod as member_pod
 from gantry_spec.cluster_objects import shard_name as shard_name
 from gantry_spec.manifest.group import API_GROUP
+from gantry_status.broker_ports import BROKER_PORT as BROKER_PORT
+from gantry_status.broker_ports import fast_port_of, replication_port_of
 
 SHARD_LABEL: Final = f"{API_GROUP}/shard"
 MEMBER_LABEL: Final = f"{API_GROUP}/member"
 HOME_LABEL: Final = f"{API_GROUP}/home"
 """The label with the name of the StatefulSet that a pod belongs to, which never changes."""
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
-ASLEEP_ANNOTATION: Final = f"{API_GROUP}/asleep"
+HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/hibernated-replicas"
 """The annotation of a hibernated StatefulSet: how many pods it creates after the hibernation."""
+FORMER_HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/asleep"
+"""The name of the annotation in earlier versions: read and removed, never written."""
 
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 READS_PREFIX: Final = f"reads.{API_GROUP}/"
@@ -45,9 +49,8 @@ OUR_PREFIXES: Final = (
 MASTER_ROLE: Final = "master"
 SLAVE_ROLE: Final = "slave"
 
-BROKER_PORT: Final = 10911
-FAST_PORT: Final = 10909
-REPLICATION_PORT: Final = 10912
+FAST_PORT: Final = fast_port_of(BROKER_PORT)
+REPLICATION_PORT: Final = replication_port_of(BROKER_PORT)
 ALIVE_PORT: Final = 10913
 NAME_SERVER_PORT: Final = 9876
 SIDECAR_PORT: Final = 8080

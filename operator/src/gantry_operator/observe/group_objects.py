@@ -164,7 +164,9 @@ class GroupObjects:
 
 def intended_replicas(document: Object | None) -> int:
     """Return how many pods a StatefulSet creates, or will create when the hibernation of its group ends."""
-    text = "" if document is None else annotations_of(document).get(names.ASLEEP_ANNOTATION, "")
+    annotations = {} if document is None else annotations_of(document)
+    former = annotations.get(names.FORMER_HIBERNATED_REPLICAS_ANNOTATION, "")
+    text = annotations.get(names.HIBERNATED_REPLICAS_ANNOTATION, former)
     return replicas_of(document) or (int(text) if text.isdigit() else 0)
 
 

@@ -1,6 +1,6 @@
-"""The configuration of the program in a pipeline's pods: the spec, and the key `here` with settings for these pods.
+"""The configuration of the program in a pipeline's pods: the spec, and the key `runtime` with settings for these pods.
 
-The program is `gantry pipeline`; the same document with another `here` runs on a laptop. It includes Spark's own
+The program is `gantry pipeline`; the same document with another `runtime` runs on a laptop. It includes Spark's own
 settings for executors in pods: the driver runs in client mode in a pod of the operator, without submission or webhook.
 """
 
@@ -31,11 +31,11 @@ API_SERVER: Final = "k8s://https://kubernetes.default.svc"
 def pipeline_document(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
     """Return the configuration document of a pipeline."""
     spec: dict[str, Any] = plain_values(pipeline.spec)
-    return spec | {"here": pod_settings(pipeline, facts)}
+    return spec | {"runtime": pod_settings(pipeline, facts)}
 
 
 def pod_settings(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
-    """Return the settings for the pods of a pipeline, which are the key `here` of its configuration."""
+    """Return the settings for the pods of a pipeline, which are the key `runtime` of its configuration."""
     source = facts.source
     found: dict[str, Any] = {
         "nameServers": list(source.name_servers),

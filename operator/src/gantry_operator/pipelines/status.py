@@ -121,10 +121,10 @@ def _urgent(status: Mapping[str, Any]) -> Any:
 
 def _ready(view: View, run: LastRun) -> Decided:
     def ready(reason: str, message: str = "") -> Decided:
-        return Decided(type="Ready", is_so=True, reason=reason, message=message)
+        return Decided(type="Ready", is_true=True, reason=reason, message=message)
 
     def not_ready(reason: str, message: str = "") -> Decided:
-        return Decided(type="Ready", is_so=False, reason=reason, message=message)
+        return Decided(type="Ready", is_true=False, reason=reason, message=message)
 
     spec, observed = view.pipeline.spec, view.observed
     if view.problem is not None:
@@ -143,7 +143,7 @@ def _ready(view: View, run: LastRun) -> Decided:
     if not spec.schedule and observed.is_done:
         return ready("Done", run.message)
     if not spec.schedule and not observed.has_failed_for_good:
-        return not_ready("RunUnderWay", _waiting(observed))
+        return not_ready("RunInProgress", _waiting(observed))
     if _is_bad(view, run):
         return not_ready("RunFailed", _why(run))
     return ready("Scheduled" if spec.schedule else "Done", run.message)
@@ -151,40 +151,40 @@ def _ready(view: View, run: LastRun) -> Decided:
 
 def _progressing(view: View) -> Decided:
     if view.problem is not None:
-        return Decided(type="Progressing", is_so=False, reason=view.problem.reason, message=view.problem.text)
+        return Decided(type="Progressing", is_true=False, reason=view.problem.reason, message=view.problem.text)
     if view.observed.outdated_pods:
         message = f"waiting for the end of {', '.join(view.observed.outdated_pods)}: only one writer may run"
-        return Decided(type="Progressing", is_so=True, reason="WaitingForOldRun", message=message)
+        return Decided(type="Progressing", is_true=True, reason="WaitingForOldRun", message=message)
     if view.observed.is_busy:
-        return Decided(type="Progressing", is_so=True, reason="RunUnderWay", message=_waiting(view.observed))
+        return Decided(type="Progressing", is_true=True, reason="RunInProgress", message=_waiting(view.observed))
     is_off = view.pipeline.spec.suspend
-    return Decided(type="Progressing", is_so=False, reason="Suspended" if is_off else "Idle")
+    return Decided(type="Progressing", is_true=False, reason="Suspended" if is_off else "Idle")
 
 
 def _data_loss(view: View, run: LastRun) -> Decided:
     if run.exit_code == DATA_LOSS_CODE:
-        return Decided(type="DataLoss", is_so=True, reason=run.reason or "DataLost", message=_why(run))
+        return Decided(type="DataLoss", is_true=True, reason=run.reason or "DataLost", message=_why(run))
     if run.rows_lost:
         message = f"{run.rows_lost} messages were deleted before they were read"
-        return Decided(type="DataLoss", is_so=True, reason="RowsLost", message=message)
+        return Decided(type="DataLoss", is_true=True, reason="RowsLost", message=message)
     known: Mapping[str, Any] = next(
         (one for one in view.before.get("conditions") or [] if one.get("type") == "DataLoss"), {}
     )
     is_acknowledged = known.get("observedGeneration") != view.pipeline.metadata.generation
     if known.get("status") == "True" and not is_acknowledged:
-        return Decided(type="DataLoss", is_so=True, reason=known["reason"], message=known.get("message", ""))
-    return Decided(type="DataLoss", is_so=False, reason="NoneSeen")
+        return Decided(type="DataLoss", is_true=True, reason=known["reason"], message=known.get("message", ""))
+    return Decided(type="DataLoss", is_true=False, reason="NoneObserved")
 
 
 def _degraded(view: View, run: LastRun) -> Decided:
     warning = (view.observed.page or {}).get("warning")
     if isinstance(warning, Mapping) and text(warning, "reason"):
-        return Decided(type="Degraded", is_so=True, reason=text(warning, "reason"), message=text(warning, "text"))
+        return Decided(type="Degraded", is_true=True, reason=text(warning, "reason"), message=text(warning, "text"))
     if _is_bad(view, run):
         is_finding = view.pipeline.kind is AUDIT and run.exit_code == 1 and run.reason
         reason = run.reason if is_finding else "RunFailed"
-        return Decided(type="Degraded", is_so=True, reason=reason, message=_why(run))
-    return Decided(type="Degraded", is_so=False, reason="AsExpected")
+        return Decided(type="Degraded", is_true=True, reason=reason, message=_why(run))
+    return Decided(type="Degraded", is_true=False, reason="AsExpected")
 
 
 def _is_bad(view: View, run: LastRun) -> bool:

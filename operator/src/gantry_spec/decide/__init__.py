@@ -14,7 +14,7 @@ to execute late, twice, or not at all (``gantry_spec.actions``); the durable sta
     always               membership           which brokers run, which are removed, which disks are replaced
 """
 
-from gantry_spec.decide.decision import Condition, Decision
+from gantry_spec.decide.decision import Condition, Decision, Fences
 from gantry_spec.decide.group import decide
 
-__all__ = ["Condition", "Decision", "decide"]
+__all__ = ["Condition", "Decision", "Fences", "decide"]

@@ -97,7 +97,7 @@ def _restore(view: ShardView, reports: dict[int, Report], away: list[int]) -> Ac
         )
     goal = Goal(why="the shard is restored from its volumes", may_move=True)
     if reason or away:
-        goal = msgspec.structs.replace(goal, request=order, loss_accepted=None)
+        goal = msgspec.structs.replace(goal, promotion_request=order, loss_accepted=None)
     epoch = next_epoch(view.known_epochs)
     record = LeaseRecord(epoch=epoch, terms=(term,), goal=goal, duration_ms=view.lease_duration_ms)
     return TakeEpoch(shard=view.shard.number, expected=None, record=record, why=goal.why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gantry_spec.decide.decision import Condition
+from gantry_spec.decide.decision import Condition, Fences
 from gantry_spec.decide.hibernation import masters_in_unknown_state
 from gantry_spec.decide.view import ShardView
 from gantry_spec.decide.withdrawal import can_take_sends
@@ -14,25 +14,25 @@ from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import ObservedGroup, Process
 
-GOOD_WHEN_SO: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
+GOOD_WHEN_TRUE: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
 """Conditions that are true in a healthy group."""
 
 
-def is_remarkable(kind: str, is_so: bool | None, message: str) -> bool:
+def is_remarkable(kind: str, is_true: bool | None, message: str) -> bool:
     """Return whether `gantry status` shows a condition.
 
     A condition that is true in a healthy group is shown unless it is true. Every other one is shown unless it is false
-    and has no message. ``is_so`` is None for an unknown condition, which is always shown.
+    and has no message. ``is_true`` is None for an unknown condition, which is always shown.
     """
-    return is_so is not True if kind in GOOD_WHEN_SO else is_so is not False or bool(message)
+    return is_true is not True if kind in GOOD_WHEN_TRUE else is_true is not False or bool(message)
 
 
 def conditions(
-    spec: Spec, all_views: Sequence[ShardView], observed: ObservedGroup, *, is_acting: bool
+    spec: Spec, all_views: Sequence[ShardView], observed: ObservedGroup, fences: Fences, *, is_acting: bool
 ) -> tuple[Condition, ...]:
     """Return all conditions of a group. ``all_views`` are the views of its observed shards."""
     states = (
-        *_requested_states(spec, all_views, observed),
+        *_requested_states(spec, all_views, observed, fences),
         _condition("Paused", observed.is_paused, "ByAnnotation", "NotPaused", []),
     )
     if has_hibernated(all_views, observed):
@@ -45,19 +45,19 @@ def conditions(
     unacked = [one.shard for one in ledgers if len(one.in_sync) < one.acks_needed]
     behind = [one.shard for one in ledgers if len(one.in_sync) < spec.slaves]
     is_complete = len(mastered) == spec.shards
-    available = _condition("Available", is_complete and not unacked, "EveryShardAcknowledges", "NoMaster", without)
+    available = _condition("Available", is_complete and not unacked, "AllShardsAcknowledge", "NoMaster", without)
     if is_complete and unacked:
         available = _condition("Available", False, "", "NoInSyncSlave", unacked)
     if is_complete and (fenced or observed.is_hibernated):
         available = _condition("Available", False, "", "Fenced" if fenced else "Hibernating", fenced)
     degraded = sorted({*without, *behind})
     return (
-        _condition("Ready", is_complete and not degraded, "EverybodyInSync", "NotInSync", degraded),
+        _condition("Ready", is_complete and not degraded, "AllReplicasInSync", "NotInSync", degraded),
         available,
-        _condition("Replicating", is_complete and not behind, "EverySlaveInSync", "SlavesBehind", degraded),
+        _condition("Replicating", is_complete and not behind, "AllSlavesInSync", "SlavesBehind", degraded),
         _durability(spec, ledgers, is_complete=is_complete),
         _condition("Progressing", is_acting, "Acting", "NothingToDo", []),
-        _condition("Degraded", bool(degraded) or not is_complete, "ShardsDegraded", "AllWell", degraded),
+        _condition("Degraded", bool(degraded) or not is_complete, "ShardsDegraded", "Healthy", degraded),
         *states,
     )
 
@@ -73,23 +73,31 @@ def has_hibernated(views: Sequence[ShardView], observed: ObservedGroup) -> bool:
 
 def _hibernated_conditions() -> tuple[Condition, ...]:
     negative = [
-        Condition(type=kind, is_so=False, reason="Hibernated", message="the group is hibernated by its annotation")
+        Condition(type=kind, is_true=False, reason="Hibernated", message="the group is hibernated by its annotation")
         for kind in ("Ready", "Available", "Replicating", "Degraded")
     ]
     return (
         *negative,
-        Condition(type="DurabilityMet", is_so=True, reason="Hibernated", message="all messages are on disks"),
+        Condition(type="DurabilityMet", is_true=True, reason="Hibernated", message="all messages are on disks"),
     )
 
 
-def _requested_states(spec: Spec, views: Sequence[ShardView], observed: ObservedGroup) -> Iterator[Condition]:
-    """Yield the conditions of states that people have requested, and of a scale-in."""
+def fences_of(views: Sequence[ShardView]) -> Fences:
+    """Return which shards are fenced, and which are to be."""
     fenced = [view for view in views if view.shard.is_fenced]
-    still_open = [view.shard.number for view in fenced if can_take_sends(view)]
-    if fenced and still_open:
-        yield _condition("Fenced", False, "", "StillOpen", still_open)
+    still_open = tuple(view.shard.number for view in fenced if can_take_sends(view))
+    closed = tuple(view.shard.number for view in fenced if view.shard.number not in still_open)
+    return Fences(closed=closed, still_open=still_open)
+
+
+def _requested_states(
+    spec: Spec, views: Sequence[ShardView], observed: ObservedGroup, fences: Fences
+) -> Iterator[Condition]:
+    """Yield the conditions of states that people have requested, and of a scale-in."""
+    if fences.still_open:
+        yield _condition("Fenced", False, "", "SendsNotRefused", fences.still_open)
     else:
-        yield _condition("Fenced", bool(fenced), "ByAnnotation", "NotFenced", [view.shard.number for view in fenced])
+        yield _condition("Fenced", bool(fences.closed), "ByAnnotation", "NotFenced", fences.closed)
     if observed.is_hibernated and not has_hibernated(views, observed):
         awake = [
             view.shard.number for view in views if any(one.process is Process.RUNNING for one in view.shard.members)
@@ -102,7 +110,7 @@ def _requested_states(spec: Spec, views: Sequence[ShardView], observed: Observed
         f"shard {shard.number}: {shard.remaining_text or 'its remaining messages are unknown'}" for shard in surplus
     )
     reason = "Draining" if any(not shard.is_empty for shard in surplus) else "Closing"
-    yield Condition(type="ScalingIn", is_so=bool(surplus), reason=reason if surplus else "NothingToDo", message=left)
+    yield Condition(type="ScalingIn", is_true=bool(surplus), reason=reason if surplus else "NothingToDo", message=left)
 
 
 def _durability(spec: Spec, ledgers: Sequence[Ledger], *, is_complete: bool) -> Condition:
@@ -110,11 +118,11 @@ def _durability(spec: Spec, ledgers: Sequence[Ledger], *, is_complete: bool) -> 
     broken = [f"shard {shard}: {verdict.reason}" for shard, verdict in verdicts if not verdict.is_allowed]
     is_unknown = not is_complete or any(verdict.bytes is None for _, verdict in verdicts)
     if is_unknown:
-        return Condition(type="DurabilityMet", is_so=None, reason="Unknown", message="; ".join(broken))
+        return Condition(type="DurabilityMet", is_true=None, reason="Unknown", message="; ".join(broken))
     reason = "MoreAtRiskThanAllowed" if broken else "WithinSpec"
-    return Condition(type="DurabilityMet", is_so=not broken, reason=reason, message="; ".join(broken))
+    return Condition(type="DurabilityMet", is_true=not broken, reason=reason, message="; ".join(broken))
 
 
-def _condition(kind: str, is_so: bool, yes: str, no: str, shards: Sequence[int]) -> Condition:
+def _condition(kind: str, is_true: bool, yes: str, no: str, shards: Sequence[int]) -> Condition:
     message = f"shards {list(shards)}" if shards else ""
-    return Condition(type=kind, is_so=is_so, reason=yes if is_so else no, message=message)
+    return Condition(type=kind, is_true=is_true, reason=yes if is_true else no, message=message)

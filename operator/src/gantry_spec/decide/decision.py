@@ -15,11 +15,22 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """One condition of the group: true, false, or unknown (None)."""
 
     type: str
-    is_so: bool | None
+    is_true: bool | None
     reason: str
     """The reason as one stable word in CamelCase."""
 
     message: str = ""
+
+
+@final
+class Fences(msgspec.Struct, frozen=True, kw_only=True):
+    """The shards that people have ordered to be fenced, by number."""
+
+    closed: tuple[int, ...] = ()
+    """No member can take sends."""
+
+    still_open: tuple[int, ...] = ()
+    """A member may still take sends."""
 
 
 @final
@@ -29,6 +40,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...] = ()
     ledgers: tuple[Ledger, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    fences: Fences = Fences()
 
     @property
     def waits(self) -> tuple[Wait, ...]:

@@ -19,8 +19,8 @@ from gantry_spec.ballot import Ballot, Loss
 from gantry_spec.decide.view import ShardView
 from gantry_spec.gate import check_action, check_loss
 from gantry_spec.lease import EPOCH_STRIDE, Goal, Term, Voter, next_epoch
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Process, PromotionRequest, Report, Role
+from gantry_status.text import bytes_text
 
 PROMISE_WAIT_MS: Final = 2_000
 """How long an election waits for promises of reachable members although it has enough."""
@@ -51,7 +51,7 @@ def elect_master(view: ShardView) -> list[Action]:
     ):
         return [take_epoch(view, goal, probable_master=epoch % EPOCH_STRIDE)]
     request = view.shard.request
-    if request is not None and request.id != goal.request and view.spec.failover.mode != "Disabled":
+    if request is not None and request.id != goal.promotion_request and view.spec.failover.mode != "Disabled":
         goal = goal_for(request, "a promotion was requested")
         return [take_epoch(view, goal, probable_master=epoch % EPOCH_STRIDE)]
     ballots = view.promised_ballots(epoch)
@@ -202,7 +202,9 @@ def begin_election(view: ShardView, why: str) -> list[Action]:
 
 def goal_for(request: PromotionRequest, why: str) -> Goal:
     """Return the goal of an epoch that is taken for a person's request."""
-    return Goal(why=why, request=request.id, to=request.to or 0, loss_accepted=request.loss_accepted, may_move=True)
+    return Goal(
+        why=why, promotion_request=request.id, to=request.to or 0, loss_accepted=request.loss_accepted, may_move=True
+    )
 
 
 def _acknowledges_until_ms(view: ShardView) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from gantry_spec.actions import Action, Drain, Remove, Restart, Resume, Wait, Withdraw
 from gantry_spec.decide.bootstrap import create_record
-from gantry_spec.decide.conditions import conditions
+from gantry_spec.decide.conditions import conditions, fences_of
 from gantry_spec.decide.decision import Decision
 from gantry_spec.decide.election import elect_master
 from gantry_spec.decide.hibernation import hibernate
@@ -42,10 +42,12 @@ def decide(spec: Spec, observed: ObservedGroup, now_ms: int, previous: Mapping[i
         actions = [Wait(shard=0, why="the group is paused")]
     allowed = _apply_gate(_limit_to_one_shard(actions, views), {view.shard.number: view.ledger for view in views}, spec)
     is_acting = any(not isinstance(action, Wait) for action in allowed)
+    fences = fences_of(views)
     return Decision(
         actions=tuple(allowed),
         ledgers=tuple(view.ledger for view in views),
-        conditions=conditions(spec, views, observed, is_acting=is_acting),
+        conditions=conditions(spec, views, observed, fences, is_acting=is_acting),
+        fences=fences,
     )
 
 

@@ -17,8 +17,8 @@ from gantry_spec.decide import manual_promotion
 from gantry_spec.decide.election import take_epoch
 from gantry_spec.decide.view import ShardView
 from gantry_spec.lease import Goal
-from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Member, Process, Report, Role
+from gantry_status.text import bytes_text
 
 DRAIN_GAP_BYTES: Final = 16 << 20
 """The greatest gap with which a switchover starts. A larger one would block clients while the slave catches up."""
@@ -66,7 +66,7 @@ def _resume(view: ShardView) -> Action:
 def _role_moves(view: ShardView) -> Iterator[RoleMove]:
     number, request = view.term.master, view.shard.request
     goal = view.record.goal
-    is_new = request is not None and request.to != number and (goal is None or goal.request != request.id)
+    is_new = request is not None and request.to != number and (goal is None or goal.promotion_request != request.id)
     is_possible = request is not None and (request.to is None or request.to in view.expected_members)
     if request is not None and is_new and is_movable(view) and is_possible:
         yield RoleMove("a promotion was requested", request.to, request.id)
@@ -126,7 +126,7 @@ def _move(view: ShardView, master: Report, move: RoleMove) -> list[Action]:
         return [Wait(shard=shard, why=f"{move.why}: {rest}")]
     if view.manual_request is not None:
         return [manual_promotion.take_over_epoch(view, view.manual_request, caught_up)]
-    return [take_epoch(view, Goal(why=move.why, request=move.request, to=caught_up[0], may_move=True))]
+    return [take_epoch(view, Goal(why=move.why, promotion_request=move.request, to=caught_up[0], may_move=True))]
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------

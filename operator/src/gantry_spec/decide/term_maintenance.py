@@ -81,8 +81,8 @@ def _slaves_in_contact(view: ShardView) -> list[int]:
     found = []
     for member, report in view.reports():
         is_slave = (report.role, report.epoch) == (Role.SLAVE, view.term.epoch)
-        if is_slave and report.heard_ms is not None and view.fresh_report(member.number) is not None:
-            age_ms = view.now_ms - report.asked_ms + report.heard_ms
+        if is_slave and report.heartbeat_age_ms is not None and view.fresh_report(member.number) is not None:
+            age_ms = view.now_ms - report.asked_ms + report.heartbeat_age_ms
             if age_ms <= view.spec.failover.after:
                 found.append(member.number)
     return found
@@ -228,10 +228,10 @@ def _clear_done_request(view: ShardView) -> list[Action]:
         return [ClearRequest(shard=view.shard.number, request=view.shard.restore, why="the shard is restored")]
     if request is None:
         return []
-    is_over = goal is not None and goal.request == request.id
-    is_so = request.to == view.term.master and not manual_promotion.changes_electable(view)
+    is_over = goal is not None and goal.promotion_request == request.id
+    is_same = request.to == view.term.master and not manual_promotion.changes_electable(view)
     is_unknown = request.to is not None and request.to not in view.expected_members
-    if is_over or is_so:
+    if is_over or is_same:
         why = f"member {view.term.master} is the master of epoch {view.term.epoch}"
     elif view.spec.failover.mode == "Disabled":
         why = "request dropped: failover.mode is Disabled"

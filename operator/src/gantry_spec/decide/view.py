@@ -49,7 +49,7 @@ class ShardView:
     def is_from_members(self) -> bool:
         """Whether the newest term is the one that members have recorded, and not yet a result of the manual request."""
         goal = self.record.goal
-        return self.manual_request is not None and (goal is None or goal.request != self.manual_request.id)
+        return self.manual_request is not None and (goal is None or goal.promotion_request != self.manual_request.id)
 
     @property
     def expected_members(self) -> Sequence[int]:
@@ -165,7 +165,7 @@ class ShardView:
             bounds.append(self.now_ms)
             then = "" if word is None else word.boot_id
             is_another = member is not None and then and member.boot_id and member.boot_id != then
-            is_another = is_another and own.is_whole is not True
+            is_another = is_another and own.is_complete is not True
             if member is not None and is_another and member.started_by_ms is not None:
                 bounds.append(member.started_by_ms)
         is_stopped = member is not None and member.process in (Process.STOPPED, Process.ABSENT)

@@ -26,7 +26,7 @@ def withdraw_masters(view: ShardView, why: str, *, clients_only: bool = False) -
             shard=view.shard.number,
             member=number,
             timeout_ms=WITHDRAW_TIMEOUT_MS,
-            goes_on=clients_only,
+            clients_only=clients_only,
             is_ordered=True,
             why=why,
         )

@@ -95,15 +95,3 @@ def duration_text(duration_ms: int) -> str:
         if duration_ms and duration_ms % _UNITS_MS[unit] == 0:
             return f"{duration_ms // _UNITS_MS[unit]}{unit}"
     return f"{int(duration_ms)}ms" if duration_ms else "0s"
-
-
-def bytes_text(size: int | None) -> str:
-    """Return a size for people, rounded to one decimal. None becomes "an unknown number of bytes"."""
-    if size is None:
-        return "an unknown number of bytes"
-    if size < 10_000:
-        return f"{size} bytes"
-    for power, letter in reversed(list(enumerate("KMGT", 1))):
-        if size >= 1 << (10 * power):
-            return f"{size / (1 << (10 * power)):.1f} {letter}iB"
-    raise AssertionError("10,000 bytes are more than a KiB")

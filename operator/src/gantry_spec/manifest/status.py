@@ -41,7 +41,7 @@ class DurabilityStatus(StatusPart, frozen=True):
     at_risk: str = "unknown"
     """The band of bytes that the loss of the master's machine would lose."""
 
-    bound: str = ""
+    bottleneck: str = ""
     """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing."""
 
     is_met: bool = False
@@ -83,6 +83,9 @@ class ShardStatus(StatusPart, frozen=True):
 
     lag: str = "unknown"
     """The band of bytes by which the slowest slave lags behind."""
+
+    fence: str = ""
+    """Whether the shard takes no sends by order: `Fenced`, or `Fencing` while a member may take some; else empty."""
 
     durability: DurabilityStatus = DurabilityStatus()
     """How much acknowledged data is at risk."""

@@ -1,7 +1,7 @@
 """The validation rules over several fields of a pipeline, and the fields that cannot be changed, in Python and in CEL.
 
 The rules apply to resources in a cluster only. On a laptop the same spec may omit what a cluster needs, since the
-section `here` of the configuration has it."""
+section `runtime` of the configuration has it."""
 
 from __future__ import annotations
 

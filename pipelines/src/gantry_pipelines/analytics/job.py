@@ -91,8 +91,8 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
     def parse(self, config: PipelineConfig[AnalyticsSpec]) -> AnalyticsParameters:
         """Return the run's parameters. Raises ``ConfigError``."""
         problems: list[str] = []
-        if not config.here.destination:
-            problems.append("here.destination: missing; set it to the folder of the tables")
+        if not config.runtime.destination:
+            problems.append("runtime.destination: missing; set it to the folder of the tables")
         if config.spec.window < 1000:
             problems.append("window: must be at least 1s")
         if config.spec.start.startswith("group:"):
@@ -102,7 +102,9 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
         start_options(config.spec.start)  # raises for an invalid time
         options = connection_options(config)
         options["failOnDataLoss"] = str(config.spec.on_data_loss is OnDataLoss.FAIL).lower()
-        return AnalyticsParameters(config, read_settings(config), tuple(options.items()), Path(config.here.destination))
+        return AnalyticsParameters(
+            config, read_settings(config), tuple(options.items()), Path(config.runtime.destination)
+        )
 
     def run(self, settings: AnalyticsParameters, reporter: Reporter) -> Outcome:
         """Write all closed windows, or count until a stop is requested; then create the report."""

@@ -60,7 +60,7 @@ def run_stream(
     is_available_now: bool = False,
 ) -> Outcome:
     """Count until a stop is requested; with `is_available_now` until the present messages are counted."""
-    root = Path(config.here.checkpoint or f"{config.here.destination}/_checkpoint")
+    root = Path(config.runtime.checkpoint or f"{config.runtime.destination}/_checkpoint")
     writer = _WindowWriter(tables, reporter)
     running: list[StreamingQuery] = []
     for name, (frame, builders) in build_queries(messages, config).items():

@@ -42,8 +42,8 @@ class ArchiveParameters:
 
 def parse_archive_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
     """Parse the parameters for jobs that read or compact an archive. Raises ConfigError."""
-    if not config.here.destination:
-        raise ConfigError(["here.destination: missing; set it to the archive's folder or address"])
+    if not config.runtime.destination:
+        raise ConfigError(["runtime.destination: missing; set it to the archive's folder or address"])
     layout = config.spec.layout
     try:
         archive_format = ArchiveFormat(
@@ -52,7 +52,7 @@ def parse_archive_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchivePara
     except ArchiveError as error:
         raise ConfigError([f"layout: {error}"]) from error
     return ArchiveParameters(
-        destination=config.here.destination,
+        destination=config.runtime.destination,
         format=archive_format,
         packing=packing_of(layout.compression),
         rules=CompactionRules(int(layout.target_file_size), int(layout.compact_after)),
@@ -85,7 +85,7 @@ def parse_run_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParamete
         base.rules,
         base.retention_days,
         options=options,
-        checkpoint=config.here.checkpoint or default_checkpoint(base.destination),
+        checkpoint=config.runtime.checkpoint or default_checkpoint(base.destination),
         is_continuous=config.is_continuous,
         trigger_ms=int(config.spec.trigger),
         cores=config.spec.engine.cores or None,
@@ -106,7 +106,6 @@ def default_checkpoint(destination: str) -> str:
     Raises ConfigError for an object store: this Spark has no connector to one.
     """
     if "://" in destination and not destination.startswith("file://"):
-        raise ConfigError(
-            ["here.checkpoint: missing; with an object store as destination set it to a folder for Spark's checkpoint"]
-        )
+        needed = "with an object store as destination set it to a folder for Spark's checkpoint"
+        raise ConfigError([f"runtime.checkpoint: missing; {needed}"])
     return str(Path(destination.removeprefix("file://"), CHECKPOINT))

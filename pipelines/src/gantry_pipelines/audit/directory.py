@@ -40,7 +40,7 @@ from gantry_store_files import (
     segments_of,
 )
 from gantry_store_files.recovery_point import RecoveryPointHead, read_recovery_point
-from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN
+from gantry_store_files.store_identity import IDENTITY_BACKUP, IDENTITY_FILE
 from gantry_wire.message import RECORD_BYTES_MAX, RecordFault, check_record
 
 
@@ -86,7 +86,7 @@ class DirectoryCopy:
 
     def _sealed_spans(self) -> tuple[Span, ...] | None:
         """Return where every record must have a seal: in the epochs that Gantry has written; None if unknown."""
-        if not any((self._root / name).exists() for name in (IDENTITY_FILE, IDENTITY_TWIN)):
+        if not any((self._root / name).exists() for name in (IDENTITY_FILE, IDENTITY_BACKUP)):
             return ()
         identity = read_identity(self._disk, str(self._root))
         if identity is None:

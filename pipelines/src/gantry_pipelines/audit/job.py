@@ -76,17 +76,17 @@ class AuditJob(Job[AuditSpec, AuditParameters]):
 
     def parse(self, config: PipelineConfig[AuditSpec]) -> AuditParameters:
         """Return the run's parameters; reads token and credential files. Raises ``ConfigError``."""
-        if AuditCheck.ARCHIVE in config.spec.checks and not config.here.archive:
-            raise ConfigError(["here.archive: missing; the check `archive` needs the folder of the archive"])
+        if AuditCheck.ARCHIVE in config.spec.checks and not config.runtime.archive:
+            raise ConfigError(["runtime.archive: missing; the check `archive` needs the folder of the archive"])
         reading = replace(
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,
         )  # fmt: skip
-        tokens = tuple(read_tokens(config.here.token_files).items())
+        tokens = tuple(read_tokens(config.runtime.token_files).items())
         access = SidecarAccess(tokens, reading.sidecar_tls, reading.patience_ms)
         return AuditParameters(
             reading, frozenset(CHECKS[one] for one in config.spec.checks), max(int(config.spec.chunk), 1 << 16),
-            config.spec.findings_max, config.here.destination, config.here.archive,
+            config.spec.findings_max, config.runtime.destination, config.runtime.archive,
             access, config.spec.engine.cores, tuple(spark_conf(config).items()),
         )  # fmt: skip
 

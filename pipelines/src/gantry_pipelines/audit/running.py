@@ -73,9 +73,8 @@ def open_copy(replica: Replica, access: SidecarAccess) -> LogCopy:
         return DirectoryCopy(replica.directory)
     if replica.sidecar is not None:
         return SidecarCopy(replica.sidecar, access)
-    raise CopyUnreachable(
-        f"{replica.broker}:{replica.number} has no sidecar and no directory: set here.sidecars or here.directories"
-    )
+    remedy = "set runtime.sidecars or runtime.directories"
+    raise CopyUnreachable(f"{replica.broker}:{replica.number} has no sidecar and no directory: {remedy}")
 
 
 def run_task(task: AuditTask) -> Iterator[Row]:
@@ -113,7 +112,7 @@ def audit(settings: AuditSettings, run_tasks: RunTasks = run_in_process) -> Audi
     """Audit all brokers. Raises ``AuditError`` if the audit cannot be done."""
     began = time.time()
     if not settings.replicas:
-        raise NothingToCompare("no replica found: check here.nameServers, here.sidecars and here.directories")
+        raise NothingToCompare("no replica found: check runtime.nameServers, runtime.sidecars and runtime.directories")
     with ExitStack() as stack:
         brokers: dict[str, dict[int, LogCopy]] = {}
         for replica in settings.replicas:

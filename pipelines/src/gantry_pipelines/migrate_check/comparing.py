@@ -117,7 +117,7 @@ def compare_queues(
 ) -> Iterator[Difference]:
     """Yield differences between the queues of a topic and their bounds."""
     topic = match.topic
-    if match.is_whole:
+    if match.is_topic_wide:
         left, right = source.topics[topic], target.topics[topic]
         yield Difference(
             DifferenceKind.QUEUES,
@@ -158,7 +158,7 @@ def compare_groups(
     for match in matches:
         for group in sorted(source.groups):
             left, right = source.groups[group], target.groups.get(group, {})
-            if match.is_whole:
+            if match.is_topic_wide:
                 yield from _compare_remaining(group, match.topic, source, target, is_over=is_over)
                 continue
             for pair in match.pairs:

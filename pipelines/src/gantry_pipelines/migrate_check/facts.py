@@ -58,7 +58,7 @@ class TopicMatch:
     pairs: tuple[QueuePair, ...] = ()
 
     @property
-    def is_whole(self) -> bool:
+    def is_topic_wide(self) -> bool:
         """Whether the topic is compared as a whole, because its queues cannot be paired."""
         return not self.pairs
 

@@ -14,12 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from gantry_pipelines.migrate_check.facts import WHOLE_TOPIC
+from gantry_wire.properties import MESSAGE_TYPE, PUSH_REPLY_TIME
 from pyspark_rocketmq.schema import SYSTEM_PROPERTIES
 
 SLICE: Final = 10_000
 """Number of offsets in one fingerprint, which is the precision of reported differences."""
 READ_COLUMNS: Final = ("topic", "broker", "queue", "offset", "tags", "keys", "flag", "properties", "body")
-LEFT_OUT: Final = SYSTEM_PROPERTIES | {"MSG_TYPE", "PUSH_REPLY_TIME", "DUP_INFO", "INNER_NUM", "INNER_BASE"}
+LEFT_OUT: Final = SYSTEM_PROPERTIES | {MESSAGE_TYPE, PUSH_REPLY_TIME, "DUP_INFO", "INNER_NUM", "INNER_BASE"}
 """Properties that are not part of what the sender has sent."""
 KEY: Final = ("topic", "broker", "queue", "slice")
 _LOW: Final = 0xFFFFFFFF
@@ -32,12 +33,15 @@ def compute_fingerprints(
 
     `names`: names of brokers in the target cluster. Topics in `whole` have one fingerprint each.
     """
-    is_whole = F.col("topic").isin(list(whole)) if whole else F.lit(False)
+    is_topic_wide = F.col("topic").isin(list(whole)) if whole else F.lit(False)
     rows = messages.select(
         "topic",
-        F.when(is_whole, F.lit(WHOLE_TOPIC)).otherwise(_rename_brokers(names)).alias("broker"),
-        F.when(is_whole, F.lit(-1)).otherwise(F.col("queue")).alias("queue"),
-        F.when(is_whole, F.lit(-1)).otherwise(F.floor(F.col("offset") / SLICE) * SLICE).cast("bigint").alias("slice"),
+        F.when(is_topic_wide, F.lit(WHOLE_TOPIC)).otherwise(_rename_brokers(names)).alias("broker"),
+        F.when(is_topic_wide, F.lit(-1)).otherwise(F.col("queue")).alias("queue"),
+        F.when(is_topic_wide, F.lit(-1))
+        .otherwise(F.floor(F.col("offset") / SLICE) * SLICE)
+        .cast("bigint")
+        .alias("slice"),
         F.xxhash64(*_content_columns()).alias("hash"),
     )
     low = F.col("hash").bitwiseAND(F.lit(_LOW))

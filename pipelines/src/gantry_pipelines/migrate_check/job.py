@@ -82,11 +82,11 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
         """Return the run's parameters. Raises ``ConfigError``."""
         if not config.spec.source.name_servers:
             raise ConfigError(["source.nameServers: missing; set it to the name servers of the source cluster"])
-        here = msgspec.structs.replace(
-            config.here, name_servers=config.spec.source.name_servers, sidecars=[], directories={},
+        runtime = msgspec.structs.replace(
+            config.runtime, name_servers=config.spec.source.name_servers, sidecars=[], directories={},
             access_file=config.spec.source.access_file, ca_file="", certificate_file="", key_file="", token_files={},
         )  # fmt: skip
-        source = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), here)
+        source = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), runtime)
         return MigrateCheckParameters(
             config, read_settings(source), read_settings(config), tuple(connection_options(source).items()),
             tuple(connection_options(config).items()),
@@ -119,7 +119,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
     ) -> tuple[int, list[dict[str, Any]]]:
         """Compare contents; return the number of compared messages, and the slices that differ."""
         pairs = [pair for one in matches for pair in one.pairs if pair.begin < pair.end]
-        whole = frozenset(one.topic for one in matches if one.is_whole)
+        whole = frozenset(one.topic for one in matches if one.is_topic_wide)
         source_ranges = ranges_of(((pair.source, pair) for pair in pairs), left, whole)
         target_ranges = ranges_of(((pair.target, pair) for pair in pairs), right, whole)
         if not source_ranges and not target_ranges:
@@ -180,8 +180,8 @@ def _report_outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec
     for line in text.splitlines():
         reporter.report_step(line)
     files = 0
-    if config.here.destination:
-        folder = Path(config.here.destination)
+    if config.runtime.destination:
+        folder = Path(config.runtime.destination)
         replace_file(folder / "migrate-check.txt", text.encode())
         replace_file(folder / "migrate-check.json", (json.dumps(result.document(), indent=2) + "\n").encode())
         files = 2

@@ -87,15 +87,15 @@ class BatchCommit:
             may_have_orphans=is_replay or is_other_run,
         )  # fmt: skip
 
-    async def abort(self, halves: HalfMessageList, *, is_whole: bool) -> int:
+    async def abort(self, halves: HalfMessageList, *, is_full_batch: bool) -> int:
         """Roll back these half messages unless they were decided, and return how many.
 
-        ``is_whole``: every task has succeeded, so a commit may have been attempted with unknown outcome. Then the queue
-        is read, and an abort marker is stored.
+        ``is_full_batch``: every task has succeeded, so a commit may have been attempted with unknown outcome. Then the
+        queue is read, and an abort marker is stored.
         """
         if not halves:
             return 0
-        if is_whole:
+        if is_full_batch:
             try:
                 marker = await self.decider.find_decision() or await self.decider.abort(halves)
             except RocketMQSourceError as error:

@@ -55,10 +55,10 @@ class Driver:
             await sweep(self._query, self._batch, committed.halves, self._options)
         return committed
 
-    async def abort(self, done: Sequence[TaskResult], *, is_whole: bool) -> int:
+    async def abort(self, done: Sequence[TaskResult], *, is_full_batch: bool) -> int:
         """Roll back what the tasks have stored, unless it was decided, and return how many."""
         async with self.open_attempt() as attempt:
-            return await attempt.abort(join_lists([unpack(one.halves) for one in done]), is_whole=is_whole)
+            return await attempt.abort(join_lists([unpack(one.halves) for one in done]), is_full_batch=is_full_batch)
 
     @asynccontextmanager
     async def open_attempt(self) -> AsyncIterator[BatchCommit]:

@@ -96,7 +96,9 @@ def _commit(options: SinkOptions, messages: Messages, batch: int, *, is_new_quer
 def _abort(options: SinkOptions, messages: Messages, batch: int, *, is_new_query: bool = False) -> None:
     done = _task_results(messages)
     if options.is_transactional and done:
-        asyncio.run(_make_driver(options, done, batch, is_new_query).abort(done, is_whole=len(done) == len(messages)))
+        asyncio.run(
+            _make_driver(options, done, batch, is_new_query).abort(done, is_full_batch=len(done) == len(messages))
+        )
 
 
 def _make_driver(options: SinkOptions, done: Sequence[TaskResult], batch: int, is_new_query: bool) -> Driver:

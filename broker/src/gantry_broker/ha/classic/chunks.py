@@ -28,8 +28,7 @@ from gantry_wire.message import (
     BLANK_BYTES,
     BLANK_MAGIC,
     BLANK_RECORD,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGICS,
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
 )
@@ -99,7 +98,7 @@ class RecordAssembler:
     """Assembles the bytes of one stream into whole records."""
 
     def __init__(self, offset: int, file_bytes: int, start: bytes = b"") -> None:
-        """``start`` is the known beginning of the log at ``offset``, which the stream does not contain."""
+        """Create an assembler. ``start`` is the known bytes of the log at ``offset``, which the stream lacks."""
         self.offset = offset
         """Offset of the first byte that was not returned yet."""
 
@@ -134,7 +133,7 @@ class RecordAssembler:
             if size != room:
                 text = f"the master's log file ends at {offset + size}, but this broker's at {offset + room}"
                 raise StreamBroken(f"{text}: mappedFileSizeCommitLog must be the same")
-        elif magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) or not RECORD_BYTES_MIN <= size <= room:
+        elif magic not in MESSAGE_MAGICS or not RECORD_BYTES_MIN <= size <= room:
             raise StreamBroken(f"invalid record at offset {offset}: {size} bytes, magic {magic & 0xFFFFFFFF:#x}")
         if size > RECORD_BYTES_MAX:
             raise StreamBroken(f"the record at offset {offset} has {size} bytes, more than {RECORD_BYTES_MAX}")

@@ -86,7 +86,7 @@ class ClassicSlaveStream(FollowerStream):
 
     def receive(self, data: bytes) -> None:
         if self._session is None:
-            raise StreamBroken("it sends data before the first request")
+            raise StreamBroken("the master sent data before this slave requested any")
         self.write(self._session.receive(data))
 
     def acknowledge(self) -> None:
@@ -119,7 +119,7 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
         on_copied: Callable[[], None] = lambda: None,
         run_exclusively: RunExclusively = asyncio.to_thread,
     ) -> None:
-        """``on_copied`` is called when data was copied or the confirmed position has moved.
+        """Create a follower. ``on_copied`` is called when data was copied or the confirmed position has moved.
 
         Consumers may read what is received, or only what is flushed if ``is_flushed_wanted``: the master reports no
         confirmed position.

@@ -65,10 +65,10 @@ class ClassicMasterClient:
 
         Older masters do not report the number of entries.
         """
-        whole: Document = {}
+        collected: Document = {}
         version: Any = None
         for _ in range(PAGES_MAX):
-            entries: Document = whole.get(table, {})
+            entries: Document = collected.get(table, {})
             fields = {f"{item}Seq": str(len(entries)), f"max{item.capitalize()}Num": str(PAGE_ITEMS)}
             fields["dataVersion"] = fastjson.dumps(version).decode() if version is not None else ""
             ext, page = await self._ask(code, fields)
@@ -78,17 +78,17 @@ class ClassicMasterClient:
             total = ext.get(f"total{item.capitalize()}Num")
             if total is None:
                 return page
-            if whole and page.get("dataVersion") != version:
+            if collected and page.get("dataVersion") != version:
                 # The table has changed between two pages: start again with the first page.
-                whole, version = {}, None
+                collected, version = {}, None
                 continue
             version = page.get("dataVersion")
-            whole = {**page, **_join_pages(whole, page, table)}
-            if len(whole[table]) >= _count(total):
-                return whole
+            collected = {**page, **_join_pages(collected, page, table)}
+            if len(collected[table]) >= _count(total):
+                return collected
             if not rows:
                 # A part of a table would be taken for all of it, and its missing entries for deleted ones.
-                raise BadReply(f"its reply to {code.name} ends after {len(whole[table])} of {total[:20]} entries")
+                raise BadReply(f"its reply to {code.name} ends after {len(collected[table])} of {total[:20]} entries")
         raise BadReply(f"its replies to {code.name} never end")
 
     async def fetch_idle_ends(self, topic: str) -> dict[str, int]:
@@ -117,10 +117,14 @@ class ClassicMasterClient:
         return reply.ext, document
 
 
-def _join_pages(whole: Document, page: Document, table: str) -> Document:
+def _join_pages(collected: Document, page: Document, table: str) -> Document:
     """Return the tables of two pages as one, with the documents that belong to their rows."""
     tables = (table, FORBIDDEN)
-    return {name: {**whole.get(name, {}), **(page.get(name) or {})} for name in tables if name in page or name in whole}
+    return {
+        name: {**collected.get(name, {}), **(page.get(name) or {})}
+        for name in tables
+        if name in page or name in collected
+    }
 
 
 def _count(total: str) -> int:

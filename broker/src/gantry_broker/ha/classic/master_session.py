@@ -1,6 +1,6 @@
 """A master's half of RocketMQ's replication stream, for a slave that is a Java broker: no socket, no clock of its own.
 
-    first offset -> it may be continued from there -> raw bytes for ever;  further offsets are acks
+    first offset -> it is checked -> raw bytes from there on, until the stream ends; further offsets are acks
 
 It has the interface of ``ha.master_session``, as far as this stream allows. The slave counts in the set of acks under
 its address, since it reports no identity, and with a broker id below -1, which no slave of ours has. It reports how far
@@ -90,7 +90,7 @@ class ClassicMasterSession:
         begin, wrote = log.history.begin, log.wrote
         if offset and not begin <= offset <= wrote:
             raise StreamBroken(f"the slave requested offset {offset}, but this log is {begin} to {wrote}")
-        self._start = offset or self._start_of_empty(begin)
+        self._start = offset or self._start_for_empty_slave(begin)
         identity = f"classic {self._peer}"
         number = min([slave.broker_id for slave in self._slaves] + [UNKNOWN_ID]) - 1
         if self._facts.is_classic_counted:
@@ -103,16 +103,16 @@ class ClassicMasterSession:
         self.slave.advance(self._start, -1, self.sent, now)
         self._verified = memoryview(log.rest_of_record(self._start))
 
-    def _start_of_empty(self, begin: int) -> int:
+    def _start_for_empty_slave(self, begin: int) -> int:
         """Return where a slave with an empty disk begins: the last file, as with RocketMQ's master.
 
         RocketMQ's master sends such a slave no more than that, so an administrator knows how long the copy takes and
-        what the slave has. But messages that a sender waits for must be in it, or the first ack from behind them would
-        count for messages that the slave never received. So a master that waits for slaves begins with the file that
-        holds the first unconfirmed message.
+        what the slave has. But messages that a sender waits for must be in the copy, or the first ack from behind them
+        would count for messages that the slave never received. So a master that waits for slaves begins with the file
+        that holds the first unconfirmed message.
         """
-        settled = min(self._log.confirmed, self._log.wrote)
-        return max(begin, settled - settled % self._file_bytes)
+        confirmed_end = min(self._log.confirmed, self._log.wrote)
+        return max(begin, confirmed_end - confirmed_end % self._file_bytes)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class ClassicMasterSession:
         while bytes_max > 0 and self.sent < log.wrote:
             room = self._file_bytes - self.sent % self._file_bytes
             if not self._verified:
-                self._verified = memoryview(log.whole_records(self.sent, min(CHUNK_BYTES_MAX, bytes_max)))
+                self._verified = memoryview(log.read_verified(self.sent, min(CHUNK_BYTES_MAX, bytes_max)))
             data = bytes(self._verified[: min(CHUNK_BYTES_MAX, room)])
             self._verified = self._verified[len(data) :]
             if not data:
@@ -137,7 +137,7 @@ class ClassicMasterSession:
             bytes_max -= len(data)
         return parts
 
-    def heartbeat(self, now_ms: int) -> bytes:
+    def encode_heartbeat(self, now_ms: int) -> bytes:
         """Return a heartbeat, if nothing else was sent for a while."""
         if self.slave is None:
             return b""
@@ -148,6 +148,6 @@ class ClassicMasterSession:
         self._quiet_since_ms = now_ms
         return CHUNK_HEAD.pack(self.sent, 0)
 
-    def table(self, table: Table) -> bytes:
+    def encode_table(self, table: Table) -> bytes:
         """Return nothing: a slave of RocketMQ's requests tables itself, by remoting."""
         return b""

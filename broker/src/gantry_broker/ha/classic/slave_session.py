@@ -60,14 +60,14 @@ def plan_start(own: History, master: MasterRange, file_bytes: int) -> Start:
         text = f"the master's log begins at {master.begin}, which is not a multiple of {file_bytes} bytes"
         raise CannotFollow(f"{text}: mappedFileSizeCommitLog must be the same")
     is_empty = own.begin == own.end
-    if is_empty or (own.end < master.begin and not _has_gantry_tail(own)):
+    if is_empty or (own.end < master.begin and not _ends_with_gantry_records(own)):
         is_restart = own.end != master.begin
         return Start(master.begin or 1, master.begin, foreign_epochs(own.epochs, master.begin, is_restart), is_restart)
     ours = f"this log is {own.begin} to {own.end}"
     if own.end > master.end:
         raise CannotFollow(f"{ours}, but the master's is only {master.begin} to {master.end}")
     request = max(own.begin, master.begin, own.end - TAIL_BYTES)
-    if own.end <= master.begin and _has_gantry_tail(own):
+    if own.end <= master.begin and _ends_with_gantry_records(own):
         raise CannotFollow(f"{ours}, written by a Gantry master, but the master's log begins only at {master.begin}")
     return Start(request or 1, own.end, foreign_epochs(own.epochs, own.end))
 
@@ -80,7 +80,7 @@ def foreign_epochs(epochs: Sequence[Epoch], end: int, is_restart: bool = False) 
     return kept
 
 
-def _has_gantry_tail(own: History) -> bool:
+def _ends_with_gantry_records(own: History) -> bool:
     """Return whether a Gantry master wrote the end of the log."""
     written = [epoch for epoch in own.epochs if epoch.start < own.end]
     return bool(written) and written[-1].is_ours
@@ -98,7 +98,7 @@ class ClassicSlaveSession:
     """One replication stream from a Java master. Owned by the loop."""
 
     def __init__(self, log: SlaveLog, start: Start, file_bytes: int) -> None:
-        """The store is already prepared as ``start`` demands."""
+        """Create a session for a store that is prepared as ``start`` demands."""
         first = b"\0" if (start.request, start.end) == (1, 0) else b""
         self.phase = Phase.COMPARING if start.request < start.end else Phase.COPYING
         self._log: Final = log

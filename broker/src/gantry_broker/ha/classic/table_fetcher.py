@@ -54,12 +54,12 @@ class ClassicTableFetcher:
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """``on_range`` is called once in a round with the range of the master's log.
+        """Create a fetcher. ``on_range`` is called once in each round with the range of the master's log.
 
         While ``is_wanted`` returns False no tables are passed on: those of a master with another log would delete
         topics of this broker.
         """
-        self.trouble: str | None = None
+        self.problem: str | None = None
         """Why the last round failed; None if it succeeded."""
 
         self.master_end = -1
@@ -86,8 +86,8 @@ class ClassicTableFetcher:
                 await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def fetch(self, *, is_last: bool = False) -> None:
-        """Do one round; failures are recorded in ``trouble``. The last round fetches everything again."""
-        troubles: list[str] = []
+        """Do one round; failures are recorded in ``problem``. The last round also fetches offsets of empty queues."""
+        problems: list[str] = []
         topics: list[str] = []
         try:
             async with ClassicMasterClient.open(self._address, self._credentials) as client:
@@ -95,22 +95,22 @@ class ClassicTableFetcher:
                     try:
                         document = await self._ask(client, name)
                         self.master_end = (await client.fetch_range()).end
-                        self._hand_over(name, document)
+                        self._pass_on(name, document)
                         if name == "topics":
                             topics = list(document.get("topicConfigTable") or ())
                     except BadReply as exc:
-                        troubles.append(str(exc))
+                        problems.append(str(exc))
                 await self._warn_of_pop_groups(client)
                 self._on_range(await client.fetch_range())
                 if topics and (is_last or not self._has_ends):
                     await self._fetch_queue_ends(client, topics)
         except (RemotingError, BadReply) as exc:
-            troubles.append(str(exc))
-        trouble = "; ".join(troubles) or None
-        if trouble is not None and trouble != self.trouble:
-            facts = {"master": self._address, "reason": trouble}
-            log.warning("failed to fetch the master's tables; retrying", extra=facts)
-        self.trouble = trouble
+            problems.append(str(exc))
+        problem = "; ".join(problems) or None
+        if problem is not None and problem != self.problem:
+            extra = {"master": self._address, "reason": problem}
+            log.warning("failed to fetch the master's tables; retrying", extra=extra)
+        self.problem = problem
 
     def _ask(self, client: ClassicMasterClient, name: str) -> Awaitable[Document]:
         match name:
@@ -124,7 +124,7 @@ class ClassicTableFetcher:
             case _:
                 return client.fetch_document(RequestCode.GET_ALL_DELAY_OFFSET)
 
-    def _hand_over(self, name: str, document: Document) -> None:
+    def _pass_on(self, name: str, document: Document) -> None:
         """Pass a table on if it has changed, stamped with the end of the master's log."""
         kept = {key: document[key] for key in _KEPT if document.get(key) is not None}
         if set(kept) <= {"dataVersion"} or not self._is_wanted():

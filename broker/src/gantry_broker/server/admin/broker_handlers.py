@@ -13,9 +13,11 @@ from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.pull.pull_hold import PullHold
 from gantry_broker.setting_keys import effective_settings, parse_properties_file
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
 from gantry_remoting import Connection, Listener
 from gantry_remoting.close_log import CloseReason
+from gantry_remoting.setting_kinds import SettingsError
+from gantry_status.text import bytes_text
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.admin import StatisticsKey
@@ -121,7 +123,7 @@ class BrokerHandlers:
         if mode not in READ_MODES:
             expected = "expected 0 (read ahead) or 1 (no read-ahead)"
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{READ_MODE_FIELD}: {mode[:64]!r}, {expected}")
-        self._core.store.log.files.read_in_order(READ_MODES[mode])
+        self._core.store.log.files.set_read_ahead(READ_MODES[mode])
         log.info("commit log read mode changed", extra={"is_read_ahead": READ_MODES[mode]})
         return command.reply(remark=f"set commitlog readahead mode success, mode: {mode}")
 
@@ -260,14 +262,6 @@ def closed_text(ports: Sequence[Listener]) -> str:
     for port in ports:
         counts.update(port.close_log.counts)
     return " ".join(f"{reason}={counts[reason]}" for reason in CloseReason)
-
-
-def bytes_text(count: int) -> str:
-    """Return a number of bytes in RocketMQ's format."""
-    if count < 1024:
-        return f"{count} B"
-    power = min(6, (count.bit_length() - 1) // 10)
-    return f"{count / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
 
 
 def uptime_text(milliseconds: int) -> str:

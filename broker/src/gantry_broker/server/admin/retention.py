@@ -163,7 +163,7 @@ class Retention:
 
     async def _plan_and_delete(self) -> None:
         store = self._core.store
-        files = await run_in_thread(store.removal.facts)
+        files = await run_in_thread(store.removal.describe_oldest_files)
         oldest: Unconsumed | None = None  # the limit of forced deletion
         if needs_unconsumed(self._space, self._settings):
             oldest = await oldest_unconsumed(self._core, self._delay.progress.settled())
@@ -171,7 +171,7 @@ class Retention:
         self._manual_rounds -= is_manual
         clock, now_ms = await self.time.observe()
         facts = RetentionFacts(
-            files=[file._replace(newest_ms=clock.stored_by(file.end_offset, file.newest_ms)) for file in files],
+            files=[file._replace(newest_ms=clock.latest_store_time(file.end_offset, file.newest_ms)) for file in files],
             room=self._room(),
             now_ms=now_ms,
             hour=self._hour(is_doubtful=clock.is_doubtful),
@@ -240,7 +240,7 @@ class Retention:
             self._logged_reason = None
             return
         facts: dict[str, object] = {"reason": plan.blocked_reason.value}
-        if oldest is not None and plan.blocked_reason is Reason.HELD_UNCONSUMED:
+        if oldest is not None and plan.blocked_reason is Reason.BLOCKED_UNCONSUMED:
             facts |= {"topic": oldest.topic, "queue": oldest.queue_id, "group": oldest.group}
         reason = plan.blocked_reason, oldest and (oldest.topic, oldest.group)
         if reason != self._logged_reason:

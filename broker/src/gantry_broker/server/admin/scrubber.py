@@ -208,7 +208,7 @@ class Scrubber:
         async with self._deletion_lock:
             view = store.log.view(start)[:size]
             data = bytes(view)
-            if store.guard.is_whole(data, start):
+            if store.guard.is_intact(data, start):
                 await asyncio.to_thread(store.guard.prepare_rewrite(start, data))
                 store.guard.damage.count_rewritten(start, size)
         return start + size

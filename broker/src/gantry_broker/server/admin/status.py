@@ -60,7 +60,7 @@ def with_server_facts(
     scrubber: Scrubber,
     *,
     connections: int,
-    parked_sends: int,
+    held_sends: int,
     certificate_ends_at: float | None,
 ) -> Status:
     """Return the status with the values of the server. ``certificate_ends_at`` is in seconds since 1970."""
@@ -78,7 +78,7 @@ def with_server_facts(
         or core.gate.is_refusing_sends,
         connections=connections,
         queues=len(store.queues),
-        parked_sends=parked_sends,
+        held_sends=held_sends,
         refused_requests=tuple(core.stats.refusals.counts.values()),
         certificate_ends_wall_ms=None if certificate_ends_at is None else int(certificate_ends_at * 1000),
         queues_rebuilding=store.repair.queues.queues_waiting or None,
@@ -196,7 +196,7 @@ class StatusPublisher:
             recovery_total_bytes=total,
             connections=0,
             queues=0,
-            parked_sends=0,
+            held_sends=0,
             last_error=self._last_error.text,
             last_error_wall_ms=self._last_error.wall_ms,
         )

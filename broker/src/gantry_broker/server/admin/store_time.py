@@ -14,7 +14,7 @@ import msgspec
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.store.retention_clock import (
-    SETTLE_MS,
+    CLAIM_MS_MIN,
     ClockReading,
     RetentionClock,
     RetentionRecord,
@@ -75,7 +75,7 @@ class StoreTime:
             record = decode_record(disk.read_file(self._path))
             identity = self._core.store.identity
             if record.store == identity.uuid:
-                return record.after_cuts(identity.cuts)
+                return record.with_trusted_notes(identity.cuts)
             reason = "it belongs to another store"
         except (OSError, ValueError, msgspec.DecodeError) as error:
             reason = str(error)
@@ -88,7 +88,7 @@ class StoreTime:
     async def _save(self, clock: RetentionClock, now: ClockReading) -> None:
         """Write the record after a new note, at most once a minute, and every hour while no messages arrive."""
         identity = self._core.store.identity
-        state = clock.notes_count, clock.is_doubtful, now.boot_ms // SETTLE_MS, identity.cuts
+        state = clock.notes_count, clock.is_doubtful, now.boot_ms // CLAIM_MS_MIN, identity.cuts
         if state == self._recorded:
             return
         data = encode_record(clock.record(identity.uuid, now, cuts=identity.cuts))

@@ -11,6 +11,7 @@ import msgspec
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.queue_table import QueueTable, iterate_queue_ids
 from gantry_broker.server.core.refusals import Refused, check_topic_name
 from gantry_broker.server.core.topic_attributes import (
     InvalidAttributes,
@@ -18,12 +19,12 @@ from gantry_broker.server.core.topic_attributes import (
     changed_attributes,
     parse_changes,
 )
-from gantry_broker.server.core.topics import QUEUES_MAX, queue_key
+from gantry_broker.server.core.topics import QUEUES_MAX
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic, TopicConfig, TopicConfigList, TopicListing, TopicName
 from gantry_wire.commands.documents import read_document, write_document
-from gantry_wire.fastjson import ObjectKey, dumps
+from gantry_wire.fastjson import dumps
 
 log = logging.getLogger(__name__)
 
@@ -92,20 +93,20 @@ def find_topic(core: BrokerCore, command: Command, connection: Connection) -> Co
 
 
 @handles(RequestCode.GET_TOPIC_STATS_INFO)
-def topic_stats(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def topic_stats(core: BrokerCore, command: Command, connection: Connection) -> Command:
     topic = TopicName.read(command.ext).topic
     config = _config_of(core, topic)
-    table: dict[ObjectKey, Any] = {}
-    for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-        minimum, maximum = core.readable_range(topic, queue_id)
-        newest = core.store.times.store_time(topic, queue_id, maximum - 1) if maximum > minimum else 0
-        table[queue_key(topic, core.settings.broker_name, queue_id)] = {
-            "lastUpdateTimestamp": newest,
-            "maxOffset": maximum,
-            "minOffset": minimum,
-        }
+    table = QueueTable(core.settings.broker_name)
+    async for queue_ids in iterate_queue_ids(core, max(config.read_queue_nums, config.write_queue_nums)):
+        table.add(topic, ((queue_id, _queue_stats(core, topic, queue_id)) for queue_id in queue_ids))
     put_tps = core.statistics.rate("TOPIC_PUT_NUMS", topic)
-    return command.reply(body=dumps({"offsetTable": table, "topicPutTps": put_tps}))
+    return command.reply(body=dumps({"offsetTable": table.render(), "topicPutTps": put_tps}))
+
+
+def _queue_stats(core: BrokerCore, topic: str, queue_id: int) -> dict[str, int]:
+    minimum, maximum = core.readable_range(topic, queue_id)
+    newest = core.store.times.store_time(topic, queue_id, maximum - 1) if maximum > minimum else 0
+    return {"lastUpdateTimestamp": newest, "maxOffset": maximum, "minOffset": minimum}
 
 
 @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)

@@ -1,7 +1,8 @@
 """The parts of a running broker that its request handlers share."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.server.core.clients import ClientRegistry
@@ -44,6 +45,8 @@ class BrokerCore:
     """Whether this broker is a slave: its master may have data that it lacks."""
     is_sure_master: Callable[[], bool]
     """Whether this broker is the master and knows that no other member is."""
+    progress_of_all: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request that lists the progress of all groups."""
 
     @property
     def settings(self) -> BrokerSettings:

@@ -22,10 +22,11 @@ import msgspec
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.setting_keys import broker_settings, effective_settings, parse_properties_file
-from gantry_broker.settings import BrokerSettings, SettingsError
+from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.existing_sizes import LOG_SIZE_KEY, QUEUE_SIZE_KEY
 from gantry_remoting import FileWatch, read_small_file
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
 
@@ -222,7 +223,7 @@ class SettingsFile:
 
     def __init__(self, path: str, live: LiveSettings) -> None:
         """With an empty path no file is read."""
-        self.trouble: str | None = None
+        self.problem: str | None = None
         """Why the present content of the file is not used; None if it is used."""
 
         self._path: Final = path
@@ -255,12 +256,12 @@ class SettingsFile:
         try:
             self._live.mount(parse_properties_file(content.decode("utf-8", "replace")))
         except (SettingsError, NotChangeable) as error:
-            self.trouble = str(error)
+            self.problem = str(error)
             log.error(
-                "ignored invalid settings file; settings unchanged", extra={"path": self._path, "reason": self.trouble}
+                "ignored invalid settings file; settings unchanged", extra={"path": self._path, "reason": self.problem}
             )
         else:
-            self.trouble = None
+            self.problem = None
 
 
 def _read_content(path: str) -> bytes | None:

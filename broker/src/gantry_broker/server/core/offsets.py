@@ -32,7 +32,7 @@ Resets are stored with the offsets, in their file and on slaves: a reset that wa
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, final
 
 import msgspec
@@ -65,12 +65,21 @@ class DelayOffsetDocument(Document):
 @dataclass(slots=True)
 class _Reset:
     offset: int
-    redirected: "weakref.WeakSet[Connection]" = field(default_factory=weakref.WeakSet)
-    """The readers that were redirected to the offset."""
+    _redirected: "weakref.WeakSet[Connection] | None" = None
+    """The readers that were redirected to the offset. It is made for the first one; most resets have none."""
 
     def clamp(self, end: int) -> None:
         """Limit the reset to the end of its queue."""
         self.offset = min(self.offset, end)
+
+    def is_known_to(self, reader: Connection) -> bool:
+        return self._redirected is not None and reader in self._redirected
+
+    def redirect(self, reader: Connection) -> int:
+        if self._redirected is None:
+            self._redirected = weakref.WeakSet()
+        self._redirected.add(reader)
+        return self.offset
 
 
 @final
@@ -114,11 +123,10 @@ class OffsetResets:
         reset = self._table.get(key, {}).get(queue_id)
         if reset is None:
             return None
-        if reader in reset.redirected and not was_waiting:
+        if reset.is_known_to(reader) and not was_waiting:
             self._complete(key, queue_id)
             return None
-        reset.redirected.add(reader)
-        return reset.offset
+        return reset.redirect(reader)
 
     def clamp(self, key: str, queue_id: int, end: int) -> None:
         reset = self._table.get(key, {}).get(queue_id)

@@ -42,7 +42,7 @@ class BrokerTls:
         return min(ends, default=None)
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Why changed files are not used; None if all are."""
         return next((source.reload_error for source in self.sources if source.reload_error is not None), None)
 

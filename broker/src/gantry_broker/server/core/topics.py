@@ -14,7 +14,6 @@ from gantry_broker.ports import Clock
 from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion, TopicConfig, TopicConfigTable
 from gantry_wire.commands.nameserver import PERMISSION_INHERIT, PERMISSION_NORMAL, PERMISSION_WRITE
-from gantry_wire.fastjson import ObjectKey
 
 QUEUES_MAX: Final = 65536
 """The limit of queues of a topic on one broker; every queue costs a file once it is used."""
@@ -78,7 +77,7 @@ class TopicTable:
 
     def is_system(self, topic: str) -> bool:
         """Whether this is a system topic, which administrators must not change."""
-        return topic in self._system or topic in names.SYSTEM_TOPICS or topic.startswith("rmq_sys_")
+        return topic in self._system or topic in names.SYSTEM_TOPICS or topic.startswith(names.INTERNAL_PREFIX)
 
     @property
     def system_names(self) -> list[str]:
@@ -199,8 +198,3 @@ def published_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -
         version = msgspec.structs.replace(version, counter=-1 - version.counter)
         topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()}
     return msgspec.structs.replace(own, data_version=version, topic_config_table=topics)
-
-
-def queue_key(topic: str, broker_name: str, queue_id: int) -> ObjectKey:
-    """Return a queue as the key of a Java map in JSON."""
-    return ObjectKey({"brokerName": broker_name, "queueId": queue_id, "topic": topic})

@@ -5,16 +5,14 @@ out, as in RocketMQ; a request that names topics gets exactly these. ``pullOffse
 have received messages: those between ``consumerOffset`` and it are in flight.
 """
 
-import asyncio
-from collections import Counter
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.queue_table import QueueTable, check_queue_count, iterate_queue_ids
 from gantry_broker.server.core.refusals import Refused
-from gantry_broker.server.core.topics import queue_key
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.consumers import BrokerConsumeStatsRequest, ConsumeStatsRequest, TopicOfGroup
@@ -27,10 +25,7 @@ from gantry_wire.commands.offsets import (
     TimestampResult,
     UpdateConsumerOffset,
 )
-from gantry_wire.fastjson import ObjectKey, dumps
-
-QUEUES_LISTED_MAX: Final = 100_000
-"""Of all groups in one answer, which has about 150 bytes for each: more do not fit into a frame."""
+from gantry_wire.fastjson import dumps
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET)
@@ -102,71 +97,90 @@ def list_offsets(core: BrokerCore, command: Command, connection: Connection) -> 
 
 
 @handles(RequestCode.GET_CONSUME_STATS)
-def group_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def group_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
     request = ConsumeStatsRequest.read(command.ext)
     group = request.consumer_group
     topics = request.topics
     if not topics:
         known = [request.topic] if request.topic else core.offsets.topics_of(group)
         topics = keep_subscribed(core, group, known)
-    table: dict[ObjectKey, Any] = {}
-    rate = 0.0
-    for topic in topics:
-        config = core.topics.find(topic)
-        if config is not None:
-            table |= _queue_table(core, group, topic, config.read_queue_nums)
-            rate += core.statistics.group_rate(group, topic)
-    return command.reply(body=dumps({"consumeTps": rate, "offsetTable": table}))
+    configs = [config for topic in dict.fromkeys(topics) if (config := core.topics.find(topic)) is not None]
+    check_queue_count(sum(config.read_queue_nums for config in configs))
+    table = QueueTable(core.settings.broker_name)
+    for config in configs:
+        await _add_progress(core, table, group, config.topic_name, config.read_queue_nums)
+    rate = sum(core.statistics.group_rate(group, config.topic_name) for config in configs)
+    return command.reply(body=dumps({"consumeTps": float(rate), "offsetTable": table.render()}))
 
 
 @handles(RequestCode.GET_BROKER_CONSUME_STATS)
 async def broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Answer with the progress of all groups. RocketMQ leaves ``pullOffset`` 0, so its in-flight total is negative."""
     request = BrokerConsumeStatsRequest.read(command.ext)
+    async with core.progress_of_all:  # one at a time, since each may fill a frame
+        return command.reply(body=await _progress_of_all(core, is_order=request.is_order))
+
+
+async def _progress_of_all(core: BrokerCore, *, is_order: bool) -> bytes:
     listing: list[dict[str, list[dict[str, Any]]]] = []
-    totals, listed = Counter[str](), 0
+    behind, in_flight, listed = 0, 0, 0
     for group in list(core.groups.all):
         stats = []
         for topic in keep_subscribed(core, group, core.offsets.topics_of(group)):
-            await _yield_to_other_requests(core)
             config = core.topics.find(topic)
-            if config is None or (request.is_order and not config.order):
+            if config is None or (is_order and not config.order):
                 continue
             listed += config.write_queue_nums
-            if listed > QUEUES_LISTED_MAX:
-                text = f"more than {QUEUES_LISTED_MAX} queues would be listed: ask for one group after another"
-                raise Refused(ResponseCode.SYSTEM_ERROR, text)
-            queues = _queue_table(core, group, topic, config.write_queue_nums)
-            for queue in queues.values():
-                totals["behind"] += queue["brokerOffset"] - queue["consumerOffset"]
-                totals["in hand"] += queue["pullOffset"] - queue["consumerOffset"]
-            stats.append({"consumeTps": core.statistics.group_rate(group, topic), "offsetTable": queues})
+            check_queue_count(listed)
+            table = QueueTable(core.settings.broker_name)
+            totals = await _add_progress(core, table, group, topic, config.write_queue_nums)
+            behind, in_flight = behind + totals[0], in_flight + totals[1]
+            stats.append({"consumeTps": core.statistics.group_rate(group, topic), "offsetTable": table.render()})
         listing.append({group: stats})
-    document = {
+    return dumps({
         "brokerAddr": core.settings.address,
         "consumeStatsList": listing,
-        "totalDiff": totals["behind"],
-        "totalInflightDiff": totals["in hand"],
+        "totalDiff": behind,
+        "totalInflightDiff": in_flight,
+    })  # fmt: skip
+
+
+async def _add_progress(core: BrokerCore, table: QueueTable, group: str, topic: str, count: int) -> tuple[int, int]:
+    """Add the queues of a topic; return how many messages of them are not consumed, and how many are in flight."""
+    behind = in_flight = 0
+    async for queue_ids in iterate_queue_ids(core, count):
+        rows = {queue_id: _queue_progress(core, group, topic, queue_id) for queue_id in queue_ids}
+        behind += sum(row["brokerOffset"] - row["consumerOffset"] for row in rows.values())
+        in_flight += sum(row["pullOffset"] - row["consumerOffset"] for row in rows.values())
+        table.add(topic, rows.items())
+    return behind, in_flight
+
+
+def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
+    store, offsets = core.store, core.offsets
+    begin, end = core.readable_range(topic, queue_id)
+    consumed = max(0, offsets.find(group, topic, queue_id) or 0)
+    last = store.times.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
+    return {
+        "brokerOffset": end,
+        "consumerOffset": consumed,
+        "lastTimestamp": max(0, last),
+        "minOffset": begin,  # not in RocketMQ, whose clients skip unknown fields; without it expired messages were lag
+        "pullOffset": max(consumed, offsets.pulled.find(group, topic, queue_id)),
     }
-    return command.reply(body=dumps(document))
-
-
-async def _yield_to_other_requests(core: BrokerCore) -> None:
-    """Serve other requests between two topics. Raises Refused if another thread has the store afterwards."""
-    await asyncio.sleep(0)
-    if core.gate.is_store_lent:
-        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, its log is being changed")
 
 
 @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
-def group_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def group_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Answer with times of each queue: of its first, last and last consumed message, and the delay of the next."""
     request = TopicOfGroup.read(command.ext)
     topic = request.topic or ""
     config = core.topics.find(topic)
     if config is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:300]}] not exist")
-    spans = [_span(core, request.group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
+    spans = []
+    async for queue_ids in iterate_queue_ids(core, config.write_queue_nums):
+        spans += [msgspec.Raw(dumps(_span(core, request.group, topic, queue_id))) for queue_id in queue_ids]
     return command.reply(body=dumps({"consumeTimeSpanSet": spans}))
 
 
@@ -180,7 +194,7 @@ def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, 
         "consumeTimeStamp": store.times.store_time(topic, queue_id, consumed - 1) if consumed > 0 else earliest,
         "delayTime": core.clock.wall_ms() - next_time if next_time >= 0 else 0,
         "maxTimeStamp": store.times.store_time(topic, queue_id, end - 1),
-        "messageQueue": dict(queue_key(topic, core.settings.broker_name, queue_id)),
+        "messageQueue": {"brokerName": core.settings.broker_name, "queueId": queue_id, "topic": topic},
         "minTimeStamp": earliest,
     }
 
@@ -191,23 +205,3 @@ def keep_subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str
     if state is None or not state.subscriptions:
         return topics
     return [topic for topic in topics if topic in state.subscriptions]
-
-
-def _queue_table(core: BrokerCore, group: str, topic: str, count: int) -> dict[ObjectKey, dict[str, int]]:
-    name = core.settings.broker_name
-    return {
-        queue_key(topic, name, queue_id): _queue_progress(core, group, topic, queue_id) for queue_id in range(count)
-    }
-
-
-def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
-    store, offsets = core.store, core.offsets
-    _, end = core.readable_range(topic, queue_id)
-    consumed = max(0, offsets.find(group, topic, queue_id) or 0)
-    last = store.times.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
-    return {
-        "brokerOffset": end,
-        "consumerOffset": consumed,
-        "lastTimestamp": max(0, last),
-        "pullOffset": max(consumed, offsets.pulled.find(group, topic, queue_id)),
-    }

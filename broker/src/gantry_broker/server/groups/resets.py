@@ -16,8 +16,8 @@ from typing import final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.queue_table import QueueTable
 from gantry_broker.server.core.refusals import Refused
-from gantry_broker.server.core.topics import queue_key
 from gantry_broker.server.groups.members import NAME_CHARACTERS_MAX, ConsumerCalls, check_client_versions
 from gantry_broker.server.groups.offset_handlers import keep_subscribed
 from gantry_remoting import Connection
@@ -109,8 +109,9 @@ class ResetHandlers:
         return self._core.store.times.offset_by_time(topic, queue_id, timestamp_ms)
 
     def _table(self, topic: str, offsets: dict[int, int]) -> bytes:
-        name = self._core.settings.broker_name
-        return dumps({"offsetTable": {queue_key(topic, name, each): offset for each, offset in offsets.items()}})
+        table = QueueTable(self._core.settings.broker_name)
+        table.add(topic, offsets.items())
+        return dumps({"offsetTable": table.render()})
 
     async def _reply_when_written(self, command: Command, body: bytes = b"") -> Command:
         """Write the offsets to disk, and answer afterwards."""

@@ -38,6 +38,7 @@ from gantry_wire.fastjson import dumps
 from gantry_wire.filters import is_tag_type
 from gantry_wire.message import StoredMessage
 from gantry_wire.properties import message_keys
+from gantry_wire.signatures import UNIQUE_KEY_QUERY
 
 QUERY_MESSAGES_MAX: Final = 64
 """The limit of messages in one answer; mqadmin requests as many."""
@@ -53,8 +54,6 @@ QUERY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 QUEUE_UNITS_MAX: Final = 10_000
 """The limit of units of a consume queue in one answer: each takes some hundred bytes."""
-
-UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
 @handles(RequestCode.QUERY_MESSAGE)

@@ -27,7 +27,7 @@ class GroupSecret:
     def __init__(self, path: str) -> None:
         """An empty path means that there is no secret."""
         self.current = b""
-        self.trouble: str | None = None
+        self.problem: str | None = None
         """Why the content of the file is not in use; None if it is."""
 
         self._path: Final = path
@@ -37,7 +37,7 @@ class GroupSecret:
         self._watch: Final = FileWatch("the group's secret", self.check)
 
     def __repr__(self) -> str:
-        return f"<GroupSecret {self._path or 'none'} trouble={self.trouble}>"
+        return f"<GroupSecret {self._path or 'none'} problem={self.problem}>"
 
     async def start(self) -> None:
         """Read the secret, and check it every few seconds until closed. Raises OSError that names the setting."""
@@ -58,16 +58,16 @@ class GroupSecret:
             found = str(error)
         before, self._found = self._found, found
         if found == self.current:
-            self.trouble = None
+            self.problem = None
         elif found == before:
             self._adopt(found)
 
     def _adopt(self, found: bytes | str) -> None:
         if isinstance(found, bytes):
-            self.current, self.trouble = found, None
+            self.current, self.problem = found, None
             log.info("replication secret replaced", extra={"path": self._path})
-        elif self.trouble != found:
-            self.trouble = found
+        elif self.problem != found:
+            self.problem = found
             log.error("replication secret not replaced; the old one stays in use", extra={"reason": found})
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import struct
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -19,9 +18,7 @@ from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import HaExchange
 from gantry_wire.commands.nameserver import MASTER_ID
 from gantry_wire.fastjson import dumps
-
-_PHYSICAL: Final = struct.Struct(">28xq")
-"""A record's own offset in the log."""
+from gantry_wire.message import PHYSICAL_OFFSET
 
 BY_ORDERS: Final = "which master this broker follows, and from where, is decided by orders: gantry ha"
 
@@ -134,8 +131,8 @@ def broker_suggester(
         far_bytes = memory_bytes * settings.ha.memory_percent_max // 100
         is_far = (
             settings.ha.is_slave_read_suggested
-            and len(body) >= _PHYSICAL.size
-            and store.log.wrote - _PHYSICAL.unpack_from(body)[0] > far_bytes
+            and len(body) >= PHYSICAL_OFFSET.size
+            and store.log.wrote - PHYSICAL_OFFSET.unpack_from(body)[0] > far_bytes
         )
         if roles.role is HaRole.SLAVE:
             follower = replication.slave.follower
@@ -143,7 +140,7 @@ def broker_suggester(
             return MASTER_ID if is_master_here and not is_far else settings.broker_id
         if not is_far:
             return MASTER_ID
-        offset = _PHYSICAL.unpack_from(body)[0]
+        offset = PHYSICAL_OFFSET.unpack_from(body)[0]
         able = sorted(slave.broker_id for slave in replication.acks if slave.received > offset + far_bytes // 2)
         if when_slow in able:
             return when_slow

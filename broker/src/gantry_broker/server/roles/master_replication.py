@@ -173,7 +173,7 @@ class MasterReplication:
     @property
     def is_copied(self) -> bool:
         """Whether every connected slave has the whole log, and enough slaves are connected."""
-        is_enough = not self._settings.ha.acks_needed or self.policy.acks.acked() >= self._store.log.wrote
+        is_enough = not self._settings.ha.acks_needed or self.policy.acks.acked_offset() >= self._store.log.wrote
         return is_enough and self.have_slaves_caught_up
 
     # -- tables --------------------------------------------------------------------------------------------------------

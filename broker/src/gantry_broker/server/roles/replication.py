@@ -196,7 +196,7 @@ class Replication:
 
     def _on_appended(self) -> None:
         """Feed the slaves after an append."""
-        self._server.appended()
+        self._server.feed_streams()
         self._on_log_appended()
 
     def note_store_progress(self) -> None:

@@ -57,7 +57,7 @@ class RoleOrders:
             if epoch <= newest:
                 raise OrderRefused(f"epoch {epoch} is too old: epoch {newest} exists already; use {newest + 1} or more")
             if roles.role is HaRole.COMPARING and not force:
-                raise OrderRefused(f"{roles.trouble}; to promote it with its log as it is, use force")
+                raise OrderRefused(f"{roles.problem}; to promote it with its log as it is, use force")
             if roles.store.losses.record.missing and not force:
                 if not electable and roles.role is HaRole.UNASSIGNED:
                     await roles.await_acceptance()
@@ -143,20 +143,20 @@ class RoleOrders:
             await roles.lose_role(f"this broker was fenced at epoch {epoch}")
             return roles.report()
 
-    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+    async def drain(self, timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         """Refuse sends, and wait until all accepted ones are on the disk and on the slaves.
 
-        ``withdraw``: leave the routes as well. ``goes_on``: only clients' sends are refused, and the broker still
+        ``withdraw``: leave the routes as well. ``clients_only``: only clients' sends are refused, and the broker still
         appends its own messages.
         """
         roles = self.roles
         async with roles.lock:
             if roles.role is not HaRole.MASTER:
                 raise OrderRefused(f"only a master can be drained, and this broker is {roles.role}")
-            if withdraw or goes_on:
+            if withdraw or clients_only:
                 await roles.mark_role_over()
-            roles.begin_drain(is_withdrawn=withdraw or goes_on, is_emptied=goes_on)
-            if goes_on:
+            roles.begin_drain(is_withdrawn=withdraw or clients_only, is_emptied=clients_only)
+            if clients_only:
                 return roles.report()
             try:
                 async with asyncio.timeout(timeout_ms / 1000):

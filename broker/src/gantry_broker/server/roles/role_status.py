@@ -39,14 +39,14 @@ class RoleStatus(NamedTuple):
     """Newest epoch in the history of its log."""
 
     promised_epoch: int
-    is_whole: bool | None
+    is_complete: bool | None
     acks_needed: int
     """Number of slaves that this process would wait for as a master."""
 
     epoch: int = 0
     """Epoch of the current role."""
 
-    trouble: str = ""
+    problem: str = ""
     is_draining: bool = False
     is_withdrawn: bool = False
     is_regained: bool = False
@@ -73,7 +73,7 @@ def _why_master_not_regained(status: RoleStatus) -> str:
     epoch = status.record.epoch
     if status.log_epoch != epoch:
         return f"its log ends in epoch {status.log_epoch}, not in epoch {epoch}"
-    if status.is_whole is not True:
+    if status.is_complete is not True:
         return "it may have lost acknowledged messages"
     if status.record.acks_needed != status.acks_needed:
         then, now = status.record.acks_needed, status.acks_needed
@@ -109,12 +109,12 @@ def report_role(
     """Return the current role and positions as the answer to an order."""
     policy, slave = replication.policy, replication.slave
     record, follower = status.record, slave.follower
-    trouble = status.trouble
+    problem = status.problem
     loss = store.losses.record
-    if not trouble and loss.missing and follower is None:
-        trouble = loss_text(loss)
-    if not trouble and follower is not None and not follower.is_streaming:
-        trouble = f"not following the master: {follower.trouble or 'connecting'}"
+    if not problem and loss.missing and follower is None:
+        problem = loss_text(loss)
+    if not problem and follower is not None and not follower.is_streaming:
+        problem = f"not following the master: {follower.problem or 'connecting'}"
     master_id = settings.broker_id if record.is_master else record.master_id
     electable = record.electable if record.epoch else settings.ha.electable
     # A single broker has no replica to repair damage. Members of a group repair each other, and keep their votes.
@@ -144,12 +144,12 @@ def report_role(
         slaves=_slaves(replication) if status.role is HaRole.MASTER else (),
         master=record.master if status.role is HaRole.SLAVE else "",
         master_id=master_id,
-        trouble=trouble or missing,
+        problem=problem or missing,
         epoch_start=history.epochs[-1].start if history.epochs else None,
-        heard_ms=slave.heartbeat_age_ms,
+        heartbeat_age_ms=slave.heartbeat_age_ms,
         granted_ms=slave.granted_ms,
         peak_bytes_per_s=replication.peak.bytes_per_s(store.log.wrote),
-        is_whole=False if is_alone and store.guard.damage.damaged else status.is_whole,
+        is_complete=False if is_alone and store.guard.damage.damaged else status.is_complete,
         is_crash_safe=store.pools.status.is_crash_safe,
         is_draining=status.is_draining,
         is_withdrawn=status.is_withdrawn,

@@ -79,7 +79,7 @@ class Roles:
         self.epoch = 0
         """Epoch of the current role."""
 
-        self.trouble = ""
+        self.problem = ""
         self.is_draining = self.is_closed = False
         self.is_withdrawn = False
         """Whether this broker is registered as one that accepts no sends."""
@@ -130,9 +130,9 @@ class Roles:
             await self.become_slave(self.promises.promise.epoch, ha.master_address)
             return
         if self.promises.promise.epoch > identity.epoch:
-            self.trouble = f"epoch {self.promises.promise.epoch} was promised to another master"
-            self._gate.close(self.trouble)
-            log.error("newer epoch exists; this broker is not the master", extra={"reason": self.trouble})
+            self.problem = f"epoch {self.promises.promise.epoch} was promised to another master"
+            self._gate.close(self.problem)
+            log.error("newer epoch exists; this broker is not the master", extra={"reason": self.problem})
             return
         is_missing = bool(self.store.losses.record.missing)
         if report.is_clean and not is_missing:
@@ -156,7 +156,7 @@ class Roles:
         if self.store.dispatcher.dispatched < self.store.log.wrote:
             await self._host.run_exclusively(self.replication.store.prepare_copying)
         await self._dispatch_all()
-        self.role, self.epoch, self.trouble = HaRole.COMPARING, self.store.identity.epoch, reason
+        self.role, self.epoch, self.problem = HaRole.COMPARING, self.store.identity.epoch, reason
         self.is_awaiting_acceptance = self.is_withdrawn = True
         self._gate.close_to_sends(reason)
         self._host.register(0)
@@ -195,8 +195,8 @@ class Roles:
     async def _compare(self, needed: int) -> None:
         """Wait for slaves before the first append: they may have messages that this start has lost."""
         self.role, self.epoch = HaRole.COMPARING, self.store.identity.epoch
-        self.trouble = f"this start may have lost messages; the log is compared with {needed} slaves first"
-        self._gate.close(self.trouble)
+        self.problem = f"this start may have lost messages; the log is compared with {needed} slaves first"
+        self._gate.close(self.problem)
         log.warning(
             "start may have lost messages; comparing the log with slaves first", extra={"slaves_needed": needed}
         )
@@ -214,11 +214,11 @@ class Roles:
             if len(self._compared) >= needed and self._waiting is None:
                 self._waiting = asyncio.ensure_future(self._end_comparison())
         elif session.refusal.reason in ("newer", "fenced"):
-            self.trouble = f"slave {session.hello.broker_id} knows a newer master: {session.refusal.text}"
-            log.error("newer epoch exists; this broker is not the master", extra={"reason": self.trouble})
-            self.replication.master.stop(self.trouble)
+            self.problem = f"slave {session.hello.broker_id} knows a newer master: {session.refusal.text}"
+            log.error("newer epoch exists; this broker is not the master", extra={"reason": self.problem})
+            self.replication.master.stop(self.problem)
             self.role = HaRole.UNASSIGNED
-            self._gate.close(self.trouble)
+            self._gate.close(self.problem)
 
     async def _end_comparison(self) -> None:
         """Become master, or await acceptance of a loss, after enough slaves were compared."""
@@ -241,8 +241,8 @@ class Roles:
         """Return the current role, and the record of the last one on the disk."""
         return RoleStatus(
             role=self.role, record=self.records.record, log_epoch=self.store.identity.epoch,
-            promised_epoch=self.promises.promise.epoch, is_whole=self.completeness.is_whole,
-            acks_needed=self.settings.ha.acks_needed, epoch=self.epoch, trouble=self.trouble,
+            promised_epoch=self.promises.promise.epoch, is_complete=self.completeness.is_complete,
+            acks_needed=self.settings.ha.acks_needed, epoch=self.epoch, problem=self.problem,
             is_draining=self.is_draining, is_withdrawn=self.is_withdrawn, is_regained=self.is_regained,
         )  # fmt: skip
 
@@ -302,7 +302,7 @@ class Roles:
         # Adopt queue ends before offsets are clamped: a valid offset must not count as beyond its queue.
         self.replication.tables.queue_ends.adopt()
         self._tables.begin_epoch()
-        self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", is_regained
+        self.role, self.epoch, self.problem, self.is_regained = HaRole.MASTER, epoch, "", is_regained
         self.replication.master.lead(epoch, electable)
         self.end_drain()
         self._end_acceptance()
@@ -330,7 +330,7 @@ class Roles:
 
         await self._host.run_exclusively(change)
         self.role, self.epoch = HaRole.SLAVE, epoch
-        self.trouble = "" if master else "no name server knows the master yet"
+        self.problem = "" if master else "no name server knows the master yet"
         self._gate.close_to_sends("this broker is a slave")
         if master:
             self.replication.slave.follow(master, self._record_welcome, self.record_caught_up)
@@ -356,7 +356,7 @@ class Roles:
             if store.losses.record.missing:
                 await asyncio.to_thread(store.losses.forget_missing_end)
             if not store.losses.record.missing:
-                is_anew, is_accepted = store.is_restarted, self._is_loss_accepted
+                is_anew, is_accepted = store.is_log_discarded, self._is_loss_accepted
                 await asyncio.to_thread(
                     self.completeness.record_caught_up, is_copied_anew=is_anew, is_loss_accepted=is_accepted
                 )
@@ -387,7 +387,7 @@ class Roles:
         self._gate.close(reason)
         self._host.close_clients(reason)
         self._host.register(None)
-        self.role, self.trouble, self.is_draining = HaRole.UNASSIGNED, reason, False
+        self.role, self.problem, self.is_draining = HaRole.UNASSIGNED, reason, False
         self.is_withdrawn = self.is_awaiting_acceptance = False
         log.warning("lost role; requests are refused until an order assigns one", extra={"reason": reason})
 
@@ -401,7 +401,7 @@ class Roles:
     async def wait_for_master(self, epoch: int, to: str) -> None:
         """Stop following: a newer epoch was promised, and its master is not known yet."""
         await self.replication.slave.stop()
-        self.trouble = f"epoch {epoch} was promised to {to or 'another master'}; waiting for that master"
+        self.problem = f"epoch {epoch} was promised to {to or 'another master'}; waiting for that master"
 
     def begin_drain(self, *, is_withdrawn: bool, is_emptied: bool) -> None:
         """Append accepted sends, and refuse further ones; with ``is_withdrawn``, leave the routes for sends, too.

@@ -20,6 +20,7 @@ from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
 from gantry_remoting import CertificateSource, PeerContexts, join_address, split_address
+from gantry_status.broker_ports import broker_port_of
 
 DISPATCH_RETRY_S: Final = 1.0
 """Seconds after which a slave without room for a queue's entries tries again."""
@@ -102,7 +103,9 @@ class SlaveReplication:
         credentials = None if self._account is None else self._account.credentials
         return ClassicFollower(
             self._store,
-            ClassicMaster((host, port), ha.classic_broker_address or join_address(host, port - 1), credentials),
+            ClassicMaster(
+                (host, port), ha.classic_broker_address or join_address(host, broker_port_of(port)), credentials
+            ),
             file_bytes=store.mapped_file_size_commit_log,
             is_flushed_wanted=store.flush.is_sync,
             on_table=self._tables.receive,

@@ -68,7 +68,7 @@ ANSWERS_FULL: Final = Refusal(
 class Acks(Protocol):
     """The log positions that the slaves have acknowledged."""
 
-    def acked(self) -> int:
+    def acked_offset(self) -> int:
         """Return the position that enough slaves have acknowledged; -1 if too few of them have a known position."""
 
 
@@ -187,7 +187,7 @@ class AckGate:
         replicas = self._replicas
         if not replicas.may_acknowledge():
             return -1
-        return replicas.acks.acked() if replicas.is_waiting_for_slaves else self._store.log.wrote
+        return replicas.acks.acked_offset() if replicas.is_waiting_for_slaves else self._store.log.wrote
 
     # ------- holding and releasing answers
 

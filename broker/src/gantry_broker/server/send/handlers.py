@@ -29,14 +29,20 @@ from gantry_wire.commands.send import SendMessage, SendMessageV2
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.hashing import tags_code
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
-from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_MULTI_TAGS, TRANSACTION_MASK, offset_message_id
+from gantry_wire.message import (
+    FLAG_BORN_HOST_V6,
+    FLAG_MULTI_TAGS,
+    FLAG_STORE_HOST_V6,
+    TRANSACTION_MASK,
+    offset_message_id,
+)
 from gantry_wire.properties import format_properties, parse_properties
 
 log = logging.getLogger(__name__)
 
 SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
-MEMORY_FLAGS: Final = FLAG_BORN_HOST_V6 | 0x20
+MEMORY_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
 
 @dataclass(slots=True)
@@ -279,8 +285,8 @@ class SendHandlers:
             "msgId": ids,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offsets[0]),
-            "MSG_REGION": self.core.routes.added[keys.MESSAGE_REGION],
-            "TRACE_ON": "true",
+            keys.MESSAGE_REGION: self.core.routes.added[keys.MESSAGE_REGION],
+            keys.TRACE_ON: "true",
         }
         # Never `batchUniqId`: Apache sends it for topics of batch consume queues only, where the batch is one message.
         # Java 5 would return it as the message id, and no stored message has it.

@@ -15,6 +15,7 @@ import msgspec
 from gantry_wire import RequestCode
 from gantry_wire.commands.fields import Int32
 from gantry_wire.commands.send import SendMessage, SendMessageV2
+from gantry_wire.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 
 class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
@@ -78,9 +79,9 @@ class SignedFields(
     gc=False,
     forbid_unknown_fields=True,
     rename={
-        "access_key": "AccessKey",
-        "signature": "Signature",
-        "token": "SecurityToken",
+        "access_key": ACCESS_KEY,
+        "signature": SIGNATURE,
+        "token": SECURITY_TOKEN,
         **{info.name: info.encode_name for info in msgspec.structs.fields(SendMessageV2)},
     },
 ):

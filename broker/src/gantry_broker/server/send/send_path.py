@@ -49,17 +49,15 @@ from gantry_broker.server.send.headers import (
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
-from gantry_wire import Command
+from gantry_wire import Command, RequestCode
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
-from gantry_wire.header import binary_parts
+from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, check_frame_head
+from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, binary_parts
 from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
 
-SEND_V2_PREFIX: Final = b'{"code":310,'
-SEND_V1_PREFIX: Final = b'{"code":10,'
-FLAG_RESPONSE: Final = 1
-FLAG_ONEWAY: Final = 2
+SEND_V2_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
+SEND_V1_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE
 NO_ANSWER: Final = b""
 PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
 """A longer JSON header may exceed the limit of fields, which only the readable path counts: `"":"",` has 6 bytes."""
@@ -193,7 +191,7 @@ class SendPath:
         is_open = prefix is SEND_V2_PREFIX
         while end - position >= _HEAD_BYTES:
             total, type_and_header = _unpack_head(data, position)
-            header_bytes = type_and_header & 0xFFFFFF
+            header_bytes = type_and_header & HEADER_LENGTH_MASK
             if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
                 check_frame_head(total, type_and_header, self._limits)
             frame_end = position + 4 + total

@@ -20,7 +20,8 @@ import msgspec
 from gantry_access import Guard
 from gantry_broker.server.core.send_routes import SendRoute, SendRoutes
 from gantry_broker.server.send.headers import SignedFields, SignedHeader, decode_signed
-from gantry_broker.server.send.send_path import FLAG_RESPONSE, SendPath
+from gantry_broker.server.send.send_path import SendPath
+from gantry_wire.header import FLAG_RESPONSE
 
 
 @final

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, VOLUME_LOCK
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
-from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, whole_records
-from gantry_broker.store.write_buffer import BufferState, read_committed, read_facts, read_state
+from gantry_broker.store.replay import ExpectedHeader, FoundBuffer, find_first_buffered, scan_buffered_records
+from gantry_broker.store.write_buffer import BufferState, read_committed, read_header, read_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def read_buffer_directory(disk: ReadingDisk, facts: StoreFacts, path: str | None
     where = path or (facts.identity.pool_path if facts.identity is not None else "")
     if not where:
         return None
-    found = disk.facts(where)
+    found = disk.metadata(where)
     if found is None or not found.is_directory:
         return BufferDirectory(path=where, fault="there is no such directory here")
     directory = BufferDirectory(
@@ -86,15 +86,15 @@ def read_live_buffers(disk: ReadingDisk, directory: BufferDirectory) -> list[Fou
     found: list[FoundBuffer] = []
     for buffer in directory.live:
         view = map_file(disk, f"{directory.path}/{buffer.name}")
-        facts = read_facts(view)
-        if facts is not None:
-            found.append(FoundBuffer.of(buffer.name, facts, view[facts.header_bytes :][: facts.file_size]))
+        header = read_header(view)
+        if header is not None:
+            found.append(FoundBuffer.of(buffer.name, header, view[header.header_bytes :][: header.file_size]))
     return found
 
 
-def expected_header(facts: StoreFacts) -> Expected:
+def expected_header(facts: StoreFacts) -> ExpectedHeader:
     """Return the header values that a write buffer must have to be replayed."""
-    return Expected.of(facts.identity, facts.log[0].size if facts.log else 0, is_clean=facts.is_clean)
+    return ExpectedHeader.of(facts.identity, facts.log[0].size if facts.log else 0, is_clean=facts.is_clean)
 
 
 def find_unbuffered_end(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path: str | None = None) -> int:
@@ -104,7 +104,9 @@ def find_unbuffered_end(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path
         return facts.written_end(boot_id)
     if directory.fault:
         return 0
-    return min(facts.written_end(boot_id), buffered_from(read_live_buffers(disk, directory), expected_header(facts)))
+    return min(
+        facts.written_end(boot_id), find_first_buffered(read_live_buffers(disk, directory), expected_header(facts))
+    )
 
 
 def map_file(disk: ReadingDisk, path: str) -> memoryview:
@@ -123,25 +125,25 @@ def _summarize_buffer(disk: ReadingDisk, path: str, store: str) -> BufferSummary
     except OSError as exc:
         return BufferSummary(name=name, bytes=0, state=f"unreadable: {exc.strerror}")
     state = read_state(view)
-    facts = read_facts(view) if state is BufferState.LIVE else None
-    if facts is None:
+    header = read_header(view) if state is BufferState.LIVE else None
+    if header is None:
         return BufferSummary(name=name, bytes=len(view), state=state.name.lower())
-    buffer = FoundBuffer.of(name, facts, view[facts.header_bytes :][: facts.file_size])
-    committed = min(max(read_committed(view), facts.start), buffer.end_offset)
-    stop, records = whole_records(buffer, committed)
+    buffer = FoundBuffer.of(name, header, view[header.header_bytes :][: header.file_size])
+    committed = min(max(read_committed(view), header.start), buffer.end_offset)
+    stop, records = scan_buffered_records(buffer, committed)
     if not records:
         # The committed end in the header is a hint only: it may be wrong, or inside of a record for a moment.
-        stop, _ = whole_records(buffer, facts.start)
+        stop, _ = scan_buffered_records(buffer, header.start)
     return BufferSummary(
         name=name,
         bytes=len(view),
         state=state.name.lower(),
-        store=facts.store,
-        is_of_this_store=facts.store == store,
-        generation=facts.generation,
-        epoch=facts.epoch,
-        base_offset=facts.base_offset,
-        start=facts.start,
+        store=header.store,
+        is_of_this_store=header.store == store,
+        generation=header.generation,
+        epoch=header.epoch,
+        base_offset=header.base_offset,
+        start=header.start,
         committed=committed,
         stop=max(stop, committed),
         records_not_committed=records,

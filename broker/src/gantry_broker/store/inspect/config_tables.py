@@ -1,7 +1,7 @@
 """Inspection of the JSON tables beside the log: their names, number of entries and faults.
 
-They hold facts that cannot be rebuilt from the log. A start uses a table's copy (``.bak``) when the table cannot be
-read, or is older, and refuses when neither can be read. So both files are always judged together, by the same rule.
+Their content cannot be rebuilt from the log. A start uses a table's copy (``.bak``) when the table cannot be read, or
+is older, and is refused when neither can be read. So both files are always judged together, by the same rule.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConfigTable:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a start would find a good file."""
+        """Whether a start could read the table or its copy."""
         return self.document is not None
 
 

@@ -1,10 +1,10 @@
 """Classification of places without a valid record: end of the log, torn tail, rot, or bytes that are being written.
 
     ... record | record | ??? ......................................... zeros
-                          `- zeros from here on             the end
-                             a broker runs                  its moving end: no error
-                             no whole record follows        torn tail, unless more is known to be flushed
-                             whole records follow, before the durable mark: rot; behind it: torn tail with more behind
+                          `- only zeros follow                the end of the log
+                             a broker runs                    the end of a log that grows: no error
+                             no whole record follows          torn tail, unless more is known to be flushed
+                             whole records follow             before the durable mark rot, behind it a torn tail
 
 A start uses the same durable mark. One case is judged more severely than by a start: RocketMQ seals no mark, so after a
 crash of RocketMQ a start takes the first bad record for the end of the log. If RocketMQ's checkpoint records a later
@@ -21,7 +21,7 @@ from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
 from gantry_broker.store.inspect.queue_check import CheckContext
 from gantry_wire.message import record_store_timestamp
 
-_WITH_HEAD: Final = (StopReason.CRC, StopReason.SEAL)
+_NAMED: Final = (StopReason.CRC, StopReason.SEAL)
 COPY_REMEDY: Final = "copy the store before you change anything; a replica may still have the messages"
 
 
@@ -29,15 +29,15 @@ COPY_REMEDY: Final = "copy the store before you change anything; a replica may s
 class DamageJudge:
     """Judges every place where a walk through the log stopped. Owned by the verification."""
 
-    def __init__(self, facts: StoreFacts, reader: LogReader, whole_mark: int, context: CheckContext) -> None:
+    def __init__(self, facts: StoreFacts, reader: LogReader, complete_mark: int, context: CheckContext) -> None:
         self.newest_ms = 0
         """The newest store time of the records so far."""
         self._facts: Final = facts
         self._reader: Final = reader
-        self._mark: Final = whole_mark
+        self._mark: Final = complete_mark
         self._context: Final = context
         self._time_finding: Finding | None = None
-        self._heads: Final[list[tuple[Finding, Message]]] = []
+        self._damaged_messages: Final[list[tuple[Finding, Message]]] = []
         point, checkpoint = facts.point, facts.checkpoint
         self._known_durable: Final = max(
             point.through if point is not None else 0, checkpoint.flushed if checkpoint is not None else 0
@@ -130,11 +130,11 @@ class DamageJudge:
             )
         )
         self._context.rotten.append((offset, after, finding))
-        name = self._reader.name_at(offset) if stop.reason in _WITH_HEAD else None
+        name = self._reader.name_at(offset) if stop.reason in _NAMED else None
         if name is not None:
-            head = Message(*name)
-            self._context.heads.add(head)
-            self._heads.append((finding, head))
+            message = Message(*name)
+            self._context.damaged_messages.add(message)
+            self._damaged_messages.append((finding, message))
 
     def _add_torn(self, offset: int, after: int) -> None:
         """Report whole records behind a bad one, in a range that is not known to be flushed."""
@@ -183,13 +183,13 @@ class DamageJudge:
             self._add_lost_end(end, self._known_durable, text)
 
     def finish(self) -> None:
-        """Name lost messages that no queue unit has named by the heads of their damaged records."""
-        for finding, head in self._heads:
+        """Add the lost messages that no queue unit has named, as far as their damaged records name them."""
+        for finding, message in self._damaged_messages:
             if not finding.lost_count:
-                finding.add_lost(head)
+                finding.add_lost(message)
 
 
-def check_file_heads(reader: LogReader, end: int, context: CheckContext) -> None:
+def check_file_starts(reader: LogReader, end: int, context: CheckContext) -> None:
     """Check that every file that begins before ``end`` begins with a whole record."""
     for segment in reader.segments:
         found = reader.record_at(segment.base_offset) if segment.base_offset < end else None

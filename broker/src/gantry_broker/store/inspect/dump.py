@@ -88,10 +88,11 @@ def dump_queue(
         unit = queue.unit(number)
         if unit == NO_UNIT:
             return
-        yield _queued(reader, facts, location, number, unit)
+        yield _read_entry(reader, facts, location, number, unit)
 
 
-def _queued(reader: LogReader, facts: StoreFacts, location: QueueLocation, number: int, unit: Unit) -> DumpEntry:
+def _read_entry(reader: LogReader, facts: StoreFacts, location: QueueLocation, number: int, unit: Unit) -> DumpEntry:
+    """Return the message to which a unit points, or the reason why there is none."""
     physical = unit[0]
     if is_filler(unit):
         return NoMessage(topic=location.topic, queue_id=location.queue_id, queue_offset=number, reason="filler")
@@ -107,7 +108,7 @@ def _queued(reader: LogReader, facts: StoreFacts, location: QueueLocation, numbe
         other = f"{message.topic}/{message.queue_id} offset {message.queue_offset}"
         return NoMessage(
             topic=location.topic, queue_id=location.queue_id, queue_offset=number,
-            reason=f"wrong unit: it leads to {physical}, which holds {other}", is_damage=True,
+            reason=f"wrong unit: it points to {physical}, which holds {other}", is_damage=True,
         )  # fmt: skip
     return message
 

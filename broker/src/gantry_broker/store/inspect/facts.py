@@ -1,8 +1,8 @@
-"""The facts in the small files of a store, read once and first: its user, its last stop, its durable positions.
+"""The facts in the small files of a store: the process that uses it, its last stop, its durable positions.
 
-They are read first, because a broker may be writing the store meanwhile. Then these facts can only be behind the data
-that is read later, and "the checkpoint is ahead of the log" is a contradiction instead of a race. The content of a file
-never causes an exception here: a fact that cannot be read is absent, and the reason is kept beside it.
+They are read once, and before the log, because a broker may be writing the store meanwhile. So these facts can only be
+behind the data that is read later, and "the checkpoint is ahead of the log" is a contradiction and no race. The content
+of a file never causes an exception here: a fact that cannot be read is absent, and the reason is kept beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
-from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
+from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointContent, decode_checkpoint
 from gantry_broker.store.failure import decode_flush_failure
 from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES, is_accepted_filler, is_filler
@@ -45,13 +45,13 @@ class StoreFacts:
     """The log's files, without those that a start would set aside."""
 
     foreign: tuple[Segment, ...]
-    """Foreign and misplaced log files. Empty for a store in use, whose log may be cut meanwhile."""
+    """Foreign and misplaced log files. Empty for a store in use, whose log may be truncated meanwhile."""
 
     identity: StoreIdentity | None
     identity_fault: str
-    """Why the identity, or its better copy, cannot be used; empty if it can be used or there is none."""
+    """Why the identity, or one copy of it, cannot be used; empty if it can be used or there is none."""
 
-    checkpoint: CheckpointFacts | None
+    checkpoint: CheckpointContent | None
     point: RecoveryPoint | None
     point_fault: str
     failed_flushed: int | None
@@ -79,8 +79,8 @@ class StoreFacts:
         return self.is_clean and not self.is_missing_data_restored
 
     @property
-    def is_settled(self) -> bool:
-        """Whether all files must be consistent with each other now."""
+    def is_cleanly_stopped(self) -> bool:
+        """Whether the last stop was clean and no broker runs, so that all files must be consistent with each other."""
         return self.is_clean and not self.is_in_use
 
     def written_end(self, boot_id: str) -> int:
@@ -89,8 +89,8 @@ class StoreFacts:
             return 0
         owner, end, _ = self.log_end
         is_last = (owner.store, owner.generation) == (self.identity.uuid, self.identity.generation)
-        is_alone = self.checkpoint is None or self.checkpoint.is_ours
-        return end if is_last and is_alone and owner.machine.partition("/")[0] == boot_id else 0
+        is_last_writer = self.checkpoint is None or self.checkpoint.is_ours
+        return end if is_last and is_last_writer and owner.machine.partition("/")[0] == boot_id else 0
 
     @property
     def file_faults(self) -> list[SegmentFault]:
@@ -109,7 +109,7 @@ class StoreFacts:
 def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     """Read the facts of the store in ``root``. Raises ``OSError`` if a file cannot be read at all."""
     holder = disk.lock_holder(f"{root}/lock")
-    is_clean = disk.facts(f"{root}/abort") is None
+    is_clean = disk.metadata(f"{root}/abort") is None
     copies = read_copies(disk, root)
     identity, identity_fault = copies.chosen, copies.fault
     point, point_fault = read_sealed_or_fault(disk, f"{root}/{RECOVERY_POINT_FILE}", RecoveryPoint)
@@ -124,20 +124,20 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     )  # fmt: skip
     foreign: tuple[Segment, ...] = ()
     if identity is not None:
-        match find_foreign_identity(identity, copies.twin, point, heads, compared):
+        match find_foreign_identity(identity, copies.backup, point, heads, compared):
             case ForeignIdentity.IDENTITY:
-                identity, identity_fault = copies.twin, "store.json was written by another store"
-            case ForeignIdentity.BOTH_COPIES | ForeignIdentity.ONE_COPY as stranger:
-                identity, identity_fault = None, f"another store wrote {stranger.value}"
+                identity, identity_fault = copies.backup, "store.json was written by another store"
+            case ForeignIdentity.BOTH_COPIES | ForeignIdentity.ONE_COPY as foreign_copies:
+                identity, identity_fault = None, f"another store wrote {foreign_copies.value}"
             case None:
                 pass
-    is_believed = False
+    are_heads_trusted = False
     if identity is not None:
         if not identity.accepts_uuid(point.store if point is not None else ""):
             point, point_fault = None, "it was written by another store"
-        is_believed = heads is not None and identity.accepts_uuid(heads.store) and heads.cuts >= identity.cuts
+        are_heads_trusted = heads is not None and identity.accepts_uuid(heads.store) and heads.cuts >= identity.cuts
     if holder is None:
-        bases = {one.base_offset for one in (*compared.misplaced, *(compared.foreign if is_believed else ()))}
+        bases = {one.base_offset for one in (*compared.misplaced, *(compared.foreign if are_heads_trusted else ()))}
         foreign = tuple(segment for segment in log if segment.base_offset in bases)
         log = tuple(segment for segment in log if segment.base_offset not in bases)
     others_from = None
@@ -157,7 +157,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         checkpoint=checkpoint,
         point=point,
         point_fault=point_fault,
-        failed_flushed=_read_failed(disk, root),
+        failed_flushed=_read_flush_failure(disk, root),
         loss=loss,
         log_end=_read_log_end(disk, root),
         is_missing_data_restored=is_missing_data_restored(loss, log[0].base_offset if log else 0, lost_files),
@@ -177,7 +177,7 @@ def find_refusal(facts: StoreFacts, tables: Sequence[ConfigTable]) -> str:
 
 def find_missing_ranges(disk: ReadingDisk, facts: StoreFacts, end: int, *, written: int = 0) -> list[LostRange]:
     """Return the missing ranges of a log that ends at ``end``, by the function that the start uses."""
-    checkpoint = facts.checkpoint or CheckpointFacts()
+    checkpoint = facts.checkpoint or CheckpointContent()
     recorded = recorded_range(facts.point, checkpoint, facts.identity, facts.loss, written=written)
     if facts.is_in_use:
         recorded = recorded._replace(begin=None)  # Retention may have deleted files meanwhile.
@@ -242,6 +242,6 @@ def _read_fillers(disk: ReadingDisk, log: tuple[Segment, ...]) -> tuple[tuple[in
     return tuple(found)
 
 
-def _read_failed(disk: ReadingDisk, root: str) -> int | None:
+def _read_flush_failure(disk: ReadingDisk, root: str) -> int | None:
     data = read_small(disk, f"{root}/flush-failed")
     return None if data is None else decode_flush_failure(data)

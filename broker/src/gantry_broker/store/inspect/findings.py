@@ -2,7 +2,7 @@
 
 An operator first needs to know what a damage costs. So every finding states its harm:
 
-    LOST        stored messages or facts are missing, or cannot be read
+    LOST        stored messages, or entries of tables, are missing or cannot be read
     DERIVED     a queue, the index or a small file is wrong; the log is complete, and a rebuild restores it
     WRONG       two things that must agree do not, but nothing is lost
     UNSETTLED   left by a crash and resolved by the next start, or just being written by a running broker

@@ -26,7 +26,7 @@ class IndexCheck:
 
     def __init__(self, disk: ReadingDisk, root: str, context: CheckContext) -> None:
         self.entries = 0
-        """Number of entries that lead to their records."""
+        """Number of entries that point to their records."""
         self.files = 0
         self._context: Final = context
         self._findings: Final[Findings] = context.findings
@@ -51,7 +51,7 @@ class IndexCheck:
             return
         self.files += 1
         if reader.fault:
-            harm = Harm.DERIVED if self._context.is_settled else Harm.UNSETTLED
+            harm = Harm.DERIVED if self._context.is_cleanly_stopped else Harm.UNSETTLED
             text = f"{path} is not a valid index file: {reader.fault}"
             self._findings.add(Finding(kind=Kind.INDEX_FILE, harm=harm, text=text, path=path))
             reader.close()
@@ -92,11 +92,11 @@ class IndexCheck:
         context = self._context
         if entry.physical < context.start or context.damage_at(entry.physical) is not None:
             return
-        self._report(Kind.INDEX_STRAY, Harm.DERIVED, entry.physical, "has an entry that leads to no record")
+        self._report(Kind.INDEX_STRAY, Harm.DERIVED, entry.physical, "has an entry that points to no record")
 
     def _judge_missing(self, physical: int, count: int) -> None:
         is_behind = physical > self.end
-        if is_behind and not self._context.is_settled:
+        if is_behind and not self._context.is_cleanly_stopped:
             self._report(Kind.INDEX_MISSING, Harm.UNSETTLED, physical, "is behind the log; the next start catches up")
         else:
             text = "lacks an entry: the message is not found by key"
@@ -104,17 +104,17 @@ class IndexCheck:
 
     # -- after the log was read ----------------------------------------------------------------------------------------
 
-    def finish(self, *, is_whole: bool) -> None:
-        """Check the entries behind the end of the log and, if ``is_whole`` log was read, the chains."""
-        while is_whole and self._entry is not None:
-            if self._entry.physical >= self._context.end and not self._context.is_settled:
-                text = "has an entry that leads behind the end of the log's files"
+    def finish(self, *, is_full_range: bool) -> None:
+        """Check the entries behind the end of the log and, if ``is_full_range`` log was read, the chains."""
+        while is_full_range and self._entry is not None:
+            if self._entry.physical >= self._context.end and not self._context.is_cleanly_stopped:
+                text = "has an entry that points behind the end of the log's files"
                 self._report(Kind.INDEX_STRAY, Harm.UNSETTLED, self._entry.physical, text)
             else:
                 self._judge_stray(self._entry)
             self._next()
         for reader in self._readers:
-            if is_whole and not self._context.is_in_use:
+            if is_full_range and not self._context.is_in_use:
                 self._check_chains(reader)
             reader.close()
 
@@ -122,22 +122,22 @@ class IndexCheck:
         shape = reader.shape
         if shape is None:
             return
-        heads = array("i", bytes(4 * shape.slots))
+        newest = array("i", bytes(4 * shape.slots))
         wrong = 0
         for number, entry in enumerate(reader.entries(), start=1):
             slot = entry.key_hash % shape.slots
-            wrong += entry.previous != heads[slot]
-            heads[slot] = number
+            wrong += entry.previous != newest[slot]
+            newest[slot] = number
         position = 0
         for piece in reader.slots():
             stored = array("i", piece)
             stored.byteswap()
-            if stored != heads[position : position + len(stored)]:
-                pairs = zip(stored, heads[position : position + len(stored)], strict=True)
+            if stored != newest[position : position + len(stored)]:
+                pairs = zip(stored, newest[position : position + len(stored)], strict=True)
                 wrong += sum(1 for actual, computed in pairs if actual != computed)
             position += len(stored)
         if wrong:
-            harm = Harm.DERIVED if self._context.is_settled else Harm.UNSETTLED
+            harm = Harm.DERIVED if self._context.is_cleanly_stopped else Harm.UNSETTLED
             text = f"{reader.path}: {wrong} links of its chains are wrong; some messages are not found by key"
             self._findings.add(Finding(kind=Kind.INDEX_CHAIN, harm=harm, text=text, path=reader.path, count=wrong))
 

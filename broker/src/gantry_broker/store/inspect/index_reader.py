@@ -137,9 +137,9 @@ class IndexReader:
         if first is None or newest is None or first.physical != header.begin_physical or first.previous != 0:
             return None
         raw = self._file.pread(SLOT_BYTES, INDEX_HEADER_BYTES + newest.key_hash % slots * SLOT_BYTES)
-        # A running broker may have put a newer entry at the head of the same slot since.
-        is_headed = len(raw) == SLOT_BYTES and header.next_number - 1 <= SLOT.unpack(raw)[0] < entries
-        return shape if newest.physical == header.end_physical and newest.key_hash >= 0 and is_headed else None
+        # The slot holds its newest entry. A running broker may have added a newer one to the slot since.
+        is_in_slot = len(raw) == SLOT_BYTES and header.next_number - 1 <= SLOT.unpack(raw)[0] < entries
+        return shape if newest.physical == header.end_physical and newest.key_hash >= 0 and is_in_slot else None
 
     def _entry_at(self, shape: IndexShape, number: int) -> Entry | None:
         raw = self._file.pread(ENTRY_BYTES, shape.entries_start + number * ENTRY_BYTES)

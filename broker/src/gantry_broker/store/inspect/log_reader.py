@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
-from gantry_broker.store.record_dispatch import RecordFacts, record_facts
+from gantry_broker.store.record_dispatch import RecordFields, parse_record_fields
 from gantry_broker.store.recovery import SEARCH_BYTES, SEARCH_OVERLAP, Seals, record_starts
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import Segment, segment_at
@@ -24,8 +24,7 @@ from gantry_wire.message import (
     BLANK_BYTES,
     BLANK_MAGIC,
     BLANK_RECORD,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGICS,
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     RecordCheck,
@@ -36,7 +35,6 @@ from gantry_wire.message import (
 WINDOW_BYTES: Final = 8 << 20
 PAGE_BYTES: Final = 4096
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
-_MAGICS: Final = frozenset((MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 
 Found = Callable[[memoryview, int, int, int], None]
 """A callback that takes (view, position in it, physical offset, size) of a whole record. It must not keep the view."""
@@ -85,7 +83,7 @@ class LogReader:
         self.unreadable: Final[list[tuple[int, int]]] = []
         """Half-open ranges of the log that the disk cannot read, in the order in which they were found."""
         self._disk: Final = disk
-        self._ours_from: Final = ownership_at
+        self._ownership_at: Final = ownership_at
         self._buffer = memoryview(bytearray(WINDOW_BYTES))
         self._scratch = memoryview(bytearray(SEARCH_BYTES + SEARCH_OVERLAP))
         self._file: ReadingFile | None = None
@@ -117,10 +115,10 @@ class LogReader:
         file_end = segment.end_offset
         base = window_end = offset
         view = self._buffer[:0]
-        is_ours, ours_end = self._ours_from(offset)
+        is_ours, ours_end = self._ownership_at(offset)
         while offset < end and offset < file_end:
             if offset >= ours_end:
-                is_ours, ours_end = self._ours_from(offset)
+                is_ours, ours_end = self._ownership_at(offset)
             if window_end < file_end and window_end - offset < BLANK_BYTES:
                 base, view = offset, self._load(segment, offset, BLANK_BYTES)
                 window_end = base + len(view)
@@ -132,7 +130,7 @@ class LogReader:
                 if offset + size != file_end:
                     return Stop(offset, self._reason(offset, BLANK_BYTES, StopReason.LENGTH))
                 return Stop(file_end, StopReason.REACHED)
-            if magic in _MAGICS and offset + size > window_end and window_end < file_end:
+            if magic in MESSAGE_MAGICS and offset + size > window_end and window_end < file_end:
                 if offset + size > file_end or size > RECORD_BYTES_MAX:
                     return Stop(offset, self._reason(offset, BLANK_BYTES, StopReason.LENGTH))
                 base, view, position = offset, self._load(segment, offset, size), 0
@@ -168,17 +166,21 @@ class LogReader:
         if magic == BLANK_MAGIC:
             fault = RecordFault.BLANK if size == room else RecordFault.LENGTH
             return FoundRecord(RecordCheck(fault, size if size == room else 0), memoryview(head))
-        if magic in _MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
+        if magic in MESSAGE_MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
             return FoundRecord(RecordCheck(RecordFault.LENGTH), memoryview(head))
-        data = self._read(segment, offset, size) if magic in _MAGICS and size > len(head) else head
-        is_ours = verify_seal and self._ours_from(offset).is_ours
+        data = self._read(segment, offset, size) if magic in MESSAGE_MAGICS and size > len(head) else head
+        is_ours = verify_seal and self._ownership_at(offset).is_ours
         check = _check(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
         return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
 
     def name_at(self, offset: int) -> tuple[str, int, int] | None:
         """Return topic, queue id and queue offset in the record at ``offset``, even if its checksum is wrong."""
         found = self.record_at(offset, verify_crc=False)
-        return None if found is None or not found.check.is_good else decode_facts(found.data, 0, found.check.size)[:3]
+        return (
+            None
+            if found is None or not found.check.is_good
+            else decode_record_fields(found.data, 0, found.check.size)[:3]
+        )
 
     def bytes_at(self, offset: int, length: int) -> bytes:
         """Return raw bytes of one file, fewer at its end; empty if no file holds ``offset``."""
@@ -300,9 +302,9 @@ class LogReader:
         self.unreadable.append((start, end))
 
 
-def decode_facts(view: memoryview, position: int, size: int) -> RecordFacts:
-    """Return the facts of a good record, with RocketMQ's delay levels, since the tools have no settings."""
-    return record_facts(view, position, size, _DELAY_LEVELS_MS)
+def decode_record_fields(view: memoryview, position: int, size: int) -> RecordFields:
+    """Parse a good record, with RocketMQ's delay levels, since the tools have no settings."""
+    return parse_record_fields(view, position, size, _DELAY_LEVELS_MS)
 
 
 def _check(data: memoryview, position: int, offset: int, *, is_ours: bool, verify_crc: bool) -> RecordCheck:

@@ -1,14 +1,14 @@
 """Comparison of a consume queue with the log, in both directions, while the log is read once from end to end.
 
-    log      record: this topic, this queue, number 7        there must be unit 7, and it must lead here
+    log      record: this topic, this queue, number 7        there must be unit 7, and it must point here
     queue    unit 7: physical offset, size, tags             there must be a record, and it must be number 7
 
 Records come in the order of the log, and a queue's offsets rise with it, so the two are merged like sorted lists: the
-cursor is the unit that the next record must have. Skipped units lead to no record of this queue; their target (a
+cursor is the unit that the next record must have. Skipped units point to no record of this queue; their target (a
 damaged record, an offset before the start of the log, nothing) decides how they are reported.
 
 One case is no damage: a topic that was deleted and created again begins at queue offset 0 again. Its older records have
-no units any more; they are recognized by units that lead to younger records of the same queue offset.
+no units any more; they are recognized by units that point to younger records of the same queue offset.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class CheckContext:
     """The start of the log."""
 
     start: int
-    """Where reading of the log begins. Units that lead before it are not checked."""
+    """Where reading of the log begins. Units that point before it are not checked."""
 
-    is_settled: bool
-    """Whether queue and log must agree now."""
+    is_cleanly_stopped: bool
+    """Whether the store was stopped cleanly and no broker runs, so that queue and log must agree."""
 
     is_in_use: bool
     """Whether a broker may be writing meanwhile."""
@@ -56,8 +56,8 @@ class CheckContext:
     rotten: list[tuple[int, int, Finding]] = field(default_factory=list)
     """Damaged ranges of the log, in order, with their findings."""
 
-    heads: set[Message] = field(default_factory=set)
-    """Messages that are named by the heads of damaged records."""
+    damaged_messages: set[Message] = field(default_factory=set)
+    """Messages whose records are damaged, but still name them."""
 
     def set_end(self, end: int) -> None:
         """Set the end of the log; 0 if more of it follows."""
@@ -80,7 +80,7 @@ class QueueCheck:
     def __init__(self, topic: str, queue_id: int, reader: QueueReader | None, context: CheckContext) -> None:
         self.records = 0
         self.units = 0
-        """Number of units that lead to their records."""
+        """Number of units that point to their records."""
         self.older = 0
         """Number of records from before the topic was deleted and created again."""
         self.orphans = 0
@@ -122,8 +122,8 @@ class QueueCheck:
         physical = wanted[0]
         if unit == NO_UNIT and self._context.is_in_use and self._reader is not None:
             unit = self._reader.reread_unit(offset)
-        leads_to_record = unit[:2] == wanted[:2]
-        if not leads_to_record and unit[0] > physical and self._is_record_here(unit[0], offset):
+        points_to_record = unit[:2] == wanted[:2]
+        if not points_to_record and unit[0] > physical and self._is_record_here(unit[0], offset):
             self.older += 1
             return
         if offset < self._cursor:
@@ -136,13 +136,13 @@ class QueueCheck:
         for stray in range(self._cursor, min(offset, self._limit)):
             self._judge_stray(stray)
         self._cursor = self._next_number = offset + 1
-        if leads_to_record:
+        if points_to_record:
             self.units += 1
             self._judge_tags(offset, wanted, unit)
         elif unit == NO_UNIT or is_filler(unit):
             self._report_missing(offset, physical)
         else:
-            text = f"leads to {unit[0]} ({unit[1]} bytes) instead of {physical} ({wanted[1]} bytes)"
+            text = f"points to {unit[0]} ({unit[1]} bytes) instead of {physical} ({wanted[1]} bytes)"
             self._report(Kind.UNIT_WRONG, Harm.DERIVED, offset, physical, text)
 
     def _judge_tags(self, offset: int, wanted: Unit, unit: Unit) -> None:
@@ -165,12 +165,12 @@ class QueueCheck:
 
     def _is_rotten(self, offset: int) -> bool:
         message = Message(self._topic, self._queue_id, offset)
-        return message in self._context.heads or self._context.damage_at(self._unit(offset)[0]) is not None
+        return message in self._context.damaged_messages or self._context.damage_at(self._unit(offset)[0]) is not None
 
     def _report_missing(self, offset: int, physical: int) -> None:
         context = self._context
         has_vanished = self._reader is not None and self._reader.vanished
-        if has_vanished or (not context.is_settled and physical >= context.trusted_end):
+        if has_vanished or (not context.is_cleanly_stopped and physical >= context.trusted_end):
             text = "is behind the log; a running broker or the next start catches up"
             self._report(Kind.UNIT_MISSING, Harm.UNSETTLED, offset, physical, text)
         else:
@@ -181,7 +181,7 @@ class QueueCheck:
     # -- after the log was read ----------------------------------------------------------------------------------------
 
     def finish(self, is_known: bool) -> None:
-        """Check the units behind the cursor, which lead to no record. ``is_known``: the topic should have queues."""
+        """Check the units behind the cursor, which point to no record. ``is_known``: the topic should have queues."""
         if self._reader is None:
             self._report_absent(is_known)
             return
@@ -198,7 +198,7 @@ class QueueCheck:
             self._add(Kind.TOPIC_UNKNOWN, Harm.ODD, 0, None, f"does not exist: {text}", count=self.orphans)
 
     def _judge_stray(self, offset: int) -> None:
-        """Judge a unit to which no record has led."""
+        """Judge a unit that belongs to no record of the log."""
         unit, context = self._unit(offset), self._context
         physical = unit[0]
         if is_filler(unit) or (unit != NO_UNIT and physical < context.start):
@@ -211,18 +211,18 @@ class QueueCheck:
         elif context.end and physical >= context.end:
             self._report_beyond(offset, physical)
         else:
-            self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, physical, "leads to no message of this queue")
+            self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, physical, "points to no message of this queue")
 
     def _report_beyond(self, offset: int, physical: int) -> None:
-        if self._context.is_settled:
-            found = self._report(Kind.UNIT_BEYOND, Harm.LOST, offset, physical, "leads behind the end of the log")
+        if self._context.is_cleanly_stopped:
+            found = self._report(Kind.UNIT_BEYOND, Harm.LOST, offset, physical, "points behind the end of the log")
             found.add_lost(Message(self._topic, self._queue_id, offset))
         else:
-            text = "leads behind the log's files: to a write buffer, or to a record that the next start cuts off"
+            text = "points behind the log's files: to a write buffer, or to a record that the next start removes"
             self._report(Kind.UNIT_BEYOND, Harm.UNSETTLED, offset, physical, text)
 
     def check_ends(self) -> None:
-        """Check only that the first and the last unit lead to messages of this queue."""
+        """Check only that the first and the last unit point to messages of this queue."""
         if self._reader is None:
             return
         end = self._reader.end()
@@ -231,7 +231,7 @@ class QueueCheck:
             unit = self._unit(offset)
             is_checked = is_filler(unit) or unit[0] >= self._context.start
             if not is_checked and not self._is_record_here(unit[0], offset):
-                self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, unit[0], "leads to no message of this queue")
+                self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, unit[0], "points to no message of this queue")
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from gantry_broker.store.inspect.buffers import (
 )
 from gantry_broker.store.inspect.config_tables import read_config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, find_missing_ranges, find_refusal, plan_next_start, read_facts
-from gantry_broker.store.inspect.log_reader import LogReader, decode_facts
+from gantry_broker.store.inspect.log_reader import LogReader, decode_record_fields
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.loss import LostRange, missing_bytes
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
@@ -69,9 +69,9 @@ class RepairPlan:
 
     cut_bytes: int = 0
     cut_records: int = 0
-    """Number of whole records in the tail that would be cut off."""
+    """Number of whole records behind the end of the log, in the torn tail that would be cut off."""
 
-    rotten: list[tuple[int, int]] = field(default_factory=list)
+    damaged: list[tuple[int, int]] = field(default_factory=list)
     """Half-open damaged ranges that would be reported and skipped."""
 
     lost_flushed_bytes: int = 0
@@ -95,7 +95,7 @@ class RepairPlan:
 
     @property
     def is_lossless(self) -> bool:
-        return not (self.rotten or self.lost_flushed_bytes or self.lost_messages or self.missing)
+        return not (self.damaged or self.lost_flushed_bytes or self.lost_messages or self.missing)
 
 
 class _PlannedBuffers(NamedTuple):
@@ -183,7 +183,7 @@ class RepairPlanner:
                 lost_flushed_bytes=missing_bytes(missing),
             )  # fmt: skip
         result = self._scan(start)
-        rotten, planned = result.damaged, self._plan_buffers(result, start, buffers_path)
+        damaged, planned = result.damaged, self._plan_buffers(result, start, buffers_path)
         end, read_bytes = planned.end, planned.end - start.start
         # Buffers that cannot be read from here are not counted as a loss, since the start may be able to read them.
         written = 0 if planned.fault else facts.written_end(self._boot_id)
@@ -193,18 +193,18 @@ class RepairPlanner:
         if not (facts.is_clean and not start.is_full and result.end == start.start):
             cut_bytes = self._reader.find_used_end(end, facts.files_end) - end
         derived = DerivedPlanner(self._disk, facts, self._reader, start)
-        is_index_rebuilt, queues_rebuilt = derived.is_index_rebuilt(), derived.queues_rebuilt()
+        is_index_rebuilt, queues_rebuilt = derived.must_rebuild_index(), derived.find_queues_to_rebuild()
         if not start.is_full and (queues_rebuilt or is_index_rebuilt):
-            rotten = sorted(rotten + self._damage_before(start.start))
+            damaged = sorted(damaged + self._damage_before(start.start))
             read_bytes += start.start - facts.log_start
         return RepairPlan(
             root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean,
             read_from=start.start, is_full=start.is_full, read_bytes=read_bytes, records=self._records, end=end,
             cut_bytes=cut_bytes,
             cut_records=self._reader.count_records(end, facts.files_end) if cut_bytes else 0,
-            rotten=rotten, lost_flushed_bytes=lost_flushed_bytes, missing=missing,
-            lost_bytes=sum(stop - begin for begin, stop in rotten) + max(lost_flushed_bytes, cut_bytes),
-            lost_messages=derived.count_lost(rotten, end),
+            damaged=damaged, lost_flushed_bytes=lost_flushed_bytes, missing=missing,
+            lost_bytes=sum(stop - begin for begin, stop in damaged) + max(lost_flushed_bytes, cut_bytes),
+            lost_messages=derived.count_lost(damaged, end),
             queues_rebuilt=queues_rebuilt,
             queues_behind=[(topic, queue_id, count) for (topic, queue_id), count in sorted(self._units.items())],
             is_index_rebuilt=is_index_rebuilt, buffers=planned.buffers, buffers_path=planned.path,
@@ -215,7 +215,7 @@ class RepairPlanner:
         """Scan the log as a start does, which creates a filler where a file is missing between two others."""
         facts, damaged = self._facts, []
         self._read_from = start.start
-        files = self._mapped(start.start, facts.files_end)
+        files = self._map_files(start.start, facts.files_end)
         result = ScanResult(end=start.start)
         for number, file in enumerate(files):
             if number and file.base_offset == files[number - 1].end_offset:
@@ -223,14 +223,14 @@ class RepairPlanner:
             after = next((at for at, one in enumerate(files[number + 1 :], number + 1)
                           if one.base_offset != files[at - 1].end_offset), len(files))  # fmt: skip
             begin = max(start.start, file.base_offset)
-            result = scan_log(files[number:after], begin, start.whole_mark, self._found, seals=facts.ownership_at)
+            result = scan_log(files[number:after], begin, start.complete_mark, self._found, seals=facts.ownership_at)
             damaged += result.damaged
             if result.end < files[after - 1].end_offset:
                 break
         result.damaged = damaged
         return result
 
-    def _mapped(self, start: int, end: int) -> tuple[MappedSegment, ...]:
+    def _map_files(self, start: int, end: int) -> tuple[MappedSegment, ...]:
         files: list[MappedSegment] = []
         for segment in self._facts.log:
             if segment.end_offset > start and segment.base_offset < end:
@@ -240,7 +240,7 @@ class RepairPlanner:
     def _damage_before(self, start: int) -> list[tuple[int, int]]:
         """Return the damage before ``start``, which is read, too, when a queue or the index must be rebuilt."""
         facts = self._facts
-        before = self._mapped(facts.log_start, start)
+        before = self._map_files(facts.log_start, start)
         return scan_log(before, facts.log_start, start, self._count, seals=facts.ownership_at).damaged
 
     def _count(self, _view: memoryview, _position: int, _physical: int, _size: int) -> None:
@@ -253,7 +253,7 @@ class RepairPlanner:
         if self._records % PROGRESS_RECORDS == 0:
             start = self._read_from
             self._progress(physical - start, self._facts.files_end - start)
-        record = decode_facts(view, position, size)
+        record = decode_record_fields(view, position, size)
         if record.is_queued and physical >= self._deleted.get(record.topic, -1):
             queue = (record.topic, record.queue_id)
             self._units[queue] = self._units.get(queue, 0) + 1

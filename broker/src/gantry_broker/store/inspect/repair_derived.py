@@ -1,7 +1,7 @@
 """The plan of the next start for the queues and the index of a store, as ``DerivedFiles`` decides it.
 
 A start checks only the ends: a queue that is shorter than in the recovery point, or whose first or last unit does not
-lead to its message, is rebuilt from the log; so is an index that differs from the recovery point. All others are
+point to its message, is rebuilt from the log; so is an index that differs from the recovery point. All others are
 trusted, and caught up. The same decisions are made here for a store that is not opened.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.index_reader import IndexReader
-from gantry_broker.store.inspect.log_reader import LogReader, decode_facts
+from gantry_broker.store.inspect.log_reader import LogReader, decode_record_fields
 from gantry_broker.store.record_dispatch import is_plausible_unit
 from gantry_broker.store.recovery import StartPlan
 from gantry_store_files.queue_units import QueueReader, is_filler, list_queue_locations
@@ -35,7 +35,7 @@ class DerivedPlanner:
         self._point: Final = facts.point if not start.is_full else None
         self._deleted: Final = facts.point.deleted if facts.point is not None else {}
 
-    def queues_rebuilt(self) -> list[tuple[str, int]]:
+    def find_queues_to_rebuild(self) -> list[tuple[str, int]]:
         """Return the queues that a start would rebuild, as (topic, queue id)."""
         point, rebuilt = self._point, []
         missing = {
@@ -60,8 +60,8 @@ class DerivedPlanner:
             start = point.starts.get(location.topic, {}).get(str(location.queue_id), 0)
             is_known = str(location.queue_id) in point.queues.get(location.topic, {})
             first = queue.first_from(self._facts.log_start, end)
-            is_headless = is_known and point.min_physical == self._facts.log_start and first > start
-            if end < durable or is_headless or name in damaged or not self._is_plausible(queue, end):
+            lacks_first_units = is_known and point.min_physical == self._facts.log_start and first > start
+            if end < durable or lacks_first_units or name in damaged or not self._is_plausible(queue, end):
                 rebuilt.append(name)
         ends = point.queues if point is not None else {}
         rebuilt += [(topic, queue_id) for topic, queue_id in missing if ends[topic][str(queue_id)] > 0]
@@ -73,7 +73,7 @@ class DerivedPlanner:
         return first < end and queue.unit(first)[0] < self._deleted.get(queue.location.topic, -1)
 
     def _is_plausible(self, queue: QueueReader, end: int) -> bool:
-        """Return whether the first and the last unit lead to messages of the queue, by the rule of the start."""
+        """Return whether the first and the last unit point to messages of the queue, by the rule of the start."""
         first = queue.first_from(self._facts.log_start, end)
         for offset in {first, end - 1} if first < end else ():
             unit = queue.unit(offset)
@@ -86,30 +86,30 @@ class DerivedPlanner:
             if found is None:
                 continue  # Its file has just been deleted.
             name = (queue.location.topic, queue.location.queue_id, offset)
-            facts = partial(decode_facts, found.data, 0, found.check.size)
-            if not is_plausible_unit(unit, name, segment.end_offset, found.check, facts):
+            fields = partial(decode_record_fields, found.data, 0, found.check.size)
+            if not is_plausible_unit(unit, name, segment.end_offset, found.check, fields):
                 return False
         return True
 
-    def count_lost(self, rotten: list[tuple[int, int]], log_end: int) -> int:
+    def count_lost(self, damaged: list[tuple[int, int]], log_end: int) -> int:
         """Return the number of messages with queue units in damaged ranges or behind the end of the log."""
         count = 0
         for location in list_queue_locations(self._disk, self._facts.root):
             queue = QueueReader(self._disk, location)
             end = queue.end()
-            for begin, stop in [*rotten, (log_end, None)]:
+            for begin, stop in [*damaged, (log_end, None)]:
                 last = end if stop is None else queue.first_from(stop, end)
                 lost = (queue.unit(offset) for offset in range(queue.first_from(begin, end), last))
                 count += sum(not is_filler(unit) for unit in lost)
         return count
 
-    def is_index_rebuilt(self) -> bool:
+    def must_rebuild_index(self) -> bool:
         """Return whether a start would rebuild the index."""
         facts, point = self._facts, self._point
         names = index_names(self._disk, f"{facts.root}/index")
         if point is None:
-            has_index = self._disk.facts(f"{facts.root}/index") is not None
-            return has_index and not (facts.is_clean_stop_trusted and self._are_good(names))
+            has_index = self._disk.metadata(f"{facts.root}/index") is not None
+            return has_index and not (facts.is_clean_stop_trusted and self._are_loadable(names))
         if point.index is None or not point.is_indexed:
             return not point.is_indexed
         kept = [name for name in names if name <= point.index.name]
@@ -119,9 +119,9 @@ class DerivedPlanner:
             or newest.header is None
             or (facts.is_clean_stop_trusted and newest.header.next_number < point.index.header.next_number)
         )
-        return is_short or not self._are_good(kept)
+        return is_short or not self._are_loadable(kept)
 
-    def _are_good(self, names: list[str]) -> bool:
+    def _are_loadable(self, names: list[str]) -> bool:
         readers = [self._open_index(name) for name in names]
         return all(reader is not None and reader.is_loadable for reader in readers)
 

@@ -1,4 +1,4 @@
-"""Checks of everything but messages: names and sizes of files, and the readability and claims of the small files."""
+"""Checks of everything but messages: names and sizes of files, and whether the small files are readable and right."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def queue_file_finding(location: QueueLocation, fault: SegmentFault) -> Finding:
     )
 
 
-def check_small(
+def check_small_files(
     disk: ReadingDisk, facts: StoreFacts, findings: Findings, queue_end: QueueEnd, newest_ms: int
 ) -> frozenset[str] | None:
     """Check identity, recovery point, checkpoint and tables; return the known topics, None if they are unknown.

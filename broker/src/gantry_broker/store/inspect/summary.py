@@ -1,7 +1,7 @@
 """The summary of a store: its identity, its last stop, its contents, and what the next start would do.
 
-Of the log only the heads of the newest records are read, to find its end. Everything else comes from names, sizes and
-small files; ``verify`` checks whether it is correct.
+Of the log only the newest records are read, to find its end, and their bodies are not checked. Everything else comes
+from names, sizes and small files; ``verify`` checks whether it is correct.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
     summary = StoreSummary(
         root=root,
         is_store=bool(facts.log)
-        or any(disk.facts(f"{root}/{name}") for name in ("store.json", "config", "consumequeue")),
+        or any(disk.metadata(f"{root}/{name}") for name in ("store.json", "config", "consumequeue")),
         writer=_writer(facts),
         holder_pid=facts.holder.pid if facts.holder is not None else None,
         is_clean=facts.is_clean,
@@ -178,10 +178,10 @@ def _writer(facts: StoreFacts) -> str:
 
 
 def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) -> LogSummary:
-    """Summarize the log; read the heads of the newest records to find its end."""
+    """Summarize the log; read the newest records, without checking their bodies, to find its end."""
     limit = min(facts.files_end, start + END_BYTES_MAX)
     stop = reader.walk(start, limit, lambda view, position, offset, size: None, verify_crc=False)
-    allocated = sum(found.allocated for segment in facts.log if (found := disk.facts(segment.path)) is not None)
+    allocated = sum(found.allocated for segment in facts.log if (found := disk.metadata(segment.path)) is not None)
     return LogSummary(
         start=facts.log_start,
         end=stop.offset,

@@ -19,15 +19,15 @@ from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.buffers import find_unbuffered_end
-from gantry_broker.store.inspect.damage import DamageJudge, check_file_heads
+from gantry_broker.store.inspect.damage import DamageJudge, check_file_starts
 from gantry_broker.store.inspect.facts import StoreFacts, plan_next_start, read_facts
 from gantry_broker.store.inspect.findings import Findings
 from gantry_broker.store.inspect.index_check import IndexCheck
-from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, decode_facts
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, decode_record_fields
 from gantry_broker.store.inspect.queue_check import CheckContext, QueueCheck
-from gantry_broker.store.inspect.small_checks import check_files, check_missing, check_small, queue_file_finding
+from gantry_broker.store.inspect.small_checks import check_files, check_missing, check_small_files, queue_file_finding
 from gantry_broker.store.key_hash import key_hash
-from gantry_broker.store.record_dispatch import RecordFacts
+from gantry_broker.store.record_dispatch import RecordFields
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.scan_dispatcher import Progress
 from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, list_queue_locations
@@ -62,7 +62,7 @@ class VerifyReport:
     end: int
     """Exclusive end of the range of the log that was read."""
 
-    is_whole: bool
+    is_full_range: bool
     """Whether the whole log was read."""
 
     is_interrupted: bool
@@ -94,17 +94,17 @@ class Verifier:
         self._deleted: Final = self.facts.point.deleted if self.facts.point is not None else {}
         self._written: Final = find_unbuffered_end(disk, self.facts, options.boot_id)
         plan = plan_next_start(self.facts, self._reader, written=self._written)
-        self._start, self._end, self._is_whole = self._range(plan)
+        self._start, self._end, self._is_full_range = self._range(plan)
         self._context: Final = CheckContext(
             findings=Findings(),
             is_record_of=self._is_record_of,
             log_start=self.facts.log_start,
             start=self._start,
-            is_settled=self.facts.is_settled,
+            is_cleanly_stopped=self.facts.is_cleanly_stopped,
             is_in_use=self.facts.is_in_use,
             trusted_end=0 if plan.is_full else plan.start,
         )
-        self._judge: Final = DamageJudge(self.facts, self._reader, plan.whole_mark, self._context)
+        self._judge: Final = DamageJudge(self.facts, self._reader, plan.complete_mark, self._context)
         self._queues: Final[dict[tuple[str, int], QueueCheck]] = {}
         self._index: Final = IndexCheck(disk, root, self._context)
         self._records = self._records_bytes = self._records_sealed = self._records_older = 0
@@ -126,7 +126,7 @@ class Verifier:
             self._reader.close()
         return VerifyReport(
             root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean, start=self._start, end=end,
-            is_whole=self._is_whole and not is_interrupted, is_interrupted=is_interrupted,
+            is_full_range=self._is_full_range and not is_interrupted, is_interrupted=is_interrupted,
             records=self._records, records_bytes=self._records_bytes, records_sealed=self._records_sealed,
             queues=self._queues_opened, units=sum(queue.units for queue in self._queues.values()),
             older_records=self._records_older + sum(queue.older for queue in self._queues.values()),
@@ -178,24 +178,25 @@ class Verifier:
         if physical - self._reported_offset >= PROGRESS_BYTES:
             self._reported_offset = physical
             self._progress(physical - self._start, self._end - self._start)
-        record = decode_facts(view, position, size)
+        record = decode_record_fields(view, position, size)
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
             self._records_older += 1
-            self._index.put(physical, self._hashes(record), is_wanted=False)
+            self._index.put(physical, self._key_hashes(record), is_wanted=False)
             return
         if record.is_queued:
             queue = self._queues.get((record.topic, record.queue_id))
             if queue is None:
-                queue = self._absent_queue(record)
+                queue = self._add_absent_queue(record)
             queue.put(record.queue_offset, physical, size, record.tags_code)
         if self._index.has_files:
-            self._index.put(physical, self._hashes(record))
+            self._index.put(physical, self._key_hashes(record))
 
-    def _hashes(self, record: RecordFacts) -> list[int]:
+    def _key_hashes(self, record: RecordFields) -> list[int]:
         return [key_hash(record.topic, key) for key in record.keys] if self._index.has_files else []
 
-    def _absent_queue(self, record: RecordFacts) -> QueueCheck:
+    def _add_absent_queue(self, record: RecordFields) -> QueueCheck:
+        """Add the check of a queue that has a record and no files."""
         queue = QueueCheck(record.topic, record.queue_id, None, self._context)
         self._queues[record.topic, record.queue_id] = queue
         return queue
@@ -219,23 +220,23 @@ class Verifier:
 
     def _finish(self, log_end: int) -> None:
         """Check what remains of queues and index, and the small files, after the log was read up to ``log_end``."""
-        # If only a part of the log was read, units that lead behind it cannot be judged.
+        # If only a part of the log was read, units that point behind it cannot be judged.
         is_end_known = self._end == self.facts.files_end
         self._context.set_end(log_end if is_end_known else 0)
         if is_end_known:
             self._judge.finish_log(log_end)
             check_missing(self._disk, self.facts, self._context.findings, log_end, written=self._written)
         newest_ms = self._judge.newest_ms if is_end_known else 0
-        known = check_small(self._disk, self.facts, self._context.findings, self._queue_end, newest_ms)
+        known = check_small_files(self._disk, self.facts, self._context.findings, self._queue_end, newest_ms)
         for (topic, queue_id), queue in self._queues.items():
             has_point = self.facts.point is not None and str(queue_id) in self.facts.point.queues.get(topic, {})
             if self._context.end or queue.orphans:
                 queue.finish(has_point or known is None or topic in known)
         if self._options.is_quick:
-            check_file_heads(self._reader, self._start, self._context)
+            check_file_starts(self._reader, self._start, self._context)
             for queue in self._queues.values():
                 queue.check_ends()
-        self._index.finish(is_whole=self._is_whole)
+        self._index.finish(is_full_range=self._is_full_range)
         self._judge.finish()
 
     def _queue_end(self, topic: str, queue_id: int) -> int | None:
@@ -246,4 +247,4 @@ class Verifier:
         found = self._reader.record_at(physical)
         if found is None or not found.check.is_good:
             return False
-        return decode_facts(found.data, 0, found.check.size)[:3] == (topic, queue_id, queue_offset)
+        return decode_record_fields(found.data, 0, found.check.size)[:3] == (topic, queue_id, queue_offset)

@@ -11,7 +11,7 @@ PASSWORD: Final = (
     Mask(
         "password",
         r"^(?:administrator|alice-one|bob-the-boss) +(?P<value>\S+) +(?:Super|Normal) ",
-        "Apache's broker returns passwords, Gantry's never does",
+        "Apache's broker returns passwords, Gantry's does not",
     ),
 )
 

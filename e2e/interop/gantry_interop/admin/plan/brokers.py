@@ -8,7 +8,9 @@ from gantry_interop.admin.masks import Common, Mask
 from gantry_interop.admin.plan.values import CLUSTER, LOG_END, METRICS, MONITOR_ITSELF, TOTALS
 from gantry_interop.admin.steps import Step
 
-SETTINGS: Final = Common(r"(\w+) +=", 60, "each broker lists its own settings; those that both have are compared")
+SETTINGS: Final = Common(
+    r"(\w+) +=", 60, "each broker has settings that the other lacks; the common settings are compared"
+)
 _NUMBER: Final = r"\d+(?:\.\d+(?:E-?\d+)?)?"
 PORTS: Final = (Mask("port", r"^(?:listenPort|haListenPort) += +(?P<value>\d+) *$"),)
 STATUS: Final = (
@@ -31,7 +33,7 @@ STATUS: Final = (
 STATUS_ROWS: Final = Common(
     r"(?:<broker> +)?(\S+?) *:",
     50,
-    "each broker also reports on parts of its own; the fields that both report are compared",
+    "each broker has fields that the other lacks; the common fields are compared",
 )
 
 AFTER: Final = (

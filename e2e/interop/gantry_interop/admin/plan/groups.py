@@ -79,6 +79,6 @@ AT_LAST: Final = (
     Step(
         "updateSubGroup",
         "-b {broker} -g 'no good!'",
-        deviation="a group name that no client may use is refused",
+        deviation="Gantry refuses group names that clients cannot use",
     ),
 )

@@ -9,7 +9,9 @@ from gantry_interop.admin.plan.values import TOPICS_OF_BROKER
 from gantry_interop.admin.steps import Step
 
 PORT: Final = (Mask("port", r"^listenPort += +(?P<value>\d+) *$"),)
-SETTINGS: Final = Common(r"(\w+) +=", 12, "each name server lists its own settings; those that both have are compared")
+SETTINGS: Final = Common(
+    r"(\w+) +=", 12, "each name server has settings that the other lacks; the common settings are compared"
+)
 
 BEFORE: Final = (
     Step("updateKvConfig", "-s SPACE -k key -v value"),

@@ -6,9 +6,9 @@ from typing import Final
 
 from gantry_interop.admin.steps import Absent
 
-_CONTROLLER: Final = "needs a controller (DLedger), which this broker does not use ([fail over](failover.md))"
+_CONTROLLER: Final = "needs a controller (DLedger), which Gantry does not use ([fail over](failover.md))"
 _CONTAINER: Final = "needs a broker container, which runs several brokers in one process"
-_ROCKSDB: Final = "reads the files of a RocksDB store, or compares one with the ordinary queues"
+_ROCKSDB: Final = "reads the local files of a RocksDB store"
 
 ABSENT: Final = (
     *(
@@ -23,5 +23,5 @@ ABSENT: Final = (
     Absent("exportMetadataInRocksDB", _ROCKSDB),
     Absent("rocksDBConfigToJson", _ROCKSDB),
     Absent("checkRocksdbCqWriteProgress", _ROCKSDB),
-    Absent("dumpCompactionLog", "reads a file of a compacted topic on its own disk, and sends no request"),
+    Absent("dumpCompactionLog", "reads a local file of a compacted topic, and sends no request"),
 )  # fmt: skip

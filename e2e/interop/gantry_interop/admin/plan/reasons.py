@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 _ACCOUNTS: Final = (
-    "accounts are in a file that an administrator or an operator maintains and every server of a group reads: the "
-    "broker refuses to change it, and names it ([security](security.md))"
+    "Gantry reads accounts from a file ([security](security.md)): the broker refuses to change them, and names the file"
 )
 _STATIC: Final = "static topics are not supported: each broker has its own queues of a topic"
 _COLD: Final = (
-    "reads of old messages are not limited by group; readers that are far behind can be redirected to slaves "
+    "Gantry does not limit reads of old messages by group; it can redirect consumers that lag far behind to slaves "
     "(`slaveReadEnable`)"
 )
 
 REASONS: Final[dict[str, str]] = {
-    "setConsumeMode": "pop consumption is not supported, so there is no mode to set: every group pulls",
+    "setConsumeMode": "pop consumption is not supported, so every group uses pull mode",
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,
-    "getBrokerEpoch": "it requests the epochs of brokers under a controller",
+    "getBrokerEpoch": "needs brokers under a controller",
     **dict.fromkeys(
         ("getColdDataFlowCtrInfo", "updateColdDataFlowCtrGroupConfig", "removeColdDataFlowCtrGroupConfig"), _COLD
     ),

@@ -6,8 +6,10 @@ from typing import Final
 
 from gantry_interop.admin.masks import Mask, Quirk
 
-_WHY_OWN: Final = "5.3.3 lists a topic that has a consumer as a group of its own (`ConsumerManager.topicGroupTable`)"
-_WHY_INNER: Final = "Apache's broker has topics for pop, acting masters and timers"
+_WHY_OWN: Final = (
+    "Apache's broker lists a topic with a consumer as an additional group (`ConsumerManager.topicGroupTable`)"
+)
+_WHY_INNER: Final = "Apache's broker has internal topics for pop, acting masters and timers"
 _INNER: Final = r"rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
 
 TOPIC_AS_TRACK: Final = Quirk(
@@ -42,7 +44,7 @@ STATS: Final = (
 )
 TOOL_ITSELF: Final = Quirk(
     r"^producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@STREAM,[^\n]*\n",
-    "the tool's own client is listed only if its first heartbeat arrived in time",
+    "the tool's own client, which is listed only if its first heartbeat arrived in time",
 )
 CLUSTER: Final = (
     Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
@@ -67,4 +69,6 @@ RUNNING: Final = (
     Mask("class", r"Residents\$\$Lambda\$(?P<value>\d+/0x[0-9a-f]+)@"),
     *(Mask("rate", r"^\S+" + r" +<rate>" * place + r" +(?P<value>\d+\.\d\d)(?= |$)") for place in range(5)),
 )
-STACKS: Final = Quirk(r"^[^\n]* TID: \d+ STATE: .*\Z", "the threads of the consumer's process change at any time")
+STACKS: Final = Quirk(
+    r"^[^\n]* TID: \d+ STATE: .*\Z", "the list of threads in the consumer's process, which changes at any time"
+)

@@ -35,7 +35,7 @@ function groups(member) {
       ["electable members", reported?.electable.join(", ") || "none"],
       ["acks needed", count(reported?.acks_needed)],
       ["may acknowledge", reported ? (reported.may_acknowledge ? "yes" : "no") : UNKNOWN],
-      reported?.trouble ? ["error", reported.trouble] : null,
+      reported?.problem ? ["error", reported.problem] : null,
     ]),
     section("Log", [
       ["range", `[${count(status.oldest)}, ${count(status.wrote)})`],
@@ -52,7 +52,7 @@ function groups(member) {
     section("Resources", [
       ["disk", status.disk === null ? UNKNOWN : `${bytes(status.disk.used_bytes)} of ${bytes(status.disk.total_bytes)}`],
       ["write buffer", buffer(status)], ["connections", count(status.connections)], ["queues", count(status.queues)],
-      ["waiting sends", count(status.parked_sends)], ["refusing sends", status.is_refusing_sends ? "yes" : "no"],
+      ["waiting sends", count(status.held_sends)], ["refusing sends", status.is_refusing_sends ? "yes" : "no"],
       status.certificate_ends_wall_ms ? ["certificate ends", exactly(status.certificate_ends_wall_ms)] : null,
       status.last_error ? ["last error", `${status.last_error} (${moment(status.last_error_wall_ms)})`] : null,
     ]));

@@ -70,11 +70,11 @@ const isoDay = (then) =>
 export const plural = (number, noun, nouns = `${noun}s`) => `${count(number)} ${number === 1 ? noun : nouns}`;
 
 // Characters that move, hide or reverse the text beside them are shown as their codes.
-const TROUBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const UNPRINTABLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 /** Return untrusted text with all invisible characters shown as their codes. */
 export const plain = (text) =>
-  String(text).replace(TROUBLE, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  String(text).replace(UNPRINTABLE, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
 /** Format hex as a dump: "68 65 6c 6c" and the printable characters, 16 bytes per line. */
 export function hexDump(hex) {

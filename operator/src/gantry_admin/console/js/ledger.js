@@ -78,7 +78,7 @@ export function promised(counted) {
   return h("p", { class: "promised", key: "promised" }, h("span", null, "Acknowledged data at risk, counting slaves:"),
     counted.risks.map((risk) => h("span", { key: risk.fault, "data-promised": risk.fault, class: risk.bytes > 0 ? "some" : "" },
       `${FAULTS[risk.fault]} `, h("b", { class: "number" }, risk.bytes === null ? "unknown" : bytes(risk.bytes)))),
-    counted.bound === null || !counted.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `waiting for the ${counted.bound}`));
+    counted.bottleneck === null || !counted.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `waiting for the ${counted.bottleneck}`));
 }
 
 /** Return whether the whole log is on this broker alone, because it has no slave. */

@@ -70,8 +70,8 @@ export function healthOf(member, nowMs = Date.now()) {
   if (loop.state === "absent") return { tone: "idle", word: "absent", reason: loop.reason };
   const since = loop.last_heartbeat_wall_ms;
   const ago = since === null ? "" : ` since ${moment(since)} (${duration((loop.since_ms ?? 0) / 1000)})`;
-  if (loop.state === "gone") return { tone: "bad", word: "gone", reason: `killed or crashed${ago}` };
-  if (loop.state === "standing still") return { tone: "bad", word: "standing still", reason: `publishes nothing${ago}` };
+  if (loop.state === "crashed") return { tone: "bad", word: "crashed", reason: `killed or crashed${ago}` };
+  if (loop.state === "stalled") return { tone: "bad", word: "stalled", reason: `publishes nothing${ago}` };
   if (loop.state === "ended") {
     return { tone: "idle", word: status.phase === "failed" ? "failed" : "stopped", reason: `${loop.reason}${ago}` };
   }
@@ -84,7 +84,7 @@ export function healthOf(member, nowMs = Date.now()) {
 function silent(member, nowMs) {
   if (member.age_ms === null) return { tone: "idle", word: "sidecar silent", reason: `never seen: ${member.fault ?? "unknown"}` };
   const seen = `last seen ${duration(member.age_ms / 1000)} ago, at ${moment(nowMs - member.age_ms)}`;
-  return { tone: "bad", word: "sidecar gone", reason: `${seen}: ${member.fault ?? ""}` };
+  return { tone: "bad", word: "sidecar unreachable", reason: `${seen}: ${member.fault ?? ""}` };
 }
 
 function recovery(status) {
@@ -97,13 +97,13 @@ export function followingOf(member, leader) {
   const { status } = member;
   const reported = status?.reported_role;
   const follows = reported?.master ?? null;
-  const isMoving = member.is_reachable && status?.loop_state.state === "moving";
+  const isLoopRunning = member.is_reachable && status?.loop_state.state === "running";
   if (leader === null) return { isRunning: false, follows, behind: null };
   const seen = leader.status.slaves.find((slave) => slave.slave_id === reported?.broker_id);
   const end = leader.status.wrote;
   const own = status?.wrote ?? null;
   const behind = seen?.behind_bytes ?? (end === null || own === null ? null : Math.max(end - own, 0));
-  return { isRunning: isMoving && seen !== undefined, follows, behind, seen: seen ?? null };
+  return { isRunning: isLoopRunning && seen !== undefined, follows, behind, seen: seen ?? null };
 }
 
 /** Return the health of a shard: a tone and a short text. */

@@ -61,7 +61,7 @@ function problems(group, shards) {
 
 function shardPanel(shard) {
   const leader = shard.lastLeader;
-  const isNow = shard.leader !== null && leader.is_reachable && leader.status.loop_state.state === "moving" && state.connection !== "lost";
+  const isNow = shard.leader !== null && leader.is_reachable && leader.status.loop_state.state === "running" && state.connection !== "lost";
   const { tone, word } = healthOfShard(shard);
   return h("section", { class: "panel shard", key: shard.name, "data-shard": shard.name, "aria-label": `Shard ${shard.name}` },
     h("header", { class: "panel-head" },

@@ -10,7 +10,7 @@ export const series = { putIn: [], getOut: [], bytesIn: [], bytesOut: [], ackMed
 /** Add one point of each series from a document of the group. */
 export function note(group, atMs) {
   const rates = group.members
-    .filter((member) => member.is_reachable && member.status?.rates && member.status.loop_state.state === "moving")
+    .filter((member) => member.is_reachable && member.status?.rates && member.status.loop_state.state === "running")
     .map((member) => ({ ...member.status.rates, role: member.status.role }));
   const masters = rates.filter((rate) => rate.role === "master");
   add("putIn", atMs, sum(masters, "put_per_second"));

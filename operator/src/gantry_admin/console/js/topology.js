@@ -72,7 +72,7 @@ function figures(member, flow, shard) {
     h("dl", { class: "pairs" },
       pair("log end", count(flow?.seen?.received ?? status.wrote)),
       flow === null ? pair("connections", count(status.connections)) : pair("replication lag", behind === null ? "–" : bytes(behind)),
-      flow === null ? pair("waiting sends", count(status.parked_sends)) : pair("last seen", flow.seen?.silent_ms == null ? "–" : `${duration(flow.seen.silent_ms / 1000)} ago`)),
+      flow === null ? pair("waiting sends", count(status.held_sends)) : pair("last seen", flow.seen?.silent_ms == null ? "–" : `${duration(flow.seen.silent_ms / 1000)} ago`)),
     disk?.total_bytes ? meter("disk", disk.used_bytes / disk.total_bytes, `${Math.round((disk.used_bytes / disk.total_bytes) * 100)}%`, disk.used_bytes / disk.total_bytes > 0.85 ? "warn" : "plain") : null,
     buffer?.buffers_total
       ? meter("write buffer", 1 - buffer.buffers_free / buffer.buffers_total, `${buffer.buffers_free} of ${buffer.buffers_total} free`, buffer.buffers_free === 0 ? "warn" : "plain")

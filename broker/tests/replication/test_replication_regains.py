@@ -89,7 +89,7 @@ async def test_fenced_or_withdrawn_master_is_not_regained(order: str, tmp_path: 
         orders: dict[str, Drain | Fence] = {
             "fenced": Fence(epoch=made.supervisor.epoch),
             "withdrawn": Drain(timeout_ms=5_000, withdraw=True),
-            "emptied": Drain(timeout_ms=5_000, goes_on=True),
+            "emptied": Drain(timeout_ms=5_000, clients_only=True),
         }
         await made.load.wait_acknowledged(SOME, PATIENCE_S)
         await master.orders.call(orders[order])
@@ -108,11 +108,11 @@ async def test_master_is_not_regained_after_a_reboot(tmp_path: Path) -> None:
         master = made.supervisor.master
         await made.load.wait_acknowledged(SOME, PATIENCE_S)
         await master.kill()
-        before = CompletenessRecord(is_whole=True, machine="another run", is_crash_safe=True)
-        write_sealed(RealDisk(), str(master.store / "whole.json"), before)
+        before = CompletenessRecord(is_complete=True, machine="another run", is_crash_safe=True)
+        write_sealed(RealDisk(), str(master.store / "completeness.json"), before)
         await master.process.start()
         with pytest.raises(OrderRefused, match="may have lost"):
             await master.orders.call(Regain(epoch=made.supervisor.epoch))
 
         status = await master.status()
-        assert (status.role, status.is_whole) == (HaRole.UNASSIGNED, False)
+        assert (status.role, status.is_complete) == (HaRole.UNASSIGNED, False)

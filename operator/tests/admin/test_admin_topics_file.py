@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.wanted_file import WantedFileReconciler
+from gantry_admin.__main__ import parse_arguments
+from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_client import Admin, SubscriptionGroupConfig
 from gantry_client.topic_reconciler import group_change, topic_change
 from gantry_status.orders import HaRole, HaStatus
@@ -48,10 +49,18 @@ def test_only_the_retries_of_a_group_are_changed() -> None:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[BrokerChild, SidecarChild, Path]]:
     """A broker, its sidecar, and the file of wanted topics and groups."""
-    wanted = tmp_path / "wanted"
-    write(wanted, 4)
-    with broker_beside(tmp_path / "store") as broker, sidecar_beside(broker.store, "--wanted", str(wanted)) as sidecar:
-        yield broker, sidecar, wanted
+    declared = tmp_path / "declared"
+    write(declared, 4)
+    options = ("--topics-file", str(declared))
+    with broker_beside(tmp_path / "store") as broker, sidecar_beside(broker.store, *options) as sidecar:
+        yield broker, sidecar, declared
+
+
+def test_pod_of_an_earlier_operator_names_the_file() -> None:
+    """Its StatefulSet has the former name of the option, and may run this image."""
+    options, _ = parse_arguments(["--page", "p", "--control", "c", "--store", "s", "--wanted", "topics"])
+
+    assert options.topics_file == Path("topics")
 
 
 def write(path: Path, queues: int) -> None:
@@ -75,13 +84,13 @@ def queues_of(broker: BrokerChild) -> int | None:
 @pytest.mark.verify
 def test_master_is_reconciled_with_the_file(pair: tuple[BrokerChild, SidecarChild, Path]) -> None:
     """Missing topics and groups are created, and changes of the file are applied, without any restart."""
-    broker, sidecar, wanted = pair
+    broker, sidecar, declared = pair
     wait_for(lambda: queues_of(broker) == 4, "topic and group are there")
 
-    write(wanted, 6)
+    write(declared, 6)
 
     wait_for(lambda: queues_of(broker) == 6, "the topic has more queues")
-    wanted.write_text("{")
+    declared.write_text("{")
     wait_for(
         lambda: "failed to reconcile topics and subscription groups" in sidecar.child.log, "an invalid file is reported"
     )
@@ -91,18 +100,18 @@ def test_master_is_reconciled_with_the_file(pair: tuple[BrokerChild, SidecarChil
 @pytest.mark.parametrize("role", [HaRole.SLAVE, HaRole.UNASSIGNED, None])
 async def test_only_a_master_is_reconciled(role: HaRole | None, tmp_path: Path) -> None:
     """A slave has the tables of its master and is not even asked. The counterpart, a master, is."""
-    wanted = tmp_path / "wanted"
+    declared = tmp_path / "declared"
     asked: list[int] = []
-    write(wanted, 4)
+    write(declared, 4)
 
     async def connected() -> tuple[Admin, str]:
         asked.append(1)
         raise OSError("connection refused")
 
-    reconciler = WantedFileReconciler(wanted, lambda: None if role is None else HaStatus(role=role), connected)
+    reconciler = TopicsFileReconciler(declared, lambda: None if role is None else HaStatus(role=role), connected)
     await reconciler.step()
     assert not asked
 
-    reconciler = WantedFileReconciler(wanted, lambda: HaStatus(role=HaRole.MASTER), connected)
+    reconciler = TopicsFileReconciler(declared, lambda: HaStatus(role=HaRole.MASTER), connected)
     await reconciler.step()
     assert asked

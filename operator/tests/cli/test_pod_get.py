@@ -1,4 +1,4 @@
-"""`gantry pod ask` beside a real sidecar: it needs the right to run programs in the pod, and reveals no token."""
+"""`gantry pod get` beside a real sidecar: it needs the right to run programs in the pod, and reveals no token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import trustme
 from admin_scene import READ_TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from click.testing import CliRunner
 
+from gantry_cli.main import cli
 from gantry_cli.pod.sidecar_query import query_sidecar
 from gantry_testing.certificates import Party
 
@@ -36,9 +38,9 @@ def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SidecarC
         yield made, folder / "tokens/read-tokens"
 
 
-def ask(url: str, tokens: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """Run `gantry pod ask` as kubelet would."""
-    command = [sys.executable, "-m", "gantry_cli", "pod", "ask", "--url", url, "--token-file", str(tokens), *words]
+def get(url: str, tokens: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `gantry pod get` as kubelet would."""
+    command = [sys.executable, "-m", "gantry_cli", "pod", "get", "--url", url, "--token-file", str(tokens), *words]
     return subprocess.run(command, capture_output=True, timeout=180, check=False)
 
 
@@ -46,7 +48,7 @@ def test_answers_to_all_paths_are_one_object(sidecar: tuple[SidecarChild, Path])
     """The object has each path with its status, also of a missing document."""
     child, tokens = sidecar
 
-    done = ask(child.url, tokens, "/v1/status", "/v1/role/now", "/v1/nothing")
+    done = get(child.url, tokens, "/v1/status", "/v1/role/now", "/v1/nothing")
 
     document = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
@@ -55,11 +57,22 @@ def test_answers_to_all_paths_are_one_object(sidecar: tuple[SidecarChild, Path])
     assert READ_TOKEN.encode() not in done.stdout + done.stderr
 
 
+def test_former_name_of_the_command_is_hidden(sidecar: tuple[SidecarChild, Path]) -> None:
+    """A `kubectl gantry` of an earlier version runs `gantry pod ask` in the pod."""
+    child, tokens = sidecar
+    options = ["--url", child.url, "--token-file", str(tokens)]
+
+    former = CliRunner().invoke(cli, ["pod", "ask", *options, "/v1/role/now"])
+
+    assert former.exit_code == 0 and json.loads(former.stdout)["/v1/role/now"]["status"] == 200
+    assert " ask " not in CliRunner().invoke(cli, ["pod", "--help"]).stdout
+
+
 def test_raw_bundle_is_unchanged(sidecar: tuple[SidecarChild, Path]) -> None:
     """Byte for byte, so that it can be packed into another bundle."""
     child, tokens = sidecar
 
-    done = ask(child.url, tokens, "--raw", "/v1/bundle")
+    done = get(child.url, tokens, "--raw", "/v1/bundle")
 
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         assert "gantry-bundle/status.json" in archive.getnames()
@@ -69,8 +82,8 @@ def test_request_without_a_token_is_refused(sidecar: tuple[SidecarChild, Path], 
     """The control case: without a token file the same request is refused with the reason."""
     child, _ = sidecar
 
-    together = json.loads(ask(child.url, tmp_path / "none", "/v1/status").stdout)
-    raw = ask(child.url, tmp_path / "none", "--raw", "/v1/bundle")
+    together = json.loads(get(child.url, tmp_path / "none", "/v1/status").stdout)
+    raw = get(child.url, tmp_path / "none", "--raw", "/v1/bundle")
 
     assert together["/v1/status"]["status"] == 401 and "token" in together["/v1/status"]["reason"]
     assert raw.returncode == 1 and b"(401)" in raw.stderr and raw.stdout == b""
@@ -80,8 +93,8 @@ def test_only_get_requests_to_loopback_are_sent(sidecar: tuple[SidecarChild, Pat
     """Orders have no GET, and the token is sent only to the pod's own loopback addresses."""
     child, tokens = sidecar
 
-    order = json.loads(ask(child.url, tokens, "/v1/role/fence").stdout)
-    refusal = ask("http://192.0.2.1:8080", tokens, "/v1/status")
+    order = json.loads(get(child.url, tokens, "/v1/role/fence").stdout)
+    refusal = get("http://192.0.2.1:8080", tokens, "/v1/status")
 
     assert order["/v1/role/fence"]["status"] == 405
     assert refusal.returncode == 2 and b"is not a sidecar of this pod" in refusal.stderr
@@ -95,6 +108,6 @@ def test_sidecar_with_certificates_is_asked_over_tls(tmp_path: Path) -> None:
     with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *tokens, *tls) as child:
         answer = query_sidecar(f"http://{child.address}", "/v1/status", tmp_path / "tokens/read-tokens")
 
-    assert (answer.status, json.loads(answer.body)["loop_state"]["state"]) == (200, "moving")
+    assert (answer.status, json.loads(answer.body)["loop_state"]["state"]) == (200, "running")
     gone = query_sidecar(f"http://{child.address}", "/v1/status", tmp_path / "tokens/read-tokens")
     assert gone.status == 0 and "the sidecar does not answer" in gone.reason

@@ -23,7 +23,7 @@ from gantry_access import AccessFileError
 from gantry_admin.broker_client import Connect
 from gantry_admin.errors import Problem
 from gantry_client import ClientError
-from gantry_client.topic_reconciler import MasterTerm, TopicReconciler, WantedTables
+from gantry_client.topic_reconciler import DeclaredTables, MasterTerm, TopicReconciler
 from gantry_spec.manifest.parts import ConsumerGroup, Topic
 from gantry_status.orders import HaRole, HaStatus
 
@@ -35,7 +35,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 
 @final
-class WantedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TopicsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the file."""
 
     topics: tuple[Topic, ...] = ()
@@ -45,7 +45,7 @@ class WantedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 KINDS: Final = {"topics": Topic, "groups": ConsumerGroup}
 
 
-def parse_wanted_file(content: bytes) -> tuple[WantedFile, list[str]]:
+def parse_topics_file(content: bytes) -> tuple[TopicsFile, list[str]]:
     """Return the content of the file, and the names of unknown fields, which are ignored. Raises ``ValueError``."""
     left_out: set[str] = set()
 
@@ -60,11 +60,11 @@ def parse_wanted_file(content: bytes) -> tuple[WantedFile, list[str]]:
         listed = document.get(name) if isinstance(document, dict) else None
         if isinstance(listed, list):
             document[name] = [cut(one, kind.__struct_encode_fields__, f"{name}.") for one in listed]
-    return msgspec.convert(document, WantedFile), sorted(left_out)
+    return msgspec.convert(document, TopicsFile), sorted(left_out)
 
 
 @final
-class WantedFileReconciler:
+class TopicsFileReconciler:
     """Runs the `TopicReconciler` for the broker beside the sidecar. Owned by the event loop."""
 
     def __init__(self, path: Path, state: Callable[[], HaStatus | None], connected: Connect) -> None:
@@ -77,7 +77,7 @@ class WantedFileReconciler:
         self._left_out: list[str] = []
 
     def __repr__(self) -> str:
-        return f"<WantedFileReconciler {self._path} {self._reported}>"
+        return f"<TopicsFileReconciler {self._path} {self._reported}>"
 
     async def run(self) -> None:
         """Reconcile again and again, until cancelled."""
@@ -101,8 +101,8 @@ class WantedFileReconciler:
         self._reported = ""
         return INTERVAL_S
 
-    def _parse(self, content: bytes) -> WantedFile:
-        wanted, left_out = parse_wanted_file(content)
+    def _parse(self, content: bytes) -> TopicsFile:
+        declared, left_out = parse_topics_file(content)
         if left_out != self._left_out:
             self._left_out = left_out
             if left_out:
@@ -110,17 +110,17 @@ class WantedFileReconciler:
                 log.warning(
                     "ignored fields that this version does not know: %s", names, extra={"file": str(self._path)}
                 )
-        return wanted
+        return declared
 
     def _read(self) -> bytes:
         """Read the file; blocks, so it is called in a thread."""
         with self._path.open("rb") as file:
             return file.read(FILE_BYTES_MAX)
 
-    async def _reconcile(self, wanted: WantedFile, status: HaStatus) -> None:
-        tables = WantedTables(
-            {topic.name: topic.queues for topic in wanted.topics},
-            {group.name: group.retry_max for group in wanted.groups},
+    async def _reconcile(self, declared: TopicsFile, status: HaStatus) -> None:
+        tables = DeclaredTables(
+            {topic.name: topic.queues for topic in declared.topics},
+            {group.name: group.retry_max for group in declared.groups},
         )
         if not self._reconciler.is_due(tables, [MasterTerm("", status.identity, status.epoch)]):
             return
