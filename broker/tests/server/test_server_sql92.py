@@ -151,7 +151,7 @@ async def test_invalid_filter_is_refused_at_subscription(client: Dialogue) -> No
     unknown = await check(client, subString="price > 5", expressionType="JSON")
 
     assert (wrong.code, right.code, unknown.code) == (23, 0, 23)
-    assert "the text ends at character 8" in (wrong.remark or "")
+    assert "unexpected end of the filter at character 8" in (wrong.remark or "")
 
 
 async def test_pull_with_an_invalid_filter_is_refused(client: Dialogue) -> None:
