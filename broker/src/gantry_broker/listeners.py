@@ -90,7 +90,7 @@ class BrokerListeners:
     def limit(self, *, first_frame_bytes_max: int) -> None:
         """Set the limit of a frame before its connection has authenticated."""
         for listener in self.opened:
-            listener.limit(first_frame_bytes_max=first_frame_bytes_max)
+            listener.set_limits(first_frame_bytes_max=first_frame_bytes_max)
 
     def close_connections(self, reason: str) -> None:
         """Close every client's connection, and continue to listen."""

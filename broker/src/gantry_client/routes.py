@@ -149,7 +149,7 @@ class RouteTable:
         if task is None:
             task = asyncio.create_task(self._query(topic), name=f"gantry-route-{topic}")
             self._queries[topic] = task
-            task.add_done_callback(lambda done: self._query_ended(topic, done))
+            task.add_done_callback(lambda done: self._on_query_ended(topic, done))
         return await asyncio.shield(task)
 
     async def refresh_all(self) -> None:
@@ -179,7 +179,7 @@ class RouteTable:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _query_ended(self, topic: str, task: asyncio.Task[Route | None]) -> None:
+    def _on_query_ended(self, topic: str, task: asyncio.Task[Route | None]) -> None:
         self._queries.pop(topic, None)
         if not task.cancelled():
             task.exception()  # Retrieve the error: the callers may have stopped waiting for this query.

@@ -175,7 +175,7 @@ class ControlServer:
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             pass  # The client has disconnected, or has stopped in the middle of a line.
         except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
-            self._failures.callback_failed("control socket", "accept", error)
+            self._failures.log_callback_failure("control socket", "accept", error)
         except asyncio.CancelledError:
             if not self._is_closing:  # asyncio logs a cancelled handler as an error; this one is meant to end.
                 raise

@@ -140,7 +140,7 @@ class BrokerService:
             if denied is not None:
                 return None if command.is_oneway else denied.encode()
             return self._sends.handle(command, connection)
-        if self.answers.must_wait(command.code, connection):
+        if self.answers.pause_if_full(command.code, connection):
             return UNHANDLED
         answer = self._audited(command, connection)
         if isinstance(answer, Awaitable):

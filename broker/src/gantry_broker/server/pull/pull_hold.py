@@ -186,7 +186,7 @@ class PullHold:
                 answer = self._retry(held, must_answer)
             except Exception as error:  # noqa: BLE001 - one pull that cannot be answered must not delay the others
                 self._drop(held)
-                self._failures.callback_failed(join_address(*held.connection.peer), "held pull", error)
+                self._failures.log_callback_failure(join_address(*held.connection.peer), "held pull", error)
                 held.connection.close("a held pull failed", CloseReason.CALLBACK)
                 continue
             if answer is not None:

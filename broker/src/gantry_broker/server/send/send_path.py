@@ -52,7 +52,7 @@ from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
-from gantry_wire.header import binary_parts
+from gantry_wire.header import decode_binary_parts
 from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
 
@@ -271,7 +271,7 @@ class SendPath:
                 kind = BINARY_SENDS.get(header[:2])
                 if kind is None:
                     return False
-                _, _, _, opaque, flag, _, ext = binary_parts(header, self._limits)
+                _, _, _, opaque, flag, _, ext = decode_binary_parts(header, self._limits)
                 request = BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
             elif header.startswith(SEND_V1_PREFIX) and len(header) <= PLAIN_HEADER_BYTES_MAX:
                 request = decode_send_v1(header)
