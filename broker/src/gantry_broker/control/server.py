@@ -221,7 +221,7 @@ class ControlServer:
         if isinstance(order, StatusRequest):
             return await execute_order(self._orders, order)
         loop = asyncio.get_running_loop()
-        began, outcome, reason = loop.time(), "broken off", ""
+        began, outcome, reason = loop.time(), "not completed", ""
         try:
             answer = await execute_order(self._orders, order)
             outcome = wire_name(answer)
@@ -231,7 +231,7 @@ class ControlServer:
             facts = {**peer._asdict(), "order": order, "answer": outcome, "reason": reason, "took_ms": took_ms}
             # A Lease is renewed every few seconds; a log line for each renewal would bury all others.
             is_routine = isinstance(order, Lease) and not reason
-            log.log(logging.DEBUG if is_routine else logging.INFO, "order executed", extra=facts)
+            log.log(logging.DEBUG if is_routine else logging.INFO, "order handled", extra=facts)
             if not is_routine:
                 on = {name: value for name, value in msgspec.to_builtins(order).items() if name != "order"}
                 write_audit_line(

@@ -181,7 +181,7 @@ class BrokerStats:
 
     def sample(self, now: float) -> None:
         self.times.rotate(now)
-        self.refusals.sample(now)
+        self.refusals.end_old_episodes(now)
         self._samples.append((now, self.put_count, self.get_count, self.get_found, self.get_missed))
 
     def rates(self, column: int) -> str:

@@ -85,9 +85,8 @@ class ObservedEnds:
     def observe(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
         """Record the present end of a level's queue; return the offset before which all messages have waited."""
         observed = self._observed.setdefault(level, deque())
-        if end < max(
-            self._waited.get(level, 0), observed[-1][1] if observed else 0
-        ):  # the queue was cut: the observations are invalid
+        known_end = max(self._waited.get(level, 0), observed[-1][1] if observed else 0)
+        if end < known_end:  # the queue was cut: the observations are invalid
             observed.clear()
             self._waited.pop(level, None)
         while observed and observed[0][0] + delay_ms <= now_ms:
@@ -126,9 +125,9 @@ class DelayService:
     def __repr__(self) -> str:
         return f"<DelayService rounds={self.rounds} {self.progress!r}>"
 
-    def log_cut(self, end: int) -> None:
+    def on_log_cut(self, end: int) -> None:
         """Forget healed and skipped messages from ``end`` on: other messages will be stored at their offsets."""
-        self.healed.log_cut(end)
+        self.healed.on_log_cut(end)
         ends = {level: queue_end for level, (_, queue_end) in self.positions().items()}
         self._skipped = {(level, offset) for level, offset in self._skipped if offset < ends.get(level, 0)}
 
@@ -209,7 +208,7 @@ class DelayService:
             progress.advance(level, result.next_offset)
             return True
         due = due_drafts(
-            result.body, delay_ms=delay_ms, now_ms=now_ms, waited=waited, find_queue=self._find_target_queue
+            result.body, delay_ms=delay_ms, now_ms=now_ms, waited_before=waited, find_queue=self._find_target_queue
         )
         if due.drafts:
             store.append(due.drafts)

@@ -1,8 +1,9 @@
 """Handles requests for offsets, and for the progress of consumer groups: of one (208), of all (317), in time (303).
 
 The topics of a group are those in which it has offsets. While it has members, topics without a subscription are left
-out, as in RocketMQ; a request that names topics gets exactly these. ``pullOffset`` is the offset up to which readers
-have received messages: those between ``consumerOffset`` and it are in flight.
+out, as in RocketMQ, also if the request names one in ``topic``; a request with a list of ``topics`` gets exactly these.
+``pullOffset`` is the offset up to which readers have received messages: those between ``consumerOffset`` and it are in
+flight.
 """
 
 import asyncio
@@ -30,12 +31,15 @@ from gantry_wire.commands.offsets import (
 from gantry_wire.fastjson import ObjectKey, dumps
 
 QUEUES_LISTED_MAX: Final = 100_000
-"""Of all groups in one answer, which has about 150 bytes for each: more do not fit into a frame."""
+"""The limit of queues in an answer about all groups. Each takes about 150 bytes: more do not fit into a frame."""
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET)
 def find_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Answer with the committed offset. Without one: 0 if the queue still has its first message, otherwise code 22."""
+    """Answer with the committed offset of a group.
+
+    Without one: 0 if the queue still has its first message and the request allows 0, otherwise code 22.
+    """
     query = QueryConsumerOffset.read(command.ext)
     offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
     if offset is None:
@@ -102,7 +106,7 @@ def list_offsets(core: BrokerCore, command: Command, connection: Connection) -> 
 
 
 @handles(RequestCode.GET_CONSUME_STATS)
-def group_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
+def get_group_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
     request = ConsumeStatsRequest.read(command.ext)
     group = request.consumer_group
     topics = request.topics
@@ -114,13 +118,13 @@ def group_progress(core: BrokerCore, command: Command, connection: Connection) -
     for topic in topics:
         config = core.topics.find(topic)
         if config is not None:
-            table |= _queue_table(core, group, topic, config.read_queue_nums)
+            table |= _build_queue_table(core, group, topic, config.read_queue_nums)
             rate += core.statistics.group_rate(group, topic)
     return command.reply(body=dumps({"consumeTps": rate, "offsetTable": table}))
 
 
 @handles(RequestCode.GET_BROKER_CONSUME_STATS)
-async def broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def get_broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Answer with the progress of all groups. RocketMQ leaves ``pullOffset`` 0, so its in-flight total is negative."""
     request = BrokerConsumeStatsRequest.read(command.ext)
     listing: list[dict[str, list[dict[str, Any]]]] = []
@@ -136,17 +140,17 @@ async def broker_progress(core: BrokerCore, command: Command, connection: Connec
             if listed > QUEUES_LISTED_MAX:
                 text = f"more than {QUEUES_LISTED_MAX} queues would be listed: ask for one group after another"
                 raise Refused(ResponseCode.SYSTEM_ERROR, text)
-            queues = _queue_table(core, group, topic, config.write_queue_nums)
+            queues = _build_queue_table(core, group, topic, config.write_queue_nums)
             for queue in queues.values():
-                totals["behind"] += queue["brokerOffset"] - queue["consumerOffset"]
-                totals["in hand"] += queue["pullOffset"] - queue["consumerOffset"]
+                totals["lag"] += queue["brokerOffset"] - queue["consumerOffset"]
+                totals["in flight"] += queue["pullOffset"] - queue["consumerOffset"]
             stats.append({"consumeTps": core.statistics.group_rate(group, topic), "offsetTable": queues})
         listing.append({group: stats})
     document = {
         "brokerAddr": core.settings.address,
         "consumeStatsList": listing,
-        "totalDiff": totals["behind"],
-        "totalInflightDiff": totals["in hand"],
+        "totalDiff": totals["lag"],
+        "totalInflightDiff": totals["in flight"],
     }
     return command.reply(body=dumps(document))
 
@@ -155,22 +159,24 @@ async def _yield_to_other_requests(core: BrokerCore) -> None:
     """Serve other requests between two topics. Raises Refused if another thread has the store afterwards."""
     await asyncio.sleep(0)
     if core.gate.is_store_lent:
-        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, its log is being changed")
+        raise Refused(
+            ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, the broker's log is being changed"
+        )
 
 
 @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
-def group_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
+def get_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Answer with times of each queue: of its first, last and last consumed message, and the delay of the next."""
     request = TopicOfGroup.read(command.ext)
     topic = request.topic or ""
     config = core.topics.find(topic)
     if config is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:300]}] not exist")
-    spans = [_span(core, request.group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
+    spans = [_get_time_span(core, request.group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
     return command.reply(body=dumps({"consumeTimeSpanSet": spans}))
 
 
-def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+def _get_time_span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
     store = core.store
     first, end = core.readable_range(topic, queue_id)
     consumed = core.offsets.find(group, topic, queue_id) or 0
@@ -193,14 +199,14 @@ def keep_subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str
     return [topic for topic in topics if topic in state.subscriptions]
 
 
-def _queue_table(core: BrokerCore, group: str, topic: str, count: int) -> dict[ObjectKey, dict[str, int]]:
+def _build_queue_table(core: BrokerCore, group: str, topic: str, count: int) -> dict[ObjectKey, dict[str, int]]:
     name = core.settings.broker_name
     return {
-        queue_key(topic, name, queue_id): _queue_progress(core, group, topic, queue_id) for queue_id in range(count)
+        queue_key(topic, name, queue_id): _get_queue_progress(core, group, topic, queue_id) for queue_id in range(count)
     }
 
 
-def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
+def _get_queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
     store, offsets = core.store, core.offsets
     _, end = core.readable_range(topic, queue_id)
     consumed = max(0, offsets.find(group, topic, queue_id) or 0)
