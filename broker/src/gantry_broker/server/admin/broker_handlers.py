@@ -93,7 +93,7 @@ class BrokerHandlers:
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET)
     def list_delay_offsets(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=write_document(self._delay.progress.delivered()))
+        return command.reply(body=write_document(self._delay.progress.delivered_document()))
 
     @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def list_request_modes(self, command: Command, connection: Connection) -> Command:
@@ -162,7 +162,7 @@ class BrokerHandlers:
             "getMessageEntireTimeMax": stats.get_ms_max,
             "getMessageSizeTotal": stats.get_bytes,
             "ackWaitsMicros": ",".join(map(str, stats.ack_waits)),
-            "putMessageDistributeTime": stats.times.distribution(),
+            "putMessageDistributeTime": stats.times.format_distribution(),
             "putLatency99": f"{stats.times.within_ms(0.99):.2f}",
             "putLatency999": f"{stats.times.within_ms(0.999):.2f}",
             "commitLogMinOffset": store.log.min_physical,

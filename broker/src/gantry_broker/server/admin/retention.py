@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports import DiskSpace
 from gantry_broker.server.admin.store_time import StoreTime
-from gantry_broker.server.admin.unconsumed import Unconsumed, oldest_unconsumed
+from gantry_broker.server.admin.unconsumed import Unconsumed, find_oldest_unconsumed
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.persist import run_in_thread
@@ -166,7 +166,7 @@ class Retention:
         files = await run_in_thread(store.removal.facts)
         oldest: Unconsumed | None = None  # the limit of forced deletion
         if needs_unconsumed(self._space, self._settings):
-            oldest = await oldest_unconsumed(self._core, self._delay.progress.settled())
+            oldest = await find_oldest_unconsumed(self._core, self._delay.progress.settle_steps())
         is_manual = self._manual_rounds > 0
         self._manual_rounds -= is_manual
         clock, now_ms = await self.time.observe()

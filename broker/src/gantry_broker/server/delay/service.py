@@ -137,7 +137,7 @@ class DelayService:
         for level in self._levels():
             queue = self._core.store.queues.get(names.SCHEDULE_TOPIC, level - 1)
             if queue is not None:
-                found[level] = (self.progress.offset(level), queue.end)
+                found[level] = (self.progress.next_offset(level), queue.end)
         return found
 
     def _levels(self) -> range:
@@ -167,7 +167,7 @@ class DelayService:
         for level in self._levels():
             if self._retry_at.get(level, 0.0) > loop.time():
                 continue
-            before = self.progress.offset(level)
+            before = self.progress.next_offset(level)
             try:
                 is_more |= self._deliver_slice(level)
             except BrokerError as error:
@@ -176,7 +176,7 @@ class DelayService:
                 )
                 self._retry_at[level] = loop.time() + FULL_RETRY_S
                 continue
-            if self.progress.offset(level) != before:
+            if self.progress.next_offset(level) != before:
                 await asyncio.sleep(0)
                 if self._core.gate.write_refusal is not None:
                     return False
@@ -188,7 +188,7 @@ class DelayService:
         queue = store.queues.get(names.SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return False
-        offset = max(progress.offset(level), queue.min_offset)
+        offset = max(progress.next_offset(level), queue.min_offset)
         now_ms = self._core.clock.wall_ms()
         delay_ms = self._core.settings.store.delay_levels_ms[level - 1]
         monotonic_ms = self._core.clock.monotonic_ms()
@@ -234,7 +234,7 @@ class DelayService:
     def _deliver_once(self, record: bytes) -> None:
         store, message = self._core.store, decode_record(record)
         level, offset = message.queue_id + 1, message.queue_offset
-        if offset >= self.progress.offset(level) or not self._was_skipped(level, message):
+        if offset >= self.progress.next_offset(level) or not self._was_skipped(level, message):
             return
         due = due_drafts(record, delay_ms=0, now_ms=message.store_timestamp_ms, find_queue=self._find_target_queue)
         store.append(due.drafts)

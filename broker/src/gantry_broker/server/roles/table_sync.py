@@ -177,7 +177,7 @@ class TableSync:
         elif name == "queueEnds":
             document = self.queue_ends.document()
         else:
-            document = self._delay.progress.delivered()
+            document = self._delay.progress.delivered_document()
         data = without_nulls(msgspec.to_builtins(document, str_keys=True))
         return Table(core.store.log.wrote, name, msgspec.json.encode(data))
 

@@ -407,7 +407,7 @@ class SendPath:
         heads = _HEADS
         if unwaited:
             self._store.note_answered()
-        waiting: list[tuple[Connection, bytes, int]] = []
+        held: list[tuple[Connection, bytes, int]] = []
         placed = zip(answers, places, strict=True)
         number = 0
         for connection, end in runs:
@@ -428,9 +428,9 @@ class SendPath:
             if at_once:
                 connection.send(b"".join(at_once))
             if parts:
-                waiting.append((connection, b"".join(parts), count))
-        if waiting:
-            self.ack_gate.hold(waiting, self._store.log.wrote)
+                held.append((connection, b"".join(parts), count))
+        if held:
+            self.ack_gate.hold(held, self._store.log.wrote)
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False
