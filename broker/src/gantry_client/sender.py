@@ -203,7 +203,7 @@ class Sender:
             raise SendFailed(outgoing.topic, attempts, "and its queue is fixed") from error
 
     async def _route(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> Route:
-        known = self._session.routes.known_for_sending(topic)
+        known = self._session.routes.find_for_sending(topic)
         if known is not None:
             return known
         try:

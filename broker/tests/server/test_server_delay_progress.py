@@ -225,7 +225,7 @@ async def test_promoted_slave_never_skips_a_delayed_message(
         await wait_until(lambda: first.delay.progress.next_offset(1) == 1)
         known = second.delay.progress
         await wait_until(
-            lambda: known.offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting.waiting)
+            lambda: known.next_offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting.waiting)
         )
         assert second.store.log.wrote < first.store.log.wrote, "the copy is on the master only"
         await second.orders.promote(300, [1], False)
