@@ -381,7 +381,7 @@ class Broker(Host):
 
         Clients are disconnected and requests refused meanwhile.
         """
-        gate, reason = self.core.gate, "its log is being changed"
+        gate, reason = self.core.gate, "the log of this broker is being changed"
         self.path.flush()
         try:
             with gate.refusing_all(reason):

@@ -160,7 +160,7 @@ async def _yield_to_other_requests(core: BrokerCore) -> None:
     await asyncio.sleep(0)
     if core.gate.is_store_lent:
         raise Refused(
-            ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, the broker's log is being changed"
+            ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, the log of this broker is being changed"
         )
 
 
