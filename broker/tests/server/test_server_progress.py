@@ -170,8 +170,9 @@ async def test_listing_of_too_many_queues_is_refused(
     queues = broker.core.topics.find(TOPIC)
     assert queues is not None
     requests = [
-        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}), (RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP})
-    ]  # fmt: skip
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP}),
+    ]
     monkeypatch.setattr(queue_table, "QUEUES_LISTED_MAX", queues.write_queue_nums)
     assert [(await client.ask(code, fields)).code for code, fields in requests] == [0, 0]
     monkeypatch.setattr(queue_table, "QUEUES_LISTED_MAX", queues.write_queue_nums - 1)

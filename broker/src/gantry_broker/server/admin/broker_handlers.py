@@ -220,7 +220,7 @@ class BrokerHandlers:
 
     def _capacity(self) -> str:
         space = self._core.disk.space(self._core.store.root)
-        return f"Total : {bytes_text(space.total)}, Free : {format_bytes(space.free)}."
+        return f"Total : {bytes_text(space.total)}, Free : {bytes_text(space.free)}."
 
     def _disk_ratio(self) -> str:
         """Return the used share of the disk in whole hundredths, rounded up, as in RocketMQ."""

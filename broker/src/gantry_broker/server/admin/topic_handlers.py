@@ -5,7 +5,6 @@ Functions over `BrokerCore`; all run in the event loop.
 
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import Any
 
 import msgspec
 
