@@ -22,7 +22,7 @@ import msgspec
 from gantry_bench.memory_disk import MemoryDisk
 from gantry_bench.tail import CallTimes, LoopPlan, LoopReport, call_times
 
-from gantry_broker.__main__ import set_up_collector
+from gantry_broker.__main__ import set_up_garbage_collector
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import FlushSettings, PoolSettings, StoreSettings
@@ -129,7 +129,7 @@ def measure(plan: LoopPlan) -> LoopReport:
     loop = Loop(plan)
     # The default slack of 50 us would turn an even pace into bursts of three.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    set_up_collector()
+    set_up_garbage_collector()
     loop.run(plan.warm_up_seconds)
     store = loop.store
     syncs, wrote = store.log.sync_count, store.log.wrote

@@ -76,14 +76,14 @@ class Account:
         object.__setattr__(self, "keyed", KeyedV1(self.secret))
 
     def may_publish(self, name: str) -> bool:
-        """Return whether it may publish to an existing topic; cached, because it is called for every message."""
+        """Return whether the account may publish to an existing topic. Cached, since it is called for every message."""
         known = self._publishes.get(name)
         if known is None:
             known = self._publishes[name] = self.is_admin or self.has_permission(publish_need(name))
         return known
 
-    def topic(self, name: str) -> Permission:
-        """Return the permissions on a topic. Defaults do not apply to topics that only the broker writes."""
+    def topic_permission(self, name: str) -> Permission:
+        """Return the permissions for a topic. Defaults do not apply to topics that only the broker writes."""
         found = self.topics.get(name)
         if found is not None:
             return found
@@ -93,8 +93,8 @@ class Account:
             return Permission.DENY
         return self.default_topic | Permission.PUB if name in PUBLIC_TOPICS else self.default_topic
 
-    def group(self, name: str) -> Permission:
-        """Return the permissions on a consumer group."""
+    def group_permission(self, name: str) -> Permission:
+        """Return the permissions for a consumer group."""
         found = self.groups.get(name)
         if found is not None:
             return found
@@ -103,9 +103,9 @@ class Account:
     def has_permission(self, need: Need) -> bool:
         """Return whether the account satisfies a need. Needs of messages must be resolved to topics first."""
         if need.kind is Kind.TOPIC:
-            return bool(self.topic(need.name) & need.permission)
+            return bool(self.topic_permission(need.name) & need.permission)
         if need.kind is Kind.GROUP:
-            return bool(self.group(need.name) & need.permission)
+            return bool(self.group_permission(need.name) & need.permission)
         return self.is_admin
 
 

@@ -31,8 +31,8 @@ from gantry_status.orders import HaRole
 
 log = logging.getLogger(__name__)
 
-LAST_ACKS_S: Final = 3.0
-"""Seconds that a stop waits for the acks of slaves."""
+LAST_ACKS_TIMEOUT_S: Final = 3.0
+"""How long a stop waits at most until slaves have acknowledged the whole log."""
 
 
 @final
@@ -46,25 +46,25 @@ class Broker(Host):
         disk: Disk,
         clock: Clock,
         open_page: OpenPage | None = None,
-        takes_orders: bool = False,
+        has_control_socket: bool = False,
         command_line_keys: Collection[str] = (),
     ) -> None:
         """Build the layers, from the store upwards; nothing runs yet. Raises ``BrokerError`` for unusable files.
 
-        Without ``open_page`` there is no status page, without ``takes_orders`` no control socket. ``command_line_keys``
-        are settings that win over changes that were made at run time before this start.
+        Without ``open_page`` there is no status page. ``command_line_keys`` are settings that win over changes that
+        were made at run time before this start.
         """
-        self._takes_orders: Final = takes_orders
+        self._has_control_socket: Final = has_control_socket
         self._disk: Final = disk
         self._loop: Final = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._tasks: list[asyncio.Task[None]] = []
-        self.registered_as: int | None = None
+        self.registered_id: int | None = None
         self._is_open = False
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
         store_layer = build_store(self, settings, disk=disk, clock=clock, command_line_keys=command_line_keys)
-        self.settings, self.settings_file = store_layer.live.now, store_layer.settings_file
+        self.settings, self.settings_file = store_layer.live.current, store_layer.settings_file
         self.store, self.guard, self.tls = store_layer.store, store_layer.guard, store_layer.tls
         core_layer = build_core(self, store_layer, disk=disk, clock=clock, loop=self._loop)
         self.core, self.delay, self.transactions = core_layer.core, core_layer.delay, core_layer.transactions
@@ -100,7 +100,7 @@ class Broker(Host):
         ``progress`` is called by the recovering thread; an exception from it ends the start.
         """
         self._progress = progress or self._progress
-        self.status.start(self._task_ended)
+        self.status.start(self._on_task_ended)
         try:
             await self.tls.start()
             report = await self._open_store()
@@ -113,21 +113,21 @@ class Broker(Host):
             asyncio.ensure_future(self.delay.run()),
             asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
-            *(asyncio.ensure_future(one) for one in self.periodic_tasks.runs()),
+            *(asyncio.ensure_future(one) for one in self.periodic_tasks.coroutines()),
             *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_enabled else []),
             *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
         ]
         for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+            task.add_done_callback(self._on_task_ended)
         self._is_open = True
         self.status.enter(Phase.SERVING)
         try:
             await self.replication.start()
             await self.external_addresses.start()
             self.settings_file.start()
-            await self.roles.begin(report)
+            await self.roles.take_configured_role(report)
             self.registration.start()
-            if self._takes_orders:
+            if self._has_control_socket:
                 await self.control.start()
         except BaseException as error:
             await self.status.finish(Phase.FAILED, f"cannot start: {error}")
@@ -138,8 +138,8 @@ class Broker(Host):
         """Recover, load the tables, listen. After an error nothing is open."""
         report = await asyncio.to_thread(
             self.store.open,
-            self._recovering,
-            on_locked=self._locked,
+            self._report_recovery,
+            on_locked=self._on_store_locked,
             is_unconfirmed_hidden=self.settings.ha.is_unconfirmed_hidden,
         )
         log.info(
@@ -155,7 +155,7 @@ class Broker(Host):
         await asyncio.to_thread(self.roles.completeness.record_start, report, self.store.pools.status)
         self.status.publish_store(self.store, lambda: self.replication.confirmed)
         self.visibility.resume()
-        self.core.gate.close("this broker is starting")
+        self.core.gate.refuse_all("this broker is starting")
         try:
             self.tables.load(is_clean=report.is_clean and report.end > 0)
             if not report.is_clean:
@@ -165,29 +165,28 @@ class Broker(Host):
             await self.listeners.open(self.handlers)
         except BaseException:
             await self.listeners.close()
-            await (
-                self.core.persistence.wait_for_writes()
-            )  # No table is written later: an unreadable one must not change.
+            # After this no table is written: one that could not be read must not be overwritten.
+            await self.core.persistence.wait_for_writes()
             await asyncio.to_thread(self.store.close)
             raise
         self.status.publish_server(self._with_server_facts)
         return report
 
-    def _locked(self) -> None:
-        """Read the roles when the store's lock is held. Called by the recovering thread."""
+    def _on_store_locked(self) -> None:
+        """Create the status page and read the roles, once the store's lock is held. Called by the recovering thread."""
         self.status.create_page()
         self.roles.load()
 
-    def _recovering(self, done: int, total: int) -> None:
+    def _report_recovery(self, done: int, total: int) -> None:
         """Report the progress of recovery. Called by the recovering thread."""
         self.status.report_recovery(done, total)
         self._progress(done, total)
 
-    async def failed(self) -> None:
+    async def wait_until_failed(self) -> None:
         """Wait until the broker has failed, and raise the reason."""
         await asyncio.shield(self._failed)
 
-    async def give_up(self, error: BaseException) -> None:
+    async def publish_failure(self, error: BaseException) -> None:
         """Publish that the store has failed. The store is not used any more."""
         await self.status.finish(Phase.FAILED, str(error))
 
@@ -201,8 +200,8 @@ class Broker(Host):
         self._is_open = False
         self.status.enter(Phase.DRAINING)
         timeout_s = self.settings.shutdown_timeout_ms / 1000
-        end = self._loop.time() + timeout_s
-        leaving = asyncio.ensure_future(self._leave())
+        deadline = self._loop.time() + timeout_s
+        leaving = asyncio.ensure_future(self._stop_serving())
         # The task is never cancelled: a second thread must not write a table that is being written.
         await asyncio.wait([leaving], timeout=timeout_s / 2)
         if leaving.done():
@@ -210,13 +209,13 @@ class Broker(Host):
         else:
             log.warning("requests did not end in time; the stop continues", extra={"waited_s": timeout_s / 2})
         try:
-            await self._answer(end)
+            await self._flush_and_answer(deadline)
             self.flow.stop()
             self.core.stats.refusals.close()
             self.visibility.suspend()
             self.path.ack_gate.stop()
             self.store.on_appended.clear()  # No client is connected, so closing the store has no pulls to wake.
-            await self._save(end)
+            await self._save_tables_and_close_log(deadline)
         except BaseException as error:
             await self.status.finish(Phase.FAILED, f"cannot stop cleanly: {error}")
             raise
@@ -224,7 +223,7 @@ class Broker(Host):
         await self.status.finish(*(Phase.STOPPED,) if is_clean else (Phase.FAILED, "the store was not left clean"))
         return is_clean
 
-    async def _leave(self) -> None:
+    async def _stop_serving(self) -> None:
         """Leave the routes, and wait for requests in progress."""
         await self.tls.close()
         await self.control.close()
@@ -240,30 +239,30 @@ class Broker(Host):
         await asyncio.wait(self._tasks)
         await self.retention.time.close()
 
-    async def _answer(self, end: float) -> None:
-        """Flush until loop time ``end``, send the answers that wait for that, and close the ports."""
+    async def _flush_and_answer(self, deadline: float) -> None:
+        """Flush until loop time ``deadline``, send the answers that wait for that, and close the ports."""
         with suppress(StoreFailed):
             # Flush before the tables are written: they must not record a delivery that is not on the disk.
-            await finish_within(self.store.flush, self.store.log, end - self._loop.time())
+            await finish_within(self.store.flush, self.store.log, deadline - self._loop.time())
         self.visibility.advance()
-        await self._wait_for_slaves(end)
+        await self._wait_for_slaves(deadline)
         await self.replication.close()
         await self.listeners.close()
 
-    async def _wait_for_slaves(self, end: float) -> None:
+    async def _wait_for_slaves(self, deadline: float) -> None:
         """Wait, for a limited time, until slaves have the whole log, so that it is confirmed at the next start."""
-        until = min(end, self._loop.time() + LAST_ACKS_S)
+        until = min(deadline, self._loop.time() + LAST_ACKS_TIMEOUT_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while self.replication.master.is_leading and not self.replication.master.have_slaves_caught_up:
                     await self.replication.master.wait_for_progress()
         self.visibility.advance()
 
-    async def _save(self, end: float) -> None:
-        """Write tables and log to the disk, in parallel, until loop time ``end``."""
+    async def _save_tables_and_close_log(self, deadline: float) -> None:
+        """Write the tables, and in parallel close the store, until loop time ``deadline``."""
         tables = asyncio.ensure_future(self.core.persistence.close())
-        await finish_within(self.store.close, self.store.log, end - self._loop.time())
-        await asyncio.wait([tables], timeout=max(0.0, end - self._loop.time()))
+        await finish_within(self.store.close, self.store.log, deadline - self._loop.time())
+        await asyncio.wait([tables], timeout=max(0.0, deadline - self._loop.time()))
         if not tables.done():
             raise StopTimeout("the log was flushed, but writing the tables timed out")
         tables.result()
@@ -281,22 +280,22 @@ class Broker(Host):
 
     # ------- events
 
-    def settings_changed(self, settings: BrokerSettings) -> None:
+    def on_settings_changed(self, settings: BrokerSettings) -> None:
         """Pass the settings to the parts that keep a copy; all others read ``core.settings``."""
         self.settings = settings
-        self.core.groups.allow_auto_create(settings.auto_create_groups)
+        self.core.groups.set_auto_create(settings.auto_create_groups)
         self.core.offsets.resets.set_enabled(settings.is_reset_kept)
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
-            self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
-        self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
-        self.path.ack_gate.limit(sends_max=settings.send_queue_capacity)
-        self.path.limit(body_bytes_max=settings.message_bytes_max)
-        self.listeners.limit(first_frame_bytes_max=settings.first_frame_bytes_max)
-        self.pulls.hold.limit(
+            self.core.topics.set_auto_create(settings.auto_create_topics, settings.default_topic_queues)
+        self.flow.set_limits(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
+        self.path.ack_gate.set_limits(sends_max=settings.send_queue_capacity)
+        self.path.set_limits(body_bytes_max=settings.message_bytes_max)
+        self.listeners.set_limits(first_frame_bytes_max=settings.first_frame_bytes_max)
+        self.pulls.hold.set_limits(
             held_max=settings.held_pulls_max, held_per_connection_max=settings.held_pulls_per_connection_max
         )
 
-    def topic_changed(self, topic: str) -> None:
+    def on_topic_changed(self, topic: str) -> None:
         self.core.routes.forget(topic)
         self.core.persistence.mark("topics", now=True)
         self.registration.schedule_update()
@@ -311,13 +310,13 @@ class Broker(Host):
         config = self.core.groups.all.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
-    def group_changed(self, group: str) -> None:
+    def on_group_changed(self, group: str) -> None:
         if group and group not in self.core.groups.all:
             self.core.statistics.forget_group(group)
         self.core.persistence.mark("subscriptionGroup", now=True)
 
-    def appended(self, queues: Iterable[ConsumeQueue]) -> None:
-        self.pulls.hold.mark((queue.topic, queue.queue_id) for queue in queues)
+    def on_appended(self, queues: Iterable[ConsumeQueue]) -> None:
+        self.pulls.hold.mark_queues((queue.topic, queue.queue_id) for queue in queues)
 
     def is_commit_awaited(self) -> bool:
         """Return whether consumers, or a master, wait for the commit of the log.
@@ -326,16 +325,17 @@ class Broker(Host):
         """
         return self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
 
-    def store_failed(self, error: Exception) -> None:
+    def on_store_failed(self, error: Exception) -> None:
         """End the broker, because the store has failed permanently. May be called from the store's threads."""
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # Marks it as retrieved: without a caller of `failed` it was logged at its origin.
+            # asyncio reports an exception that is never retrieved; this one was logged where it occurred.
+            self._failed.exception()
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             log.critical("background task failed; stopping the broker", exc_info=task.exception())
             self._fail(task.exception() or RuntimeError("a background task ended"))
@@ -346,7 +346,7 @@ class Broker(Host):
         self.listeners.close_connections(reason)
 
     def register(self, broker_id: int | None) -> None:
-        self.registered_as = broker_id
+        self.registered_id = broker_id
         if broker_id is None:
             self.registration.set_identity(None)
             return
@@ -358,37 +358,37 @@ class Broker(Host):
                 settings.address if broker_id else settings.master_address,
                 settings.ha_address,
                 broker_id,
-                self.external_addresses.of(broker_id),
+                self.external_addresses.find(broker_id),
             )
         )
 
-    def damage_resolved(self) -> None:
+    def on_damage_resolved(self) -> None:
         """Resume waiting pulls and slaves after a damaged range was repaired or has timed out."""
         self.pulls.hold.wake_all()
         self.replication.master.server.feed_streams()
 
-    def _log_changed(self, end: int) -> None:
+    def _on_log_changed(self, end: int) -> None:
         """Forget cached positions, because the log ends at ``end`` now and continues with other records."""
         self.core.routes.forget_all()
         self.core.stats.start_at(end)
-        self.delay.log_cut(end)
-        self.transactions.log_cut(end)
-        self.scrubber.log_cut(end)
-        self.retention.time.log_cut(end)
+        self.delay.on_log_cut(end)
+        self.transactions.on_log_cut(end)
+        self.scrubber.on_log_cut(end)
+        self.retention.time.on_log_cut(end)
 
     async def run_exclusively(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nothing else uses the store.
 
         Clients are disconnected and requests refused meanwhile.
         """
-        gate, reason = self.core.gate, "its log is being changed"
+        gate, reason = self.core.gate, "the log of this broker is being changed"
         self.path.flush()
         try:
-            with gate.closed(reason):
+            with gate.refusing_all(reason):
                 self.listeners.close_connections(reason)
                 async with self.retention.deletion_lock():
                     with gate.lend_store(), self.visibility.suspended():
                         await run_in_thread(change)
         finally:
-            self._log_changed(self.store.log.wrote)
+            self._on_log_changed(self.store.log.wrote)
         self.visibility.advance()

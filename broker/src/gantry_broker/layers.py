@@ -23,7 +23,7 @@ from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.core.access import broker_guard, may_see_unpublished, own_account
+from gantry_broker.server.core.access import load_guard, load_own_account, make_unpublished_check
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
@@ -78,27 +78,27 @@ class Host(RolesHost, Protocol):
     replication: Replication
     roles: Roles
     visibility: Visibility
-    registered_as: int | None
+    registered_id: int | None
 
-    def store_failed(self, error: Exception) -> None:
+    def on_store_failed(self, error: Exception) -> None:
         """End the process, because the store has failed permanently. May be called from the store's threads."""
 
     def is_commit_awaited(self) -> bool:
         """Return whether consumers, or a master, wait for the commit of the log."""
 
-    def appended(self, queues: Iterable[ConsumeQueue]) -> None:
+    def on_appended(self, queues: Iterable[ConsumeQueue]) -> None:
         """Wake pulls of queues that have new messages for consumers."""
 
-    def damage_resolved(self) -> None:
+    def on_damage_resolved(self) -> None:
         """Resume requests that waited for a damaged range, which was repaired or has timed out."""
 
-    def settings_changed(self, settings: BrokerSettings) -> None:
+    def on_settings_changed(self, settings: BrokerSettings) -> None:
         """Apply settings that were changed at run time."""
 
-    def topic_changed(self, topic: str) -> None:
+    def on_topic_changed(self, topic: str) -> None:
         """Save and publish topics after one was created, changed or deleted."""
 
-    def group_changed(self, group: str) -> None:
+    def on_group_changed(self, group: str) -> None:
         """Save groups after one was created, changed or deleted."""
 
     def may_notify(self, group: str) -> bool:
@@ -133,20 +133,20 @@ def build_store(
     settings_file = SettingsFile(settings.live_settings_path, live)
     live.load()
     settings_file.load()
-    settings = live.now
-    live.subscribe(host.settings_changed)
+    settings = live.current
+    live.subscribe(host.on_settings_changed)
     store_host = encode_host(settings.master_ip or settings.broker_ip, settings.listen_port)
     store = MessageStore(
         settings.store_path, settings.store, disk=disk, clock=clock, store_host=store_host,
-        on_fatal=host.store_failed, on_progress=lambda: host.visibility.progressed(),
+        on_fatal=host.on_store_failed, on_progress=lambda: host.visibility.schedule_advance(),
         is_awaited=host.is_commit_awaited, memory_scope=settings.memory_scope,
     )  # fmt: skip
-    store.on_appended.append(host.appended)
-    store.guard.damage.on_resolved.append(host.damage_resolved)
-    guard = broker_guard(settings.access, store, clock)
+    store.on_appended.append(host.on_appended)
+    store.guard.damage.on_resolved.append(host.on_damage_resolved)
+    guard = load_guard(settings.access, store, clock)
     return StoreLayer(
         live=live, settings_file=settings_file, store=store, store_host=store_host, guard=guard,
-        account=own_account(settings.access), tls=BrokerTls(settings),
+        account=load_own_account(settings.access), tls=BrokerTls(settings),
     )  # fmt: skip
 
 
@@ -167,8 +167,8 @@ def build_core(
     host: Host, store_layer: StoreLayer, *, disk: Disk, clock: Clock, loop: asyncio.AbstractEventLoop
 ) -> CoreLayer:
     """Build tables and services on the store."""
-    settings, store, guard = store_layer.live.now, store_layer.store, store_layer.guard
-    topics = TopicTable(clock, host.topic_changed, auto_create=settings.auto_create_topics)
+    settings, store, guard = store_layer.live.current, store_layer.store, store_layer.guard
+    topics = TopicTable(clock, host.on_topic_changed, auto_create=settings.auto_create_topics)
     core = BrokerCore(
         live=store_layer.live,
         clock=clock,
@@ -176,7 +176,7 @@ def build_core(
         store=store,
         store_host=store_layer.store_host,
         topics=topics,
-        groups=GroupTable(clock, host.group_changed, auto_create=settings.auto_create_groups),
+        groups=GroupTable(clock, host.on_group_changed, auto_create=settings.auto_create_groups),
         offsets=ConsumerOffsets(clock),
         clients=ClientRegistry(clock, may_notify=host.may_notify),
         locks=QueueLocks(clock),
@@ -185,20 +185,20 @@ def build_core(
         ),
         stats=BrokerStats(),
         statistics=Statistics(clock, settings.cluster_name, lambda: store.queues.tallies, topics.is_system),
-        persistence=Persistence(lambda name: table_sync.changed(name)),
+        persistence=Persistence(lambda name: table_sync.mark_changed(name)),
         gate=Gate(),
-        published=lambda: host.registration.wait_until_published(),
+        wait_until_published=lambda: host.registration.wait_until_published(),
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
         is_sure_master=lambda: host.replication.master.can_acknowledge,
     )
     delay = DelayService(core)
-    table_sync = TableSync(core, delay, lambda: host.replication.master.tables_changed())
+    table_sync = TableSync(core, delay, lambda: host.replication.master.schedule_urgent_tables())
     flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
     retention = Retention(core, delay, flow)
     return CoreLayer(
         core=core,
         delay=delay,
-        transactions=Transactions(core) if guard is None else Transactions(core, may_see_unpublished(guard)),
+        transactions=Transactions(core) if guard is None else Transactions(core, make_unpublished_check(guard)),
         flow=flow,
         retention=retention,
         scrubber=Scrubber(
@@ -224,12 +224,13 @@ def build_replication(
     host: Host, store_layer: StoreLayer, core_layer: CoreLayer, *, disk: Disk, loop: asyncio.AbstractEventLoop
 ) -> ReplicationLayer:
     """Build replication and roles on the store."""
-    settings, store, core = store_layer.live.now, store_layer.store, core_layer.core
+    settings, store, core = store_layer.live.current, store_layer.store, core_layer.core
     promises = PromiseFile(disk, settings.store_path)
     replication = Replication(
         settings, store, core_layer.table_sync, promises, run_exclusively=host.run_exclusively,
-        on_advanced=lambda: host.visibility.release_answers(), on_log_appended=lambda: host.visibility.appended(),
-        clock_ms=core.clock.boot_ms, account=store_layer.account, certificates=store_layer.tls.replication,
+        on_advanced=lambda: host.visibility.release_answers(),
+        on_log_appended=lambda: host.visibility.make_visible_soon(), clock_ms=core.clock.boot_ms,
+        account=store_layer.account, certificates=store_layer.tls.replication,
         pause_retention=core_layer.retention.deletion_lock,
     )  # fmt: skip
     path = build_send_path(store_layer, core_layer, replication, loop)
@@ -257,7 +258,7 @@ def build_send_path(
     store_layer: StoreLayer, core_layer: CoreLayer, replication: Replication, loop: asyncio.AbstractEventLoop
 ) -> SendPath:
     """Build the path of sends into the store, with the gate that holds their answers."""
-    settings, store, guard, core = store_layer.live.now, store_layer.store, store_layer.guard, core_layer.core
+    settings, store, guard, core = store_layer.live.current, store_layer.store, store_layer.guard, core_layer.core
     ack_gate = AckGate(
         store, replication.policy, core.stats, loop,
         flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
@@ -293,7 +294,7 @@ def build_server(
     loop: asyncio.AbstractEventLoop,
 ) -> ServerLayer:
     """Build sends, pulls, ports and registration."""
-    settings, store, tls = store_layer.live.now, store_layer.store, store_layer.tls
+    settings, store, tls = store_layer.live.current, store_layer.store, store_layer.tls
     core, replication, roles, path = (
         core_layer.core,
         replication_layer.replication,
@@ -302,7 +303,7 @@ def build_server(
     )
     sends = SendHandlers(core, path)
     pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(store_layer.live, store, replication, roles))
-    visibility = Visibility(loop, store, path.ack_gate, pulls.hold, replication.note_store_progress)
+    visibility = Visibility(loop, store, path.ack_gate, pulls.hold, replication.report_store_progress)
     listeners = BrokerListeners(core, path, sends, pulls.hold, visibility, tls=tls, guard=store_layer.guard)
     registration = Registration(
         None, list(settings.name_servers),
@@ -317,7 +318,7 @@ def build_server(
         listeners=listeners,
         handlers=collect_handlers(store_layer, core_layer, replication_layer, sends, pulls, listeners),
         registration=registration,
-        external_addresses=ExternalAddresses(settings.external_address_path, lambda: host.register(host.registered_as)),
+        external_addresses=ExternalAddresses(settings.external_address_path, lambda: host.register(host.registered_id)),
         periodic_tasks=PeriodicTasks(core),
     )
 
@@ -336,7 +337,7 @@ def collect_handlers(
     modules = (group_handlers, offset_handlers, queries, topic_handlers)
     objects = (
         pulls, core_layer.retention,
-        ResetHandlers(core, calls, pulls.hold.mark),
+        ResetHandlers(core, calls, pulls.hold.mark_queues),
         TransactionHandlers(core, ack_gate, core_layer.transactions),
         ReplyHandlers(core, sends, ack_gate),
         BrokerHandlers(

@@ -20,7 +20,7 @@ from gantry_wire.limits import WireLimits
 class BrokerListeners:
     """The main port, and the fast port if there is one. Owned by the event loop.
 
-    Both serve the same table of handlers; the fast port refuses requests that may wait.
+    Both serve the same table of handlers, except that the fast port refuses pulls, which may be held.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BrokerListeners:
         ports = [(settings.listen_port, frozenset[int]())]
         if settings.fast_listen_port is not None:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSED_CODES)))
-        for port, refuses in ports:
+        for port, refused_codes in ports:
             port_settings = settings.listener(port)
             service = BrokerService(
                 self._path,
@@ -64,9 +64,9 @@ class BrokerListeners:
                 WireLimits(frame_bytes_max=settings.frame_bytes_max),
                 self._core.gate,
                 self._core.stats.refusals,
-                refused_codes=refuses,
-                disconnected=self._disconnected,
-                settle=self._visibility.show,
+                refused_codes=refused_codes,
+                on_disconnect=self._on_disconnect,
+                make_visible=self._visibility.make_visible,
                 guard=self._guard,
                 answers=DeferredAnswers(port_settings),
             )
@@ -75,9 +75,9 @@ class BrokerListeners:
             self.services.append(service)
             self.opened.append(listener)
 
-    def _disconnected(self, connection: Connection) -> None:
-        self._hold.forget(connection)
-        self._core.clients.disconnected(connection)
+    def _on_disconnect(self, connection: Connection) -> None:
+        self._hold.drop_connection(connection)
+        self._core.clients.remove_connection(connection)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -87,10 +87,10 @@ class BrokerListeners:
     def count_connections(self) -> int:
         return sum(len(listener.connections) for listener in self.opened)
 
-    def limit(self, *, first_frame_bytes_max: int) -> None:
+    def set_limits(self, *, first_frame_bytes_max: int) -> None:
         """Set the limit of a frame before its connection has authenticated."""
         for listener in self.opened:
-            listener.limit(first_frame_bytes_max=first_frame_bytes_max)
+            listener.set_limits(first_frame_bytes_max=first_frame_bytes_max)
 
     def close_connections(self, reason: str) -> None:
         """Close every client's connection, and continue to listen."""

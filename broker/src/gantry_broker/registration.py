@@ -113,8 +113,10 @@ class Registration:
         self._refusals: dict[str, str | None] = {}
         """The last reason of each name server that refuses the registration; logged once, not every second."""
         self._is_closing = False
-        self._edition = 0
+        self._change_count = 0
+        """The number of changes of the topic table or the identity since the start."""
         self._published: dict[str, int] = {}
+        """The change count of the table that each name server has."""
         self._progress = asyncio.Event()
         self.registered: set[str] = set()
         """Name servers at which the broker is registered now."""
@@ -134,7 +136,7 @@ class Registration:
 
     def schedule_update(self) -> None:
         """Send the topic table to all name servers soon, because it has changed."""
-        self._edition += 1
+        self._change_count += 1
         for event in self._changes.values():
             event.set()
 
@@ -143,10 +145,10 @@ class Registration:
 
         A name server that does not answer in time gets them later; it must not delay an administrator.
         """
-        edition = self._edition
+        needed = self._change_count
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while any(self._published[address] < edition for address in self.registered):
+                while any(self._published[address] < needed for address in self.registered):
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
@@ -188,14 +190,14 @@ class Registration:
         A new account may not be known at the name server yet. The existing connection is kept: with another connection,
         name servers would drop the broker for a moment.
         """
-        sign = self._signers.get(address)
-        if self._account is None or sign is None:
+        signer = self._signers.get(address)
+        if self._account is None or signer is None:
             return await channel.request(command, REQUEST_TIMEOUT_MS)
-        sign.switch_account(self._account.credentials)
+        signer.switch_account(self._account.credentials)
         reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
         former = self._account.former
         if reply.code == ResponseCode.NO_PERMISSION and former is not None:
-            sign.switch_account(former)
+            signer.switch_account(former)
             reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
         return reply
 
@@ -218,16 +220,19 @@ class Registration:
             await asyncio.sleep(RETRY_S)
 
     async def _stay_registered(self, address: str) -> None:
-        """Connect and register again and again; return when the name server refuses the broker."""
-        sign = None
+        """Connect, and register again and again.
+
+        Returns when the name server refuses the broker, or has closed the connection of a broker without an identity.
+        """
+        signer = None
         if self._account is not None:
-            sign = self._signers[address] = StrictSigner(self._account.credentials)
+            signer = self._signers[address] = StrictSigner(self._account.credentials)
         channel = await Channel.connect(
             address,
             timeout_ms=REQUEST_TIMEOUT_MS,
             tls=self._tls(),
             on_close=lambda _: self._wake(address),
-            sign=sign,
+            sign=signer,
         )
         self._channels[address] = channel
         # The name server dropped all identities with the last connection.
@@ -235,7 +240,7 @@ class Registration:
         try:
             while True:
                 self._changes[address].clear()
-                edition = self._edition
+                change_count = self._change_count
                 if self._account is not None:
                     await self._account.refresh()
                 await self._unregister(address, channel)
@@ -247,7 +252,7 @@ class Registration:
                     if not channel.is_open:
                         return
                     continue
-                reply = await self._request(address, channel, self._registration(identity))
+                reply = await self._request(address, channel, self._registration_request(identity))
                 if reply.code != ResponseCode.SUCCESS:
                     if self._refusals.get(address, "") != reply.remark:
                         facts = {"address": address, "reason": reply.remark}
@@ -257,14 +262,14 @@ class Registration:
                 self._refusals.pop(address, None)
                 if address not in self.registered:
                     log.info("registered at name server", extra={"address": address})
-                self._published[address] = edition
+                self._published[address] = change_count
                 self.registered.add(address)
                 if identity.broker_id:
                     self._on_master(RegisterBrokerResult.read(reply.ext).ha_server_addr or "")
                 else:
                     self._read_order_topics(address, reply)
                 self._progress.set()
-                await self._change_or_period(address)
+                await self._wait_for_change_or_period(address)
         finally:
             if not self._is_closing:
                 del self._channels[address]
@@ -287,7 +292,7 @@ class Registration:
     def _wake(self, address: str) -> None:
         self._changes[address].set()
 
-    async def _change_or_period(self, address: str) -> None:
+    async def _wait_for_change_or_period(self, address: str) -> None:
         try:
             async with asyncio.timeout(self._period_s):
                 await self._changes[address].wait()
@@ -295,7 +300,7 @@ class Registration:
         except TimeoutError:
             pass
 
-    def _registration(self, identity: BrokerIdentity) -> Command:
+    def _registration_request(self, identity: BrokerIdentity) -> Command:
         body = write_document(RegisterBrokerBody(topic_config_serialize_wrapper=self._topics()))
         fields = RegisterBroker(
             broker_name=identity.name,
@@ -322,14 +327,14 @@ class ExternalAddresses:
     outside do not learn of this broker. Owned by the event loop.
     """
 
-    def __init__(self, path: str, changed: Callable[[], None] = lambda: None) -> None:
-        """An empty path means that there are no addresses. ``changed`` is called after each change."""
+    def __init__(self, path: str, on_change: Callable[[], None] = lambda: None) -> None:
+        """An empty path means that there are no addresses. ``on_change`` is called after each change."""
         self._path: Final = path
-        self._changed: Final = changed
+        self._on_change: Final = on_change
         self._known: dict[str, str] = {}
         self._watch: Final = FileWatch("external addresses", self.reload)
 
-    def of(self, broker_id: int) -> str:
+    def find(self, broker_id: int) -> str:
         """Return the address under this broker id; empty if there is none."""
         return self._known.get(str(broker_id) if broker_id else MASTER_KEY, "")
 
@@ -353,7 +358,7 @@ class ExternalAddresses:
         if known != self._known:
             self._known = known
             log.info("external addresses changed", extra={"path": self._path, "addresses": len(known)})
-            self._changed()
+            self._on_change()
 
 
 def parse_external_addresses(text: str) -> dict[str, str]:

@@ -14,6 +14,9 @@ from gantry_remoting.setting_kinds import SettingsError, check_budget
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest answer to a pull in bytes: maxTransferBytesOnRequest is at most 15 MiB."""
 
+HEADER_BYTES_MAX: Final = 65_536
+"""Bytes beside the body of a message: its properties and the rest of a record, or the header of a frame."""
+
 
 def check_consistency(settings: BrokerSettings) -> None:
     """Raise SettingsError for the first two settings that contradict each other."""
@@ -21,15 +24,17 @@ def check_consistency(settings: BrokerSettings) -> None:
     _check_access(settings)
     if settings.fast_listen_port == settings.listen_port:
         raise SettingsError(f"listenPort and fastListenPort are both {settings.listen_port}; they must differ")
-    if settings.message_bytes_max + 65536 > settings.store.mapped_file_size_commit_log:
+    needed = settings.message_bytes_max + HEADER_BYTES_MAX
+    if needed > settings.store.mapped_file_size_commit_log:
         raise SettingsError(
             f"maxMessageSize={settings.message_bytes_max} does not fit mappedFileSizeCommitLog="
-            f"{settings.store.mapped_file_size_commit_log}: a message is never split over files"
+            f"{settings.store.mapped_file_size_commit_log}: a message is never split over files; lower maxMessageSize, "
+            f"or set files of at least {needed} bytes"
         )
-    if settings.message_bytes_max + 65536 > settings.frame_bytes_max:
+    if needed > settings.frame_bytes_max:
         raise SettingsError(
             f"maxMessageSize={settings.message_bytes_max} does not fit frameMaxLength={settings.frame_bytes_max}: "
-            "such a message could not be sent"
+            f"such a message could not be sent; lower maxMessageSize, or set frameMaxLength to at least {needed}"
         )
     _check_budgets(settings)
     pool = settings.store.pool
@@ -46,7 +51,8 @@ def check_consistency(settings: BrokerSettings) -> None:
 
 
 def _check_budgets(settings: BrokerSettings) -> None:
-    for key, budget, name, largest in (
+    """Check that each budget suffices for one honest connection, which could never be served otherwise."""
+    for key, budget, name, needed in (
         ("maxUnfinishedFrameBytes", settings.unfinished_frame_bytes_max, "frameMaxLength", settings.frame_bytes_max),
         (
             "maxUnauthenticatedFrameBytes",
@@ -56,7 +62,7 @@ def _check_budgets(settings: BrokerSettings) -> None:
         ),
         ("maxUnreadReplyBytes", settings.unread_reply_bytes_max, "the largest reply", REPLY_BYTES_MAX),
     ):
-        check_budget(key, budget, name, largest)
+        check_budget(key, budget, name, needed)
 
 
 def _check_tls(settings: BrokerSettings) -> None:
@@ -97,13 +103,17 @@ def _check_roles(settings: BrokerSettings) -> None:
         )
     if ha.electable and len(ha.electable) < ha.acks_needed:
         raise SettingsError(
-            f"haElectable names {len(ha.electable)} slaves, and inSyncReplicas={ha.replicas} needs {ha.acks_needed}"
+            f"haElectable names {len(ha.electable)} slaves, but inSyncReplicas={ha.replicas} needs {ha.acks_needed}: "
+            "name more slaves, or lower inSyncReplicas"
         )
     if ha.role is not BrokerRole.ASYNC_MASTER and settings.ha_listen_port is None and ha.acks_needed:
         raise SettingsError(f"{role} and haListenPort=-1: no slave could follow; set a port")
     if ha.is_classic_allowed and (ha.secret_path or ha.tls_certificate):
         key = "haSecretPath" if ha.secret_path else "haTlsCertPath"
-        raise SettingsError(f"haClassicPeers=true and {key}: RocketMQ's slaves prove no identity; set one")
+        raise SettingsError(
+            f"haClassicPeers=true and {key} contradict each other: RocketMQ's slaves prove no identity; "
+            "set only one of the two"
+        )
     if ha.is_master_classic and ha.role is not BrokerRole.SLAVE and ha.role_at_start is RoleAtStart.CONFIGURED:
         raise SettingsError(
             f"haMasterIsClassic=true and {role}: only a slave follows a RocketMQ master; set brokerRole=SLAVE"
@@ -120,8 +130,8 @@ def _check_access(settings: BrokerSettings) -> None:
     if fault is not None:
         raise SettingsError(fault)
     ha = settings.ha
-    is_asking = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
-    is_open = not is_asking and not ha.is_classic_allowed
+    proves_identity = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
+    is_open = not proves_identity and not ha.is_classic_allowed
     if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
         raise SettingsError(
             f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: any host that reaches it "

@@ -78,7 +78,7 @@ class ConnectionPool:
         channel = await self._channel(address, timeout_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await channel.writable()
+                await channel.wait_until_writable()
             channel.send_oneway(command)
         except TimeoutError as error:
             raise RequestTimeout(f"{address} did not read from its connection for {timeout_ms} ms") from error
@@ -109,7 +109,7 @@ class ConnectionPool:
         if task is None:
             task = asyncio.create_task(self._connect(address), name=f"gantry-connect-{address}")
             self._connecting[address] = task
-            task.add_done_callback(lambda done: self._connect_ended(address, done))
+            task.add_done_callback(lambda done: self._on_connect_ended(address, done))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await asyncio.shield(task)
@@ -164,7 +164,7 @@ class ConnectionPool:
         tls = self._settings.tls
         return tls if isinstance(tls, ssl.SSLContext) else None
 
-    def _connect_ended(self, address: str, task: asyncio.Task[Channel]) -> None:
+    def _on_connect_ended(self, address: str, task: asyncio.Task[Channel]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled() and task.exception() is not None:
             log.info("failed to connect", extra={"peer": address, "reason": str(task.exception())})

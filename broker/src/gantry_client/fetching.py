@@ -238,6 +238,6 @@ def _records(body: bytes, address: str) -> tuple[list[StoredMessage], StoredMess
 
 
 def _is_wanted(wanted: MessageFilter, record: StoredMessage) -> bool:
-    if not isinstance(wanted, TagFilter) or wanted.takes_all:
+    if not isinstance(wanted, TagFilter) or wanted.accepts_all:
         return True
     return wanted.accepts_tags(record.properties.get(TAGS))

@@ -25,7 +25,7 @@ from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.handling import HandlerCalls
 from gantry_client.member_requests import MemberRequests
 from gantry_client.member_role import MemberRole
-from gantry_client.offset_store import commit_readers, make_offset_store, start_offset
+from gantry_client.offset_store import commit_readers, find_start_offset, make_offset_store
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import Deliver, QueueReader
@@ -237,7 +237,7 @@ class GroupMember:
         return taken
 
     async def _start_reading(self, queue: MessageQueue) -> None:
-        offset, committed = await start_offset(queue, self._offsets, self._queue_calls, self.settings)
+        offset, committed = await find_start_offset(queue, self._offsets, self._queue_calls, self.settings)
         subscription = self.subscriptions[queue.topic]
         request = FetchRequest(
             group=self.role.group,

@@ -3,7 +3,8 @@
 A handler that returns has consumed its message. A handler that raises has not: the message is sent back to the broker,
 which redelivers it later through the retry topic of the group, and after too many attempts moves it to the dead letter
 topic. The message counts as done here only when the broker has accepted it. If the broker does not accept it, the
-message stays here and is handled again after a pause. No message is skipped because of an error.
+message stays here and is handled again after a pause. Only a broadcast consumer skips a message because of an error:
+it has no retry topic.
 """
 
 import asyncio
@@ -38,8 +39,8 @@ LOCAL_RETRY_MS: Final = 5000
 TIMEOUT_LEVEL: Final = 3
 """The delay level of a message whose handler timed out; the same as in RocketMQ's clients."""
 
-GIVE_UP: Final = -1
-"""The delay level that moves a message to the dead letter topic."""
+DEAD_LETTER_LEVEL: Final = -1
+"""The delay level that moves a message to the dead letter topic without another retry."""
 
 
 class Handling(Protocol):
@@ -141,7 +142,9 @@ class _Item:
     backlog: Backlog
 
 
-async def give_up(message: ReceivedMessage, delay_level: int, send_back: SendBack, model: MessageModel) -> bool:
+async def send_back_or_drop(
+    message: ReceivedMessage, delay_level: int, send_back: SendBack, model: MessageModel
+) -> bool:
     """Send a failed message back to its broker. Return whether its consumer is done with it.
 
     A broadcast message has no retry topic, so it is dropped. A message that the broker refused stays with the consumer.
@@ -205,7 +208,7 @@ class ConcurrentHandling:
 
     async def _send_back_or_retry(self, item: _Item, delay_level: int) -> bool:
         """Send a failed message back; return True if the broker accepted it, False if it is handled again here."""
-        if await give_up(item.message, delay_level, self._send_back, self._settings.model):
+        if await send_back_or_drop(item.message, delay_level, self._send_back, self._settings.model):
             return True
         again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)
         self._tasks.start(self._requeue_after_pause(_Item(again, item.backlog)), "retry")

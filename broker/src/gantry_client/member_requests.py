@@ -93,17 +93,17 @@ class MemberRequests:
         self._direct_count = 0
         """The number of messages that are being consumed because of code 309."""
 
-        session.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
-        session.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
-        session.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
-        session.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume)
+        session.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset_offsets)
+        session.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._report_status)
+        session.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._report_running_info)
+        session.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._handle_consume_request)
 
     def __repr__(self) -> str:
         return f"<MemberRequests {self._member.role.group} direct={self._direct_count}>"
 
     # ------- 220
 
-    def _reset(self, command: Command, address: str) -> None:
+    def _reset_offsets(self, command: Command, address: str) -> None:
         """Reset offsets for an administrator, whose broker leaves the reset to the members."""
         try:
             request = ResetOffsets.read(command.ext)
@@ -122,7 +122,7 @@ class MemberRequests:
 
     # ------- 221
 
-    def _status(self, command: Command, address: str) -> Command:
+    def _report_status(self, command: Command, address: str) -> Command:
         """Return the offsets of the queues that are read here; none for another group."""
         try:
             request = ConsumerStatusRequest.read(command.ext)
@@ -138,7 +138,7 @@ class MemberRequests:
 
     # ------- 307
 
-    def _running_info(self, command: Command, address: str) -> Command:
+    def _report_running_info(self, command: Command, address: str) -> Command:
         try:
             request = RunningInfoRequest.read(command.ext)
         except FieldError as error:
@@ -147,15 +147,15 @@ class MemberRequests:
             return self._no_member(command, request.consumer_group)
         subscriptions = self._member.describe().subscription_data_set
         info = ConsumerRunningInfo(
-            properties=self._properties(),
+            properties=self._describe_settings(),
             subscription_set=subscriptions,
-            mq_table={queue: self._queue_info(reader) for queue, reader in self._member.readers.items()},
+            mq_table={queue: self._describe_queue(reader) for queue, reader in self._member.readers.items()},
             status_table={one.topic: self._member.rates.status(one.topic) for one in subscriptions},
             jstack=all_stacks() if request.jstack_enable else None,
         )
         return command.reply(body=write_document(info))
 
-    def _properties(self) -> dict[str, str]:
+    def _describe_settings(self) -> dict[str, str]:
         """Return the settings under the property names of RocketMQ's consumers and tools."""
         role, settings, described = self._member.role, self._member.settings, self._member.describe()
         times_max = settings.max_reconsume_times
@@ -179,7 +179,7 @@ class MemberRequests:
             "persistConsumerOffsetInterval": str(settings.commit_interval_ms),
         }
 
-    def _queue_info(self, reader: QueueReader) -> ProcessQueueInfo:
+    def _describe_queue(self, reader: QueueReader) -> ProcessQueueInfo:
         backlog, locks = reader.backlog, self._member.locks
         first, last = backlog.span or (0, 0)
         return ProcessQueueInfo(
@@ -197,7 +197,7 @@ class MemberRequests:
 
     # ------- 309
 
-    def _consume(self, command: Command, address: str) -> Command | Awaitable[Command]:
+    def _handle_consume_request(self, command: Command, address: str) -> Command | Awaitable[Command]:
         try:
             request = ConsumeDirectly.read(command.ext)
             record = decode_record(command.body)

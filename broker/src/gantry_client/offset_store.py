@@ -137,7 +137,7 @@ def make_offset_store(
     return FileOffsets(settings.broadcast_offsets_folder or Path.home() / ".gantry" / "offsets", group, instance)
 
 
-async def start_offset(
+async def find_start_offset(
     queue: MessageQueue, store: OffsetStore, queue_calls: QueueCalls, settings: ConsumerSettings
 ) -> tuple[int, int | None]:
     """Return (start offset, committed offset or None): the committed offset, else the one that `start_from` selects.

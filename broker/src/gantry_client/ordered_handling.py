@@ -14,7 +14,7 @@ from typing import Final, final
 
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import Backlog
-from gantry_client.handling import GIVE_UP, HandlerCalls, SendBack, give_up
+from gantry_client.handling import DEAD_LETTER_LEVEL, HandlerCalls, SendBack, send_back_or_drop
 from gantry_client.messages import ReceivedMessage
 from gantry_client.settings import ConsumerSettings
 from gantry_wire.commands.clients import MessageQueue
@@ -97,6 +97,6 @@ class OrderedHandling:
         """Send a failed message to the dead letter topic if it is due; return True if it has arrived there."""
         times_max = self._settings.max_reconsume_times
         is_exhausted = times_max is not None and message.reconsume_times >= times_max
-        if delay_level != GIVE_UP and not is_exhausted:
+        if delay_level != DEAD_LETTER_LEVEL and not is_exhausted:
             return False
-        return await give_up(message, GIVE_UP, self._send_back, self._settings.model)
+        return await send_back_or_drop(message, DEAD_LETTER_LEVEL, self._send_back, self._settings.model)

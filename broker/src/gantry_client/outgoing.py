@@ -80,7 +80,7 @@ def check_group(group: str) -> None:
 def prepare_message(message: Message, message_id: str, settings: ProducerSettings) -> OutgoingMessage:
     """Prepare one message; a large body is compressed. Raises InvalidMessage."""
     check_topic(message.topic)
-    body, sys_flag = _checked_body(message, settings.message_bytes_max), 0
+    body, sys_flag = _check_body(message, settings.message_bytes_max), 0
     if len(body) > settings.compress_above_bytes:
         try:
             body = pack(body, settings.compress_codec, settings.compress_level)
@@ -90,7 +90,7 @@ def prepare_message(message: Message, message_id: str, settings: ProducerSetting
     return OutgoingMessage(
         topic=message.topic,
         body=body,
-        properties=_properties(message, message_id),
+        properties=_format_properties(message, message_id),
         flag=message.flag,
         sys_flag=sys_flag,
         message_id=message_id,
@@ -101,8 +101,8 @@ def prepare_entry(message: Message, message_id: str, settings: ProducerSettings)
     """Prepare one message of a batch; batches are not compressed. Raises InvalidMessage."""
     if message.delay_level:
         raise InvalidMessage("a delayed message cannot be part of a batch; send it alone")
-    body = _checked_body(message, settings.message_bytes_max)
-    return BatchEntry(message.flag, body, _properties(message, message_id).encode())
+    body = _check_body(message, settings.message_bytes_max)
+    return BatchEntry(message.flag, body, _format_properties(message, message_id).encode())
 
 
 def prepare_batch(first: Message, entries: Sequence[BatchEntry], ids: Sequence[str]) -> OutgoingMessage:
@@ -148,7 +148,7 @@ def check_batch(messages: Sequence[Message]) -> None:
         raise InvalidMessage("the messages of a batch must agree on waits_for_store")
 
 
-def _checked_body(message: Message, bytes_max: int) -> bytes:
+def _check_body(message: Message, bytes_max: int) -> bytes:
     if not message.body:
         raise InvalidMessage("the body is empty")
     if len(message.body) > bytes_max:
@@ -156,7 +156,7 @@ def _checked_body(message: Message, bytes_max: int) -> bytes:
     return message.body
 
 
-def _properties(message: Message, message_id: str) -> str:
+def _format_properties(message: Message, message_id: str) -> str:
     reserved = _RESERVED.intersection(message.properties)
     if reserved:
         raise InvalidMessage(f"properties {sorted(reserved)} must be set by the arguments of Message")

@@ -6,7 +6,7 @@ backlog, because the queue now holds other messages than those that were fetched
 starts a new backlog, too.
 
 A message that is damaged on every replica is fetched `damaged_attempts_max` times, with the same pauses, in which a
-broker may heal it. Then it is logged and skipped, or without a limit waited for.
+broker may heal it. Then it is logged and skipped. Without a limit of attempts the reader waits until it is healed.
 """
 
 import asyncio

@@ -71,38 +71,38 @@ def build_route(topic: str, data: TopicRoute) -> Route:
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queue_data: queue_data.broker_name)
     if data.order_topic_conf:
-        write_queues = _ordered_queues(topic, data.order_topic_conf)
+        write_queues = _parse_ordered_queues(topic, data.order_topic_conf)
     else:
         write_queues = [
             queue
             for queue_data in queue_datas
             if queue_data.perm & PERMISSION_WRITE and MASTER_ID in brokers.get(queue_data.broker_name, {})
-            for queue in _queues(topic, queue_data.broker_name, queue_data.write_queue_nums)
+            for queue in _build_queues(topic, queue_data.broker_name, queue_data.write_queue_nums)
         ]
     read_queues = [
         queue
         for queue_data in queue_datas
         if queue_data.perm & PERMISSION_READ
-        for queue in _queues(topic, queue_data.broker_name, queue_data.read_queue_nums)
+        for queue in _build_queues(topic, queue_data.broker_name, queue_data.read_queue_nums)
     ]
     clusters = frozenset(broker.cluster for broker in data.broker_datas)
     return Route(topic, tuple(write_queues), tuple(read_queues), brokers, clusters=clusters)
 
 
-def _queues(topic: str, broker_name: str, count: int) -> list[MessageQueue]:
+def _build_queues(topic: str, broker_name: str, count: int) -> list[MessageQueue]:
     return [
         MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
         for queue_id in range(min(count, QUEUES_MAX))
     ]
 
 
-def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
+def _parse_ordered_queues(topic: str, text: str) -> list[MessageQueue]:
     """Parse `brokerA:4;brokerB:4`, the fixed queues of an ordered topic."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         broker_name, _, count = part.partition(":")
         if count.isdigit():
-            queues += _queues(topic, broker_name, int(count))
+            queues += _build_queues(topic, broker_name, int(count))
     return queues
 
 
@@ -128,7 +128,7 @@ class RouteTable:
             raise await self._no_route(topic, "no broker has registered it; create the topic")
         return route
 
-    def known_for_sending(self, topic: str) -> Route | None:
+    def find_for_sending(self, topic: str) -> Route | None:
         """Return the route that `for_sending` would return without a query; None if it needs a query."""
         route = self._routes.get(topic)
         return route if route is not None and route.write_queues else None
@@ -149,7 +149,7 @@ class RouteTable:
         if task is None:
             task = asyncio.create_task(self._query(topic), name=f"gantry-route-{topic}")
             self._queries[topic] = task
-            task.add_done_callback(lambda done: self._query_ended(topic, done))
+            task.add_done_callback(lambda done: self._on_query_ended(topic, done))
         return await asyncio.shield(task)
 
     async def refresh_all(self) -> None:
@@ -179,7 +179,7 @@ class RouteTable:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _query_ended(self, topic: str, task: asyncio.Task[Route | None]) -> None:
+    def _on_query_ended(self, topic: str, task: asyncio.Task[Route | None]) -> None:
         self._queries.pop(topic, None)
         if not task.cancelled():
             task.exception()  # Retrieve the error: the callers may have stopped waiting for this query.
@@ -208,12 +208,12 @@ class RouteTable:
         if data is None:
             reason = "no broker has registered it, and none creates topics on first use; create the topic"
             raise await self._no_route(topic, reason)
-        guess = replace(build_route(topic, _limited(data, self._default_topic_queues)), is_guess=True)
+        guess = replace(build_route(topic, _limit_queues(data, self._default_topic_queues)), is_guess=True)
         self._routes[topic] = guess
         return guess
 
 
-def _limited(data: TopicRoute, queues_max: int) -> TopicRoute:
+def _limit_queues(data: TopicRoute, queues_max: int) -> TopicRoute:
     return TopicRoute(
         broker_datas=[
             BrokerData(cluster=broker.cluster, broker_name=broker.broker_name, broker_addrs=broker.broker_addrs)

@@ -185,7 +185,7 @@ class Sender:
                 receipt = await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
             except RequestFailed as error:
                 attempts.append(Attempt(queue.broker_name, error))
-                await self._after_failure(outgoing.topic, attempts, deadline)
+                await self._prepare_retry(outgoing.topic, attempts, deadline)
             else:
                 self._selector.record_success(queue.broker_name)
                 return receipt
@@ -203,7 +203,7 @@ class Sender:
             raise SendFailed(outgoing.topic, attempts, "and its queue is fixed") from error
 
     async def _route(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> Route:
-        known = self._session.routes.known_for_sending(topic)
+        known = self._session.routes.find_for_sending(topic)
         if known is not None:
             return known
         try:
@@ -212,7 +212,7 @@ class Sender:
         except TimeoutError as error:
             raise SendTimeout(topic, tuple(attempts), "the deadline passed while its route was queried") from error
 
-    async def _after_failure(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> None:
+    async def _prepare_retry(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> None:
         """Return if another attempt may be made, after refreshing the route; raise otherwise."""
         error = attempts[-1].error
         if isinstance(error, BrokerRefused) and error.code not in RETRYABLE_CODES:

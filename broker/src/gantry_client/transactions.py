@@ -116,7 +116,7 @@ class TransactionProducer(ProducerClient):
 
     async def _join(self) -> None:
         if self._answers_checks:
-            self._session.tasks.start(self._register_with_brokers(), "transaction-introduction")
+            self._session.tasks.start(self._register_with_brokers(), "transaction-registration")
 
     async def idempotent_commits(self, topic: str) -> dict[str, bool]:
         """Return for each master of `topic` whether repeated commits of a transaction store its message once.
@@ -157,7 +157,7 @@ class TransactionProducer(ProducerClient):
         )
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         receipt = await self._sender.send(outgoing, queue, deadline)
-        half = _half_of(message.topic, receipt)
+        half = _make_half(message.topic, receipt)
         if not receipt.is_acknowledged:
             with suppress(ClientError):
                 await self.roll_back(half)
@@ -256,7 +256,7 @@ class TransactionProducer(ProducerClient):
             await self._session.pool.send_oneway(address, answer, self.settings.send_timeout_ms)
 
 
-def _half_of(topic: str, receipt: SendReceipt) -> HalfMessage:
+def _make_half(topic: str, receipt: SendReceipt) -> HalfMessage:
     _, _, physical_offset = parse_offset_message_id(receipt.offset_message_id)
     return HalfMessage(
         topic=topic, queue=receipt.queue, message_id=receipt.message_id, half_offset=receipt.queue_offset,

@@ -67,10 +67,10 @@ class BrokerDirectory:
         """The broker data by broker name. Read only."""
         return self._names
 
-    def named(self, name: str) -> BrokerData | None:
+    def find_by_name(self, name: str) -> BrokerData | None:
         return self._names.get(name)
 
-    def live(self, cluster: str, address: str) -> LiveBroker | None:
+    def find_live(self, cluster: str, address: str) -> LiveBroker | None:
         return self._live.get((cluster, address))
 
     def clusters(self) -> dict[str, list[str]]:
@@ -124,13 +124,13 @@ class BrokerDirectory:
         live.last_heartbeat_ms = now_ms
         return True
 
-    def expired(self, now_ms: int) -> list[LiveBroker]:
+    def list_expired(self, now_ms: int) -> list[LiveBroker]:
         return [live for live in self._live.values() if live.is_expired(now_ms)]
 
-    def registered_over(self, connection: object) -> list[LiveBroker]:
+    def list_registered_over(self, connection: object) -> list[LiveBroker]:
         return [live for live in self._live.values() if live.connection is connection]
 
-    def holder(self, name: str, broker_id: int) -> LiveBroker | None:
+    def find_holder(self, name: str, broker_id: int) -> LiveBroker | None:
         """Return the live entry with this name and broker id, or None."""
         broker = self._names.get(name)
         address = None if broker is None else broker.broker_addrs.get(broker_id)

@@ -90,7 +90,7 @@ def external_cluster(info: ClusterInfo, brokers: BrokerDirectory) -> ClusterInfo
 def _with_external_addresses(broker: BrokerData, brokers: BrokerDirectory) -> BrokerData | None:
     addresses = {}
     for broker_id, address in broker.broker_addrs.items():
-        live = brokers.live(broker.cluster, address)
+        live = brokers.find_live(broker.cluster, address)
         if live is not None and live.external_address:
             addresses[broker_id] = live.external_address
     return msgspec.structs.replace(broker, broker_addrs=addresses) if addresses else None

@@ -302,7 +302,7 @@ async def _await_answer(request: Command, answer: Awaitable[Command]) -> Command
         return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
 
 
-def unexpected_failure(request: Command, error: Exception) -> Command:
+def reply_to_unexpected_error(request: Command, error: Exception) -> Command:
     """Log an unexpected error of a handler, and return the reply to its request."""
     log.error("unexpected error while handling request", exc_info=error, extra={"code": request.code})
     return request.reply(ResponseCode.SYSTEM_ERROR, f"unexpected error in the name server: {type(error).__name__}")

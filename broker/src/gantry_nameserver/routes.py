@@ -95,7 +95,7 @@ class RouteTable:
         """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused."""
         if self._is_outdated(registration):
             return RegisterBrokerResult()
-        live = self.brokers.live(registration.cluster, registration.address)
+        live = self.brokers.find_live(registration.cluster, registration.address)
         self._check_acceptable(registration, is_new=live is None)
         if live is not None and live.name != registration.name:
             self.unregister(live.cluster, live.name, live.address)
@@ -116,7 +116,7 @@ class RouteTable:
 
     def unregister_over(self, connection: object, cluster: str, name: str, address: str) -> bool:
         """Unregister a broker over `connection`; ignored if another connection has registered the address since."""
-        live = self.brokers.live(cluster, address)
+        live = self.brokers.find_live(cluster, address)
         if live is not None and not live.accepts_from(connection):
             log.warning("ignored unregistration of a replaced broker", extra={"broker": name, "address": address})
             return False
@@ -125,7 +125,7 @@ class RouteTable:
     def unregister(self, cluster: str, name: str, address: str) -> bool:
         """Remove the address of a broker; return whether it was registered."""
         was_known = self.brokers.remove(cluster, name, address)
-        broker = self.brokers.named(name)
+        broker = self.brokers.find_by_name(name)
         if broker is None:
             self.topics.remove_broker(name)
         elif broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
@@ -136,14 +136,14 @@ class RouteTable:
 
     def unregister_connection(self, connection: object) -> list[LiveBroker]:
         """Unregister every broker that registered over a connection that is closed."""
-        removed = self.brokers.registered_over(connection)
+        removed = self.brokers.list_registered_over(connection)
         for live in removed:
             self.unregister(live.cluster, live.name, live.address)
         return removed
 
     def expire(self, now_ms: int) -> list[LiveBroker]:
         """Unregister every broker whose heartbeat timeout has passed."""
-        expired = self.brokers.expired(now_ms)
+        expired = self.brokers.list_expired(now_ms)
         for live in expired:
             log.warning(
                 "broker expired",
@@ -154,7 +154,7 @@ class RouteTable:
 
     def find_data_version(self, cluster: str, address: str) -> DataVersion | None:
         """Return the data version of the topics of a broker; None if it is not registered."""
-        live = self.brokers.live(cluster, address)
+        live = self.brokers.find_live(cluster, address)
         return None if live is None else live.version
 
     # ------- changes by operators
@@ -194,7 +194,7 @@ class RouteTable:
 
     def members(self, cluster: str, name: str) -> BrokerMemberGroup:
         """Return the addresses under one broker name."""
-        broker = self.brokers.named(name)
+        broker = self.brokers.find_by_name(name)
         addresses = {} if broker is None else dict(sorted(broker.broker_addrs.items()))
         return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
 
@@ -207,7 +207,7 @@ class RouteTable:
     # ------- implementation
 
     def _check_acceptable(self, registration: BrokerRegistration, *, is_new: bool) -> None:
-        broker = self.brokers.named(registration.name)
+        broker = self.brokers.find_by_name(registration.name)
         if broker is not None and broker.cluster != registration.cluster:
             others = sorted(address for address in broker.broker_addrs.values() if address != registration.address)
             if others:
@@ -228,12 +228,12 @@ class RouteTable:
             )
 
     def _is_registered_id(self, registration: BrokerRegistration, *, any_address: bool = False) -> bool:
-        holder = self.brokers.holder(registration.name, registration.broker_id)
+        holder = self.brokers.find_holder(registration.name, registration.broker_id)
         return holder is not None and (any_address or holder.address == registration.address)
 
     def _is_outdated(self, registration: BrokerRegistration) -> bool:
         """Return whether a live broker with the same id has a newer state version."""
-        holder = self.brokers.holder(registration.name, registration.broker_id)
+        holder = self.brokers.find_holder(registration.name, registration.broker_id)
         if holder is None or holder.version.state_version <= registration.topics.data_version.state_version:
             return False
         if holder.address == registration.address and holder.connection is registration.connection:
@@ -265,7 +265,7 @@ class RouteTable:
                     self.topics.put_mapping(mapping)
 
     def _master_for(self, registration: BrokerRegistration) -> RegisterBrokerResult:
-        master = None if registration.broker_id == MASTER_ID else self.brokers.holder(registration.name, MASTER_ID)
+        master = None if registration.broker_id == MASTER_ID else self.brokers.find_holder(registration.name, MASTER_ID)
         if master is None:
             return RegisterBrokerResult()
         return RegisterBrokerResult(ha_server_addr=master.ha_address, master_addr=master.address)
@@ -274,7 +274,7 @@ class RouteTable:
         table: dict[str, list[str]] = {}
         for broker in brokers:
             for address in broker.broker_addrs.values():
-                live = self.brokers.live(broker.cluster, address)
+                live = self.brokers.find_live(broker.cluster, address)
                 if live is not None and live.filter_servers:
                     table[address] = live.filter_servers
         return table

@@ -18,7 +18,7 @@ from typing import Final, final
 from gantry_access import AccessFileError, AccountFile, Guard
 from gantry_nameserver.directory import LiveBroker
 from gantry_nameserver.external_access import external_dispatch
-from gantry_nameserver.handlers import AUDITED, Handlers, unexpected_failure
+from gantry_nameserver.handlers import AUDITED, Handlers, reply_to_unexpected_error
 from gantry_nameserver.key_value_store import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.routes import RouteTable
@@ -69,11 +69,11 @@ class NameServer:
             dispatch,
             "nameserver",
             AUDITED,
-            failure=unexpected_failure,
+            failure=reply_to_unexpected_error,
             account_of=lambda: None if guard is None else guard.requester,
         )
         internal = settings.listener(settings.listen_port)
-        service = CommandService(dispatch, disconnected=self._disconnected, answers=DeferredAnswers(internal))
+        service = CommandService(dispatch, disconnected=self._on_disconnect, answers=DeferredAnswers(internal))
         self._ports = [(Listener(service, internal), service)]
         """The internal port, and then the external port if there is one."""
         if settings.external_listen_port:
@@ -132,7 +132,7 @@ class NameServer:
             await asyncio.sleep(self._settings.now.scan_not_active_broker_interval / 1000)
             self.expire()
 
-    def _disconnected(self, connection: Connection) -> None:
+    def _on_disconnect(self, connection: Connection) -> None:
         self.routes.unregister_connection(connection)
 
     def _open_directory(self) -> None:

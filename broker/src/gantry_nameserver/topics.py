@@ -77,7 +77,10 @@ class TopicTable:
         return len(topics)
 
     def with_flags(self, *, has: int, lacks: int = 0) -> list[str]:
-        """Return the topics whose system flag on one of their brokers has all of `has` and none of `lacks`."""
+        """Return the topics whose system flag has all of `has` and none of `lacks`.
+
+        As in RocketMQ only the flag of the first of its brokers counts.
+        """
         found: list[str] = []
         for topic, queues in sorted(self._queues.items()):
             flag = next(iter(queues.values())).topic_sys_flag

@@ -133,8 +133,8 @@ class ReplyTurns:
             self._written_bytes += count
             self._schedule()
 
-    def wait(self, connection: Deferred) -> None:
-        """Resume `connection` in one of the next turns, once."""
+    def enqueue(self, connection: Deferred) -> None:
+        """Add `connection` to the queue; it is resumed in one of the next turns, once."""
         self._waiting.setdefault(connection, None)
         self._schedule()
 

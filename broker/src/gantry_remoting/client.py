@@ -104,7 +104,7 @@ class Channel(asyncio.Protocol):
         if self.is_open:
             self._write(reply)
 
-    async def writable(self) -> None:
+    async def wait_until_writable(self) -> None:
         """Wait until the peer has read enough of what was written."""
         await self._writable.wait()
 
@@ -140,7 +140,7 @@ class Channel(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
         except Exception as error:  # noqa: BLE001 - an exception of a callback closes this connection only
-            self._callback_failed("data_received", error)
+            self._handle_callback_failure("data_received", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writable.set()
@@ -151,10 +151,10 @@ class Channel(asyncio.Protocol):
             if self._on_close is not None:
                 self._on_close(self)
         except Exception as error:  # noqa: BLE001 - see data_received
-            self._callback_failed("connection_lost", error)
+            self._handle_callback_failure("connection_lost", error)
 
-    def _callback_failed(self, callback: str, error: Exception) -> None:
-        _failures.callback_failed(self.address, callback, error)
+    def _handle_callback_failure(self, callback: str, error: Exception) -> None:
+        _failures.log_callback_failure(self.address, callback, error)
         if self._transport is not None:
             self._transport.abort()
 

@@ -102,7 +102,7 @@ class LimitedLog:
         fields = {**extra, "suppressed": suppressed} if suppressed else dict(extra)
         self._log.log(level, message, extra=fields, exc_info=error)
 
-    def callback_failed(self, peer: str, callback: str, error: Exception) -> None:
+    def log_callback_failure(self, peer: str, callback: str, error: Exception) -> None:
         """Log that a callback of a connection raised an exception, for which the connection is closed."""
         place = _place(error)
         kind = (callback, type(error).__name__, place)
@@ -129,10 +129,10 @@ class CloseLog:
         level = logging.WARNING if reason in _OVER_BUDGET else logging.INFO
         self._log.write(level, "connection closed", {"peer": peer, "reason": text}, kind=reason)
 
-    def callback_failed(self, peer: str, callback: str, error: Exception) -> None:
+    def log_callback_failure(self, peer: str, callback: str, error: Exception) -> None:
         """Count and log that a connection is being closed because of a bug."""
         self.counts[CloseReason.CALLBACK] += 1
-        self._log.callback_failed(peer, callback, error)
+        self._log.log_callback_failure(peer, callback, error)
 
 
 _OVER_BUDGET: Final = frozenset(

@@ -4,8 +4,8 @@ All the bytes of one read go to the service at once, and all its replies go out 
 grow large stops early; the rest of the bytes waits until the peer has read the replies, and so does the peer's next
 data. A connection that has delivered `turn_bytes_max` in one turn of the loop is not read again before the next turn,
 so that timers run and other connections are served during a long burst. A peer that breaks the protocol is closed with
-one log line. `overdue` decides which timeouts have passed, for a time that the listener passes in; the listener calls
-it periodically.
+one log line. `timeout_reason` decides which timeouts have passed, for a time that the listener passes in; the listener
+calls it periodically.
 
     read -> TLS (`tls_layer`) -> is it served in this turn (`turns.ReadControl`) -> the part of a frame before it
     (`frame_parts`) -> service -> replies (`reply_writer`)
@@ -106,7 +106,7 @@ def _isolated(
         try:
             callback(connection, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - see above
-            connection._callback_failed(callback.__name__, error)
+            connection._handle_callback_failure(callback.__name__, error)
 
     return run
 
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
         except ssl.SSLError as error:
             self.close(f"TLS failed: {error.reason or error}", CloseReason.TLS)
         except Exception as error:  # noqa: BLE001 - see _isolated
-            self._callback_failed("data_received", error)
+            self._handle_callback_failure("data_received", error)
 
     @_isolated
     def connection_lost(self, exc: Exception | None) -> None:
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             self.close(f"TLS failed: {error.reason or error}", CloseReason.TLS)
             return
         except Exception as error:  # noqa: BLE001 - a pass replies to many connections: a failed write must not affect the others
-            self._callback_failed("send", error)
+            self._handle_callback_failure("send", error)
             return
         if replies.paused_at and replies.waiting_bytes > self._settings.reply_bytes_max:
             self.close("does not read its replies", CloseReason.REPLY_LIMIT)
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
 
     # ------- called by the listener's sweep
 
-    def overdue(self, now: float) -> CloseReason | None:
+    def timeout_reason(self, now: float) -> CloseReason | None:
         """Return why this connection should be closed at `now`, or None."""
         settings = self._settings
         if self.replies.is_overdue(now, settings.reader_timeout_ms / 1000):
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
             self._serve_kept()
             is_large = kept_bytes >= COUNTED_READ_BYTES
             if is_large and self._turns.has_waiting and self.is_open and not self.frames.has_whole_frame:
-                self._turns.wait(self)  # its next bytes stay in the kernel until then
+                self._turns.enqueue(self)  # its next bytes stay in the kernel until then
                 return
         else:
             self._reading.grant_turn()
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._buffer(data)
             if self.is_open:
                 self._reading.pause(ReadPause.PORT_BUSY)
-                self._listener.reply_turns.wait(self)
+                self._listener.reply_turns.enqueue(self)
             return
         consumed, replies = self._handle(data, self)
         if replies and self.is_open:
@@ -347,11 +347,11 @@ class Connection(asyncio.Protocol):
 
     def _keep_rest(self, rest: bytes) -> None:
         """Keep the bytes that the service has left: the part of a frame, or frames for a later pass."""
-        needed = self._needed(rest)
+        needed = self._count_frame_bytes(rest)
         self.frames.expect(needed, 0.0 if len(rest) >= needed else self.active_at)
         self._buffer(rest)
         if self.frames.has_whole_frame and not self._reading.pauses & ReadPause.ANSWERS_DEFERRED:
-            self._listener.reply_turns.wait(self)
+            self._listener.reply_turns.enqueue(self)
 
     def _gather(self, data: bytes) -> bytes:
         """Return `data` preceded by the kept bytes, if they make a whole frame.
@@ -366,7 +366,7 @@ class Connection(asyncio.Protocol):
             return b""
         if frames.needed_bytes <= FRAME_HEAD.size:
             try:
-                frames.expect(self._needed(frames.head(FRAME_HEAD.size)), frames.began_at)
+                frames.expect(self._count_frame_bytes(frames.head(FRAME_HEAD.size)), frames.began_at)
             except RemoteProtocolError:
                 self._handle(frames.take(), self)  # so that it answers the earlier requests of this turn, and raises
                 raise
@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
         if (whole or not is_short) and self.is_open:
             self._reading.wait_for_turn(self, len(data) if whole else 0, is_short=is_short)
 
-    def _needed(self, data: bytes) -> int:
+    def _count_frame_bytes(self, data: bytes) -> int:
         """Return the size of the frame at the start of `data`. Raises for one that must not be awaited."""
         first_frame_bytes_max = None if self.is_authenticated else self._listener.first_frame_bytes_max
         return frame_bytes_needed(data, self._settings.wire, first_frame_bytes_max)
@@ -438,9 +438,9 @@ class Connection(asyncio.Protocol):
             self.close("ended TLS", CloseReason.TLS)
         return plain
 
-    def _callback_failed(self, callback: str, error: Exception) -> None:
+    def _handle_callback_failure(self, callback: str, error: Exception) -> None:
         """Close this connection after an unexpected exception; others are not affected."""
-        self._listener.close_log.callback_failed(join_address(*self.peer), callback, error)
+        self._listener.close_log.log_callback_failure(join_address(*self.peer), callback, error)
         self._mark_closed()
         self.abort()
 

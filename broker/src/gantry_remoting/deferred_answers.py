@@ -60,10 +60,10 @@ class DeferredAnswers:
         """Return the number of pending answers."""
         return len(self._tasks)
 
-    def must_wait(self, code: int, connection: RequestingConnection) -> bool:
-        """Return whether a request has to wait for answers before it.
+    def pause_if_full(self, code: int, connection: RequestingConnection) -> bool:
+        """Pause the connection if its request has to wait for earlier answers; return whether it was paused.
 
-        If so its connection is paused until it need not wait.
+        The connection is resumed when the request need not wait any more.
         """
         if code not in self._deferred_codes:
             return False

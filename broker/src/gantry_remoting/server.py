@@ -85,7 +85,7 @@ class Listener:
     def __repr__(self) -> str:
         return f"<Listener {join_address(self.settings.host, self.settings.port)} connections={len(self.connections)}>"
 
-    def limit(self, *, first_frame_bytes_max: int) -> None:
+    def set_limits(self, *, first_frame_bytes_max: int) -> None:
         """Set the limit of a frame before its connection has authenticated. The port may be open."""
         self.first_frame_bytes_max = first_frame_bytes_max
 
@@ -184,7 +184,7 @@ class Listener:
         now = self._loop.time()
         for connection in list(self.connections):
             connection.replies.move_mark(now)
-            reason = connection.overdue(now)
+            reason = connection.timeout_reason(now)
             if reason is not None:
                 connection.close(CLOSE_TEXTS[reason], reason)
             if connection.is_stuck(now):
@@ -236,7 +236,7 @@ class CommandService:
         try:
             for frame, end in split_frames(data, self._limits):
                 command = decode_command(frame, self._limits)
-                if not command.is_reply and self.answers.must_wait(command.code, connection):
+                if not command.is_reply and self.answers.pause_if_full(command.code, connection):
                     break
                 position = end
                 reply = self._handle_command(command, connection)

@@ -124,7 +124,7 @@ class ReadTurns:
         self._schedule()
         return True
 
-    def wait(self, connection: BusyConnection, kept_bytes: int = 0, *, is_short: bool = False) -> None:
+    def enqueue(self, connection: BusyConnection, kept_bytes: int = 0, *, is_short: bool = False) -> None:
         """Add `connection` to the queue; it takes its turn in order, in the next turn at the earliest."""
         lane = self._short if is_short else self._large
         lane.waiting.append(_Waiting(connection, kept_bytes))
@@ -193,7 +193,7 @@ class ReadControl:
         if not self.is_waiting_for_turn:
             self.is_waiting_for_turn = True
             self.pause(ReadPause.TURN_SPENT)
-            self._turns.wait(connection, kept_bytes, is_short=is_short)
+            self._turns.enqueue(connection, kept_bytes, is_short=is_short)
 
     def grant_turn(self) -> None:
         """Allow the connection its share of this turn, which the port has already counted."""

@@ -130,7 +130,7 @@ _REFUSALS: Final = struct.Struct(f">{REFUSALS_COUNT_MAX}q")
 _RANGE: Final = struct.Struct(">qq")
 _CRC_POSITION: Final = SEQUENCE.size
 _CRC_END: Final = _CRC_POSITION + _CRC.size
-_YOUNGER: Final = frozenset(
+_ZERO_MEANS_UNKNOWN: Final = frozenset(
     {
         "certificate_ends_wall_ms",
         "log_missing_bytes",
@@ -142,7 +142,7 @@ _YOUNGER: Final = frozenset(
 )
 """Numbers that older writers left as zero, so zero means unknown."""
 
-_ONE_HIGHER: Final = frozenset(
+_STORED_PLUS_ONE: Final = frozenset(
     ("damaged_records", "damaged_bytes", "damaged_records_found", "healed_records", "lost_records", "scrub_position",
      "scrubbed_bytes", "scrub_pass_ended_wall_ms")
 )  # fmt: skip
@@ -215,7 +215,7 @@ def encode_copy(sequence: int, status: Status) -> bytes:
     assert sequence > 0 and sequence % 2 == 0, sequence
     flags = FLAG_CRASH_SAFE * status.is_crash_safe | FLAG_SENDS_REFUSED * status.is_refusing_sends
     values: dict[str, int | bytes] = {name: _number(getattr(status, name)) for name in _NUMBERS}
-    values |= {name: (getattr(status, name) or 0) + 1 for name in _ONE_HIGHER if getattr(status, name) is not None}
+    values |= {name: (getattr(status, name) or 0) + 1 for name in _STORED_PLUS_ONE if getattr(status, name) is not None}
     values |= {
         "sequence": sequence,
         "crc": 0,
@@ -240,8 +240,8 @@ def decode_copy(data: bytes) -> Status | None:
     if sequence == 0 or sequence % 2 or values["crc"] != _copy_crc(data):
         return None
     numbers: dict[str, Any] = {name: _known(values[name]) for name in _NUMBERS}
-    numbers |= {name: numbers[name] or None for name in _YOUNGER}
-    numbers |= {name: values[name] - 1 if values[name] > 0 else None for name in _ONE_HIGHER}
+    numbers |= {name: numbers[name] or None for name in _ZERO_MEANS_UNKNOWN}
+    numbers |= {name: values[name] - 1 if values[name] > 0 else None for name in _STORED_PLUS_ONE}
     return Status(
         **numbers,
         phase=_member(Phase, values["phase"]),

@@ -71,7 +71,7 @@ class Command:
         return encode_frame(encode(header), self.body, serialization)
 
     def encode_reply(self, limits: WireLimits) -> bytes:
-        """The frame of an answer, or of an error in its place if it passes the limit of a frame.
+        """Return the frame of this answer; that of an error in its place if the answer exceeds the limit of a frame.
 
         A client of RocketMQ closes its connection at a larger frame, and loses every answer behind it.
         """

@@ -145,11 +145,11 @@ class _Parser:
     def _number(self) -> int | float:
         match = _NUMBER.match(self._text, self._position)
         if match is None:
-            raise self._error("no value")
+            raise self._error("expected a value")
         self._position = match.end()
         digits = match[0].rstrip("LBSFD")
         if len(digits) > 400:
-            raise self._error("a number without bound")
+            raise self._error("a number of more than 400 characters")
         return float(digits) if any(mark in digits for mark in ".eE") else int(digits)
 
     def _array(self, depth: int) -> list[Any]:
@@ -184,6 +184,6 @@ class _Parser:
             return self._string()
         match = _BARE_KEY.match(self._text, self._position)
         if match is None:
-            raise self._error("no key")
+            raise self._error("expected a key")
         self._position = match.end()
         return match[0]

@@ -24,7 +24,7 @@ class TagFilter:
     codes: frozenset[int]
 
     @property
-    def takes_all(self) -> bool:
+    def accepts_all(self) -> bool:
         return not self.tags
 
     def accepts_code(self, code: int) -> bool:

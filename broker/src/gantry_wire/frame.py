@@ -83,10 +83,10 @@ class FrameReader:
         self._buffer = bytearray()
 
     def __repr__(self) -> str:
-        return f"<FrameReader waiting={len(self._buffer)}>"
+        return f"<FrameReader buffered_bytes={len(self._buffer)}>"
 
     @property
-    def waiting_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Return how many bytes of the incomplete frame have arrived."""
         return len(self._buffer)
 

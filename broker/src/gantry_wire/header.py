@@ -63,7 +63,9 @@ def _decode_json(data: bytes) -> Header:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         header = _decode_loose_json(data)
     if not _INT_MIN <= header.code <= _INT_MAX or not _INT_MIN <= header.opaque <= _INT_MAX:
-        raise RemoteProtocolError("a header's code or opaque is not a 32-bit integer")
+        raise RemoteProtocolError(
+            f"a header's code {header.code} or opaque {header.opaque} does not fit a 32-bit integer"
+        )
     return header
 
 
@@ -111,7 +113,7 @@ def _json_text(value: Any) -> str:
 
 
 def _decode_binary(data: bytes, limits: WireLimits) -> Header:
-    code, language, version, opaque, flag, remark, ext = binary_parts(data, limits)
+    code, language, version, opaque, flag, remark, ext = decode_binary_parts(data, limits)
     return Header(
         code=code,
         opaque=opaque,
@@ -123,7 +125,7 @@ def _decode_binary(data: bytes, limits: WireLimits) -> Header:
     )
 
 
-def binary_parts(data: bytes, limits: WireLimits) -> tuple[int, int, int, int, int, str | None, dict[str, str]]:
+def decode_binary_parts(data: bytes, limits: WireLimits) -> tuple[int, int, int, int, int, str | None, dict[str, str]]:
     """Return (code, language, version, opaque, flag, remark, map) of a binary header. Raises RemoteProtocolError."""
     try:
         code, language, version, opaque, flag, remark_bytes = _BINARY_FIXED.unpack_from(data, 0)
@@ -196,7 +198,9 @@ def encode_binary_header(header: Header) -> bytes:
     for name, value in header.ext.items():
         name_bytes, value_bytes = name.encode(), value.encode()
         if len(name_bytes) > 32767:
-            raise LocalProtocolError("a field's name does not fit a binary header")
+            raise LocalProtocolError(
+                f"a field's name of {len(name_bytes)} bytes does not fit a binary header: at most 32767 are allowed"
+            )
         parts += (_SHORT.pack(len(name_bytes)), name_bytes, _INT.pack(len(value_bytes)), value_bytes)
     ext = b"".join(parts)
     remark = (header.remark or "").encode()

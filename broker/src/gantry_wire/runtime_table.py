@@ -11,7 +11,7 @@ def log_range(table: Mapping[str, str]) -> tuple[int, int]:
     try:
         begin, end = (max(int(table[name]), 0) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError("its reply to GET_BROKER_RUNTIME_INFO has no range of its log") from error
+        raise ValueError("the broker's reply to GET_BROKER_RUNTIME_INFO has no range of its log") from error
     if begin > end:
-        raise ValueError(f"its log begins at {begin} and ends at {end}")
+        raise ValueError(f"the broker reports a log that begins at {begin} and ends before, at {end}")
     return begin, end

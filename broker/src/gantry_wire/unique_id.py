@@ -1,6 +1,6 @@
-"""The unique id that a client gives a message: 32 hex digits.
+"""The unique id that a client gives a message: 32 hex digits, or 56 if the client has an IPv6 address.
 
-| address 4 (or 16) | process 2 | salt 4 | ms since the start of the month 4 | counter 2 |
+| address 4 (or 16) | process 2 | salt 4 | ms since the start of the month 4 | counter 2 |      bytes
 """
 
 import os

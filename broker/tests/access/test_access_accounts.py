@@ -58,13 +58,13 @@ def test_rocketmq_sample_file_is_read() -> None:
 
     assert found.trusted_addresses.matches("10.10.103.7") and not found.trusted_addresses.matches("10.10.104.7")
     assert plain.secret == b"12345678"
-    assert (plain.topic("topicA"), plain.topic("topicC"), plain.topic("other")) == (
+    assert (plain.topic_permission("topicA"), plain.topic_permission("topicC"), plain.topic_permission("other")) == (
         Permission.DENY,
         Permission.SUB,
         Permission.DENY,
     )
-    assert plain.topic("topicB") == Permission.PUB | Permission.SUB
-    assert (plain.group("groupA"), plain.group("other")) == (Permission.DENY, Permission.SUB)
+    assert plain.topic_permission("topicB") == Permission.PUB | Permission.SUB
+    assert (plain.group_permission("groupA"), plain.group_permission("other")) == (Permission.DENY, Permission.SUB)
     assert admin.is_admin and admin.addresses.matches("192.168.1.200") and not plain.addresses.matches("192.168.1.200")
 
 

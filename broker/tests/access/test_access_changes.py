@@ -139,7 +139,7 @@ async def test_changed_accounts_apply_to_open_connections(tmp_path: Path) -> Non
         assert (await orders.send()).code == 0
 
         write_accounts(path, ACCOUNTS.replace("TopicTest=PUB|SUB", "TopicTest=SUB"))
-        await wait_until(lambda: not file.accounts.by_key["orders-key"].topic(TOPIC) & 1)
+        await wait_until(lambda: not file.accounts.by_key["orders-key"].topic_permission(TOPIC) & 1)
         assert (await orders.send()).code == DENIED
         assert (await orders.pull()).code == 0
 

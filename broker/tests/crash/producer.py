@@ -58,7 +58,7 @@ class Producer:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()
-                await channel.writable()
+                await channel.wait_until_writable()
         finally:
             await asyncio.gather(*under_way)
             await channel.close()

@@ -149,7 +149,7 @@ class Shard:
 
     async def _watch(self, number: int, broker: Broker) -> None:
         try:
-            await broker.failed()
+            await broker.wait_until_failed()
         except BrokerError as error:
             self.on_failed(number, error)
 

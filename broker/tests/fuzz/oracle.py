@@ -87,7 +87,7 @@ class Debt:
     @property
     def waits_for_more(self) -> bool:
         """Return whether the bytes so far end inside a frame."""
-        return self._reader.waiting_bytes > 0
+        return self._reader.buffered_bytes > 0
 
     def add(self, data: bytes) -> None:
         """Add the next bytes of the stream."""

@@ -282,7 +282,7 @@ async def test_incomplete_table_is_rejected() -> None:
 @pytest.mark.parametrize(("table", "text"), [
     ({"commitLogMinOffset": "0"}, "no range of its log"),
     ({"commitLogMinOffset": "a", "commitLogMaxOffset": "1"}, "no range of its log"),
-    ({"commitLogMinOffset": "9", "commitLogMaxOffset": "1"}, "its log begins at 9 and ends at 1"),
+    ({"commitLogMinOffset": "9", "commitLogMaxOffset": "1"}, "a log that begins at 9 and ends before, at 1"),
     (None, "no range of its log"),
 ])  # fmt: skip
 async def test_master_without_range_of_its_log_is_rejected(table: dict[str, str] | None, text: str) -> None:

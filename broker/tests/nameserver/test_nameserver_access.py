@@ -137,7 +137,7 @@ class Registered:
     async def again(self) -> bool:
         """Register again over the same connection; return whether it was accepted."""
         self.registration.schedule_update()
-        edition = self.registration._edition
+        edition = self.registration._change_count
         await wait_until(
             lambda: self.registration._published.get(self._address) == edition or bool(self.registration._refusals)
         )

@@ -272,7 +272,7 @@ def test_broker_name_belongs_to_one_cluster() -> None:
     table.register(broker("a", cluster="west"), 1)
 
     assert table.brokers.clusters() == {"west": ["a"]}
-    assert table.brokers.live("east", "a-0:10911") is None
+    assert table.brokers.find_live("east", "a-0:10911") is None
 
 
 def test_topic_registration_needs_known_brokers() -> None:

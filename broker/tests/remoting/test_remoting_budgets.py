@@ -158,7 +158,7 @@ class Asker:
         self.requests -= 1
         self.turns.add(400 * KIB)
         if self.requests:
-            self.turns.wait(self)
+            self.turns.enqueue(self)
 
 
 def test_requests_wait_for_a_turn_first_come_first_served() -> None:
@@ -167,7 +167,7 @@ def test_requests_wait_for_a_turn_first_come_first_served() -> None:
     turns = ReplyTurns(MIB, callbacks.append)
     served: list[str] = []
     for name in "ABCD":
-        turns.wait(Asker(name, turns, served, 3))
+        turns.enqueue(Asker(name, turns, served, 3))
 
     rounds: list[str] = []
     while callbacks:

@@ -206,7 +206,7 @@ async def test_exception_in_a_held_pull_does_not_block_others(caplog: pytest.Log
                            commit_offset=0, suspend_timeout_millis=1000, sub_version=0)  # fmt: skip
         for connection in (first, second):
             hold.hold(HeldPull(Command(code=11, opaque=7), connection, pull, 0, loop.time() + 60))
-        hold.mark([("t", 0)])
+        hold.mark_queues([("t", 0)])
         await wait_until(lambda: hold.count == 0)
 
         assert not first.is_open and second.is_open

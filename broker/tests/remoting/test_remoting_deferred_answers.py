@@ -167,7 +167,7 @@ async def test_answers_that_wait_for_a_client_are_not_bounded() -> None:
             host.answers.add(DEFERRED, answer(), connection, is_bounded=False)
 
         assert host.answers.pending == 10
-        assert not host.answers.must_wait(DEFERRED, connection)
+        assert not host.answers.pause_if_full(DEFERRED, connection)
         await peer.close()
 
 
@@ -181,10 +181,10 @@ async def test_a_connection_that_waits_for_answers_is_not_idle() -> None:
         [connection] = host.listener.connections
         later = asyncio.get_running_loop().time() + 3600
 
-        assert connection.overdue(later) is None
+        assert connection.timeout_reason(later) is None
         host.gate.set()
         await opaques(peer, 2)
-        assert connection.overdue(later) is CloseReason.IDLE
+        assert connection.timeout_reason(later) is CloseReason.IDLE
         await peer.close()
 
 

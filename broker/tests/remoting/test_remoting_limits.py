@@ -202,14 +202,14 @@ def test_an_idle_connection_is_overdue() -> None:
     """S3: a connection without data for the idle timeout is overdue; one byte restarts the timeout."""
     rig = Rig(idle_timeout_ms=120_000)
     rig.now += 120
-    assert rig.connection.overdue(rig.now) is None
+    assert rig.connection.timeout_reason(rig.now) is None
 
     rig.connection.data_received(b"\x00")
     rig.now += 30
-    assert rig.connection.overdue(rig.now) is None
+    assert rig.connection.timeout_reason(rig.now) is None
     rig.now += 91
 
-    assert rig.connection.overdue(rig.now) is not None
+    assert rig.connection.timeout_reason(rig.now) is not None
 
 
 def test_incomplete_frame_is_overdue() -> None:
@@ -218,16 +218,16 @@ def test_incomplete_frame_is_overdue() -> None:
     frame = Command(code=99, body=bytes(100)).encode()
     rig.connection.data_received(frame)
     rig.now += 60
-    assert rig.connection.overdue(rig.now) is None
+    assert rig.connection.timeout_reason(rig.now) is None
 
     for position in range(31):
-        assert rig.connection.overdue(rig.now) is None
+        assert rig.connection.timeout_reason(rig.now) is None
         rig.connection.data_received(frame[position : position + 1])
         rig.now += 1
-    assert rig.connection.overdue(rig.now) is CloseReason.FRAME_TIMEOUT
+    assert rig.connection.timeout_reason(rig.now) is CloseReason.FRAME_TIMEOUT
 
     rig.connection.data_received(frame[31:])
-    assert rig.connection.overdue(rig.now) is None
+    assert rig.connection.timeout_reason(rig.now) is None
 
 
 def test_each_frame_has_its_own_timeout() -> None:
@@ -239,7 +239,7 @@ def test_each_frame_has_its_own_timeout() -> None:
     for _ in range(10):
         rig.now += 25
         rig.connection.data_received(frame[50:] + frame[:50])
-        assert rig.connection.overdue(rig.now) is None
+        assert rig.connection.timeout_reason(rig.now) is None
 
 
 def test_peer_that_does_not_read_is_overdue() -> None:
@@ -248,13 +248,13 @@ def test_peer_that_does_not_read_is_overdue() -> None:
     rig.connection.pause_writing()
     assert rig.reading == [True, False]
     rig.now += 60
-    assert rig.connection.overdue(rig.now) is None
+    assert rig.connection.timeout_reason(rig.now) is None
     rig.now += 1
-    assert rig.connection.overdue(rig.now) is CloseReason.READER_TIMEOUT
+    assert rig.connection.timeout_reason(rig.now) is CloseReason.READER_TIMEOUT
 
     rig.connection.resume_writing()
     assert rig.reading == [True, False, True]
-    assert rig.connection.overdue(rig.now) is None
+    assert rig.connection.timeout_reason(rig.now) is None
 
 
 def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
@@ -266,7 +266,7 @@ def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
 
     for _ in range(9):
         rig.now += 50
-        assert rig.connection.overdue(rig.now) is None
+        assert rig.connection.timeout_reason(rig.now) is None
         rig.connection.resume_writing()
 
     assert rig.answered == 10

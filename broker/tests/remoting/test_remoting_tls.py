@@ -211,8 +211,8 @@ async def test_completed_handshake_has_no_timeout(certificates: Certificates) ->
         [connection] = listener.connections
         now = asyncio.get_running_loop().time()
 
-        assert connection.overdue(now + listener.settings.frame_timeout_ms / 1000 + 1) is None
-        assert connection.overdue(now + listener.settings.idle_timeout_ms / 1000 + 1) is not None
+        assert connection.timeout_reason(now + listener.settings.frame_timeout_ms / 1000 + 1) is None
+        assert connection.timeout_reason(now + listener.settings.idle_timeout_ms / 1000 + 1) is not None
         await channel.close()
 
 

@@ -251,7 +251,7 @@ class Port:
         self.turns = ReadTurns(connections_max, bytes_max, self.soon.append)
 
     def wait(self, name: str, kept_bytes: int = 0, *, is_short: bool = False) -> None:
-        self.turns.wait(Busy(name, self.log), kept_bytes, is_short=is_short)
+        self.turns.enqueue(Busy(name, self.log), kept_bytes, is_short=is_short)
 
     def next_turn(self) -> str:
         """Who took a turn in it."""
@@ -395,7 +395,7 @@ def test_a_large_sender_stays_paused_while_others_wait() -> None:
     rig.spend_turn()
     rig.receive(100 * KIB)
     for name in "ABCDEFGH":
-        rig.turns.wait(Busy(name, others), MIB)
+        rig.turns.enqueue(Busy(name, others), MIB)
 
     rig.next_turn()
     assert rig.sink.taken == 100 * KIB

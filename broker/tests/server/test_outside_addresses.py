@@ -166,5 +166,5 @@ async def test_missing_address_file_changes_nothing(tmp_path: Path) -> None:
     path.unlink()
     await known.reload()
 
-    assert (known.of(0), known.of(3), known.of(2)) == ("a.example:1", "b.example:2", "")
+    assert (known.find(0), known.find(3), known.find(2)) == ("a.example:1", "b.example:2", "")
     assert len(changes) == 1

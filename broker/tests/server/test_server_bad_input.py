@@ -298,7 +298,7 @@ async def test_failing_handler_affects_only_its_request(place: Place, monkeypatc
         return {}
 
     monkeypatch.setattr("gantry_broker.server.send.handlers.parse_properties", explode)
-    delayed = "BOOM\x011\x02DELAY\x011\x02"  # a delayed message is handled by the readable path only
+    delayed = "BOOM\x011\x02DELAY\x011\x02"  # a delayed message is handled by the slow path only
     replies = await asyncio.gather(
         place.client.send(b"1"), place.client.send(b"2", properties=delayed), place.client.send(b"3")
     )

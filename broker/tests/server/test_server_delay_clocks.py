@@ -154,7 +154,7 @@ async def test_clock_going_back_and_forth_delivers_once(broker: Broker, clock: F
         clock.advance(400)
         await looked_at(broker)
     clock.advance(20_000)
-    await wait_until(lambda: broker.delay.progress.offset(2) == 40)
+    await wait_until(lambda: broker.delay.progress.next_offset(2) == 40)
 
     bodies: list[bytes] = []
     while len(bodies) < 40:
@@ -171,7 +171,7 @@ async def test_deleted_topic_does_not_hold_up_delivery(broker: Broker, clock: Fa
     clock.advance(1_000)
     await wait_until(lambda: end(broker) == 1)
 
-    assert broker.delay.progress.offset(1) == 2
+    assert broker.delay.progress.next_offset(1) == 2
     assert "Gone" in broker.core.topics
     await client.send_ok(b"again", topic="Gone", queueId="3")
     assert [message.body for message in await client.read(0, topic="Gone", queueId="3")] == [b"gone", b"again"]
@@ -192,10 +192,10 @@ async def test_refused_append_of_a_level_does_not_stop_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(delay, "due_drafts", refuse)
         clock.advance(5_000)
-        await wait_until(lambda: broker.delay.progress.offset(2) == 1)
-        assert broker.delay.progress.offset(1) == 0
+        await wait_until(lambda: broker.delay.progress.next_offset(2) == 1)
+        assert broker.delay.progress.next_offset(1) == 0
 
-    await wait_until(lambda: broker.delay.progress.offset(1) == 1)
+    await wait_until(lambda: broker.delay.progress.next_offset(1) == 1)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_damaged_progress_file_is_read_from_its_backup(tmp_path: Path, clo
     assert spoil(tmp_path, "delayOffset.json", text) == 1
 
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
-        assert broker.delay.progress.offset(1) == 2
+        assert broker.delay.progress.next_offset(1) == 2
         await send(client, b"3", 1)
         clock.advance(1_000)
         await wait_until(lambda: end(broker) == 3)

@@ -68,13 +68,13 @@ def test_file_holds_only_settled_offsets(log: Log, progress: DelayProgress) -> N
     """A delivery is settled when its copy is flushed, and on as many slaves as sends wait for."""
     log.wrote = 100
     progress.advance(LEVEL, 7)
-    assert progress.offset(LEVEL) == 7
+    assert progress.next_offset(LEVEL) == 7
 
-    assert progress.settled().get(LEVEL, 0) == 0
+    assert progress.settle_steps().get(LEVEL, 0) == 0
     log.flushed = 100
-    assert progress.settled().get(LEVEL, 0) == 0
+    assert progress.settle_steps().get(LEVEL, 0) == 0
     log.flushed, log.confirmed = 99, 100
-    assert progress.settled().get(LEVEL, 0) == 0
+    assert progress.settle_steps().get(LEVEL, 0) == 0
     log.flushed = 100
     assert progress.document().offset_table == {LEVEL: 7}
 
@@ -98,9 +98,9 @@ def test_unconfirmed_steps_are_limited(log: Log, progress: DelayProgress) -> Non
     assert len(progress._steps[LEVEL]) <= STEPS_MAX
 
     log.flushed = log.confirmed = log.wrote - 1
-    assert progress.settled()[LEVEL] < 10 * STEPS_MAX - 1
+    assert progress.settle_steps()[LEVEL] < 10 * STEPS_MAX - 1
     log.flushed = log.confirmed = log.wrote
-    assert progress.settled()[LEVEL] == 10 * STEPS_MAX - 1
+    assert progress.settle_steps()[LEVEL] == 10 * STEPS_MAX - 1
 
 
 # ------- a slave's
@@ -112,14 +112,14 @@ def test_document_of_a_master_applies_when_the_log_has_its_end(log: Log, progres
     progress.receive(document_at(9), 200)
 
     progress.apply_up_to(99)
-    assert progress.offset(LEVEL) == 0
+    assert progress.next_offset(LEVEL) == 0
     progress.apply_up_to(199)
-    assert progress.offset(LEVEL) == 5
+    assert progress.next_offset(LEVEL) == 5
     progress.apply_up_to(200)
-    assert progress.offset(LEVEL) == 9
-    assert progress.settled().get(LEVEL, 0) == 0, "and for the file, when it is on the disk"
+    assert progress.next_offset(LEVEL) == 9
+    assert progress.settle_steps().get(LEVEL, 0) == 0, "and for the file, when it is on the disk"
     log.flushed = 200
-    assert progress.settled()[LEVEL] == 9
+    assert progress.settle_steps()[LEVEL] == 9
 
 
 def test_waiting_documents_are_limited(log: Log, progress: DelayProgress) -> None:
@@ -128,9 +128,9 @@ def test_waiting_documents_are_limited(log: Log, progress: DelayProgress) -> Non
         progress.receive(document_at(number), number * 10)
 
     progress.apply_up_to(10)
-    assert progress.offset(LEVEL) == 1
+    assert progress.next_offset(LEVEL) == 1
     progress.apply_up_to(1 << 40)
-    assert progress.offset(LEVEL) == 10 * WAITING_MAX - 1
+    assert progress.next_offset(LEVEL) == 10 * WAITING_MAX - 1
 
 
 def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgress) -> None:
@@ -138,21 +138,21 @@ def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgres
     log.wrote = log.flushed = 100
     progress.receive(document_at(9), 100)
     progress.apply_up_to(100)
-    assert progress.settled()[LEVEL] == 9
+    assert progress.settle_steps()[LEVEL] == 9
 
     progress.begin_copying()
     progress.receive(document_at(4), 100)
     progress.apply_up_to(100)
 
-    assert progress.offset(LEVEL) == 4
-    assert progress.settled()[LEVEL] == 4
+    assert progress.next_offset(LEVEL) == 4
+    assert progress.settle_steps()[LEVEL] == 4
 
 
 def test_new_slave_forgets_offsets_that_may_be_cut(log: Log, progress: DelayProgress) -> None:
     """Unconfirmed deliveries of an old master, and documents about a log that was cut, are dropped."""
     log.wrote = log.flushed = log.confirmed = 100
     progress.advance(LEVEL, 5)
-    progress.settled()
+    progress.settle_steps()
     log.wrote = log.flushed = 200
     progress.advance(LEVEL, 9)
     progress.receive(document_at(12), 150)
@@ -161,7 +161,7 @@ def test_new_slave_forgets_offsets_that_may_be_cut(log: Log, progress: DelayProg
     progress.begin_copying()
     progress.apply_up_to(1 << 40)
 
-    assert progress.offset(LEVEL) == 5
+    assert progress.next_offset(LEVEL) == 5
 
 
 def test_new_master_applies_documents_up_to_its_log_end(log: Log, progress: DelayProgress) -> None:
@@ -173,7 +173,7 @@ def test_new_master_applies_documents_up_to_its_log_end(log: Log, progress: Dela
     progress.become_master()
     progress.apply_up_to(1 << 40)
 
-    assert progress.offset(LEVEL) == 5
+    assert progress.next_offset(LEVEL) == 5
 
 
 def test_level_is_never_delivered_beyond_its_queue(log: Log, progress: DelayProgress) -> None:
@@ -183,7 +183,7 @@ def test_level_is_never_delivered_beyond_its_queue(log: Log, progress: DelayProg
 
     progress.become_master()
 
-    assert progress.offset(LEVEL) == progress.settled()[LEVEL] == 40
+    assert progress.next_offset(LEVEL) == progress.settle_steps()[LEVEL] == 40
 
 
 # ------- real brokers
@@ -222,10 +222,10 @@ async def test_promoted_slave_never_skips_a_delayed_message(
         stream = next(iter(first.replication.master.server.streams))
         stream.pause_writing()
 
-        await wait_until(lambda: first.delay.progress.offset(1) == 1)
+        await wait_until(lambda: first.delay.progress.next_offset(1) == 1)
         known = second.delay.progress
         await wait_until(
-            lambda: known.offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting.waiting)
+            lambda: known.next_offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting.waiting)
         )
         assert second.store.log.wrote < first.store.log.wrote, "the copy is on the master only"
         await second.orders.promote(300, [1], False)
@@ -233,14 +233,14 @@ async def test_promoted_slave_never_skips_a_delayed_message(
         await follows(second, 1)
 
         if is_stamped:
-            await wait_until(lambda: second.delay.progress.offset(1) == 1)
+            await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
             await copied(second, first)
         else:
             rounds = second.delay.rounds
             await wait_until(lambda: second.delay.rounds >= rounds + 3)
         assert [message.body for message in await messages(second)] == ([b"later"] if is_stamped else [])
         if is_stamped:
-            await wait_until(lambda: first.delay.progress.offset(1) == 1)
+            await wait_until(lambda: first.delay.progress.next_offset(1) == 1)
 
 
 @pytest.mark.verify
@@ -255,13 +255,13 @@ async def test_delays_continue_after_a_drained_switchover(tmp_path: Path) -> Non
         await follows(first, 2)
         await send_later(first, b"soon", 1)
         await send_later(first, b"late", 2)
-        await wait_until(lambda: second.delay.progress.offset(1) == 1)
+        await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
 
         await first.orders.drain(5_000)
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
-        await wait_until(lambda: second.delay.progress.offset(2) == 1)
+        await wait_until(lambda: second.delay.progress.next_offset(2) == 1)
         await copied(second, first)
 
         assert [message.body for message in await messages(second)] == [b"soon", b"late"]
@@ -278,7 +278,9 @@ async def test_level_far_behind_does_not_hold_up_another(tmp_path: Path, monkeyp
                 await client.send_ok(body, properties=properties_text(UNIQ_KEY=UNIQUE_ID, DELAY=str(level)))
 
         clock.advance(10_000)
-        await wait_until(lambda: broker.delay.progress.offset(1) == 200 and broker.delay.progress.offset(3) == 1)
+        await wait_until(
+            lambda: broker.delay.progress.next_offset(1) == 200 and broker.delay.progress.next_offset(3) == 1
+        )
 
         bodies = [message.body for message in await messages(broker)]
         assert bodies.index(b"level 3") == 8
@@ -304,7 +306,7 @@ async def test_waiting_messages_are_not_read(tmp_path: Path, monkeypatch: pytest
         assert reads == 0
 
         clock.advance(1_000)
-        await wait_until(lambda: broker.delay.progress.offset(1) == 1)
+        await wait_until(lambda: broker.delay.progress.next_offset(1) == 1)
         assert reads == 1
 
 
@@ -318,12 +320,12 @@ async def test_restarted_slave_continues_at_its_position(tmp_path: Path) -> None
         await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         await send_later(first, b"once")
-        await wait_until(lambda: second.delay.progress.offset(1) == 1)
+        await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
         await second.close()
         await first.close()
 
         second = await members.start("two")
-        assert second.delay.progress.offset(1) == 1
+        assert second.delay.progress.next_offset(1) == 1
         await second.orders.promote(300, [], False)
         rounds = second.delay.rounds
         await wait_until(lambda: second.delay.rounds >= rounds + 3)

@@ -79,7 +79,7 @@ async def test_failed_flush_stops_the_broker() -> None:
         await client.send()
 
         with pytest.raises(StoreFailed):
-            await broker.failed()
+            await broker.wait_until_failed()
 
         refused = await client.send()
         assert refused.code == 14

@@ -225,7 +225,7 @@ def test_changed_limit_applies_at_once(loop: FakeLoop, flow: FlowControl) -> Non
     sender = FakeSender(5_000_000)
     assert serve(loop, flow, sender, us_each=80, reads=100) != []
 
-    flow.limit(wait_ms_max=3000, append_ms_max=1000)
+    flow.set_limits(wait_ms_max=3000, append_ms_max=1000)
 
     assert serve(loop, flow, sender, us_each=80, reads=100) == []
 

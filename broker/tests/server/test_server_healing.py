@@ -171,7 +171,7 @@ async def delayed(folder: Path, master: Broker, *, level: int = 1) -> int:
 
 
 def delivered_up_to(broker: Broker, level: int) -> int:
-    return broker.delay.progress.offset(level)
+    return broker.delay.progress.next_offset(level)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted meanwhile"])

@@ -156,7 +156,7 @@ async def test_master_restores_its_lost_tail_from_its_slave(tmp_path: Path) -> N
 
     async with running(conf) as master:
         assert master.roles.role is HaRole.COMPARING
-        with pytest.raises(OrderRefused, match="slaves are compared first"):
+        with pytest.raises(OrderRefused, match="compares its log with slaves first"):
             await master.orders.accept_loss("ann")
         async with running(slave_conf):
             await wait_until(lambda: master.roles.role is HaRole.MASTER)

@@ -235,7 +235,7 @@ async def test_topics_on_disk_are_adopted(tmp_path: Path, caplog: pytest.LogCapt
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         assert broker.core.topics.find("Lost") == TopicConfig(topic_name="Lost", read_queue_nums=3, write_queue_nums=3)
         assert [message.body for message in await client.read(0, topic="Lost", queueId="2")] == [b"kept"]
-    assert "topics found on disk that topics.json did not have" in caplog.text
+    assert "added topics that have queues on disk but no entry in topics.json" in caplog.text
 
 
 async def test_offsets_beyond_a_queue_are_reset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

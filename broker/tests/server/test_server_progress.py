@@ -150,7 +150,7 @@ async def test_progress_of_ordered_topics_alone_is_listed(broker: Broker, client
     """The tool asks so with ``-o true``."""
     await client.send_ok()
     broker.core.topics.put(TopicConfig(topic_name="Ordered", order=True))
-    broker.core.groups.find(GROUP)
+    broker.core.groups.find_or_create(GROUP)
     broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
     broker.core.offsets.commit(GROUP, "Ordered", 0, 0)
 
@@ -165,13 +165,14 @@ async def test_listing_of_too_many_queues_is_refused(
 ) -> None:
     """All groups times all their queues can be more than a frame takes; then the list is not even made."""
     await client.send_ok()
-    broker.core.groups.find(GROUP)
+    broker.core.groups.find_or_create(GROUP)
     broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
     queues = broker.core.topics.find(TOPIC)
     assert queues is not None
     requests = [
-        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}), (RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP})
-    ]  # fmt: skip
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP}),
+    ]
     monkeypatch.setattr(queue_table, "QUEUES_LISTED_MAX", queues.write_queue_nums)
     assert [(await client.ask(code, fields)).code for code, fields in requests] == [0, 0]
     monkeypatch.setattr(queue_table, "QUEUES_LISTED_MAX", queues.write_queue_nums - 1)
@@ -197,7 +198,7 @@ async def test_listing_of_many_queues_needs_no_objects_for_them(
 ) -> None:
     """The peak of memory is less than four copies of the answer; with all rows as Python objects it was above six."""
     broker.core.topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=20_000, write_queue_nums=20_000))
-    broker.core.groups.find(GROUP)
+    broker.core.groups.find_or_create(GROUP)
     broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
     tracemalloc.start()
     try:

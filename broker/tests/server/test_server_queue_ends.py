@@ -53,7 +53,7 @@ def test_empty_queue_continues_at_the_reported_end_after_a_restart(
     """At a file's border, within a file, and far behind; nothing can be read before the first message."""
     ends.receive(report_end(end), world.store.log.wrote)
 
-    ends.reach(world.store.dispatcher.dispatched)
+    ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == end
     queue = world.store.queues.get("idle", 0)
@@ -75,7 +75,7 @@ def test_queue_ends_wait_until_the_masters_log_is_visible(world: StoreWorld, end
     """Older messages of the queue may not have arrived yet."""
     ends.receive(report_end(7), world.store.log.wrote + 1)
 
-    ends.reach(world.store.dispatcher.dispatched)
+    ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 0
 
@@ -85,7 +85,7 @@ def test_queue_with_messages_ignores_reported_ends(world: StoreWorld, ends: Queu
     world.send("idle", 2)
     ends.receive(report_end(7), world.store.log.wrote)
 
-    ends.reach(world.store.dispatcher.dispatched)
+    ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 2
 
@@ -95,7 +95,7 @@ def test_deleted_topic_starts_at_zero(world: StoreWorld, ends: QueueEnds) -> Non
     ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
     ends.forget_topic("idle")
 
-    ends.reach(world.store.dispatcher.dispatched)
+    ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert (next_number(world), next_number(world, "other")) == (0, 9)
 
@@ -114,7 +114,7 @@ def test_queue_ends_are_applied_in_small_steps(world: StoreWorld, ends: QueueEnd
     ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote)
     turns = 0
     while any(next_number(world, f"idle-{number}") == 0 for number in range(20)):
-        ends.reach(world.store.dispatcher.dispatched)
+        ends.apply_reached(world.store.dispatcher.dispatched)
         turns += 1
 
     assert turns == 3
@@ -128,10 +128,10 @@ def test_invalid_queue_end_is_logged_and_ignored(
     topic, number, end = place
     ends.receive(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.log.wrote)
 
-    ends.reach(world.store.dispatcher.dispatched)
+    ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world, "other") == 9
-    assert "master reports an invalid queue end" in caplog.text
+    assert "ignored an invalid queue end that the master reported" in caplog.text
 
 
 def test_queue_ends_are_retried_without_room(
@@ -145,10 +145,10 @@ def test_queue_ends_are_retried_without_room(
     ends.receive(report_end(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(type(world.store.queues), "set_start_offset", full)
-        ends.reach(world.store.dispatcher.dispatched)
+        ends.apply_reached(world.store.dispatcher.dispatched)
     assert next_number(world) == 0
 
-    ends.reach(world.store.dispatcher.dispatched)
+    ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 7
 
@@ -196,7 +196,7 @@ async def test_empty_slave_continues_offsets_as_the_next_master(
     """
     is_reported = when != "twin"
     if when == "late":
-        monkeypatch.setattr(QueueEnds, "reach", lambda self, dispatched: None)
+        monkeypatch.setattr(QueueEnds, "apply_reached", lambda self, dispatched: None)
     elif not is_reported:
         monkeypatch.setattr(QueueEnds, "document", lambda self: QueueEndsDocument())
     conf = {**SYNC, **MOVED, **SMALL}

@@ -30,15 +30,15 @@ def test_episode_logs_one_line_at_its_start_and_one_at_its_end(caplog: pytest.Lo
     caplog.set_level(logging.INFO)
     refusals = Refusals()
     for second in range(10):
-        refusals.sample(100.0 + second)
+        refusals.end_old_episodes(100.0 + second)
         for _ in range(1000):
             refusals.count(BUSY)
         refusals.count(FULL, 5)
     assert events(caplog) == [("WARNING", "queue_timeout", None, None), ("WARNING", "disk_full", None, None)]
 
-    refusals.sample(109.0 + EPISODE_GAP_S - 0.1)
+    refusals.end_old_episodes(109.0 + EPISODE_GAP_S - 0.1)
     assert len(events(caplog)) == 2
-    refusals.sample(109.0 + EPISODE_GAP_S)
+    refusals.end_old_episodes(109.0 + EPISODE_GAP_S)
 
     assert events(caplog)[2:] == [("INFO", "queue_timeout", 10_000, 9.0), ("INFO", "disk_full", 50, 9.0)]
     refusals.count(BUSY)
@@ -86,13 +86,13 @@ def test_each_store_error_has_its_refusal_reason(error: Exception, code: int, re
 async def test_refusals_of_the_gate_are_counted(tmp_path: Path, code: int) -> None:
     """A broker with a closed gate counts each send and each change that it refuses with code 14."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
-        broker.core.gate.close_to_sends("the test closes it")
+        broker.core.gate.refuse_changes("the test closes it")
         for _ in range(3):
             reply = await client.ask(code, {"topic": "T"}) if code == 17 else await client.send(code=code)
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
         assert broker.status.snapshot().refused_requests[RefusalReason.NOT_MASTER] == 3
-        broker.core.gate.open()
+        broker.core.gate.accept_all()
 
 
 def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[dict[str, object]]:

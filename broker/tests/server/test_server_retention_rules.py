@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.ports import DiskSpace
-from gantry_broker.server.admin.unconsumed import oldest_unconsumed
+from gantry_broker.server.admin.unconsumed import find_oldest_unconsumed
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.offsets import ConsumerOffsets
@@ -99,7 +99,7 @@ class History:
         space = DiskSpace(1000 * FILE_BYTES, (100 - used) * 10 * FILE_BYTES)
         unconsumed_from = NOTHING_UNCONSUMED
         if needs_unconsumed(space, self.settings):
-            oldest = asyncio.run(oldest_unconsumed(self.core, self.delivered))
+            oldest = asyncio.run(find_oldest_unconsumed(self.core, self.delivered))
             unconsumed_from = NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset
         facts = RetentionFacts(
             files=store.removal.describe_oldest_files(),

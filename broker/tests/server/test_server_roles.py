@@ -101,9 +101,9 @@ async def test_acknowledged_message_is_visible_to_the_next_pull(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
     """Visibility is updated when the loop is idle, and at the latest by a request."""
-    monkeypatch.setattr(visibility, "SHOW_DELAY_S", 3600.0)
+    monkeypatch.setattr(visibility, "VISIBILITY_DELAY_S", 3600.0)
     if not is_asked:
-        monkeypatch.setattr(visibility.Visibility, "show", lambda one: None)
+        monkeypatch.setattr(visibility.Visibility, "make_visible", lambda one: None)
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
@@ -114,7 +114,7 @@ async def test_acknowledged_message_is_visible_to_the_next_pull(
 
 async def test_held_pull_is_answered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held pull does not wait until the loop is idle."""
-    monkeypatch.setattr(visibility, "SHOW_DELAY_S", 3600.0)
+    monkeypatch.setattr(visibility, "VISIBILITY_DELAY_S", 3600.0)
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)

@@ -99,7 +99,7 @@ async def send_back(client: Dialogue, message: StoredMessage, level: int) -> Non
     ids=["alone", "before tags", "not ended", "in front", "twice", "where the id continues", "none", "no properties"],
 )
 async def test_send_is_stored_with_only_its_own_seal(broker: Broker, client: Dialogue, code: int, text: str) -> None:
-    """The fast path and the readable one; the second send of a shape takes the fast path if any does."""
+    """The fast path and the slow one; the second send of a shape takes the fast path if any does."""
     for _ in range(3):
         assert (await client.send(code=code, properties=text)).code == 0
 

@@ -1,6 +1,6 @@
-"""The tiers of plain sends and the readable path store and answer the same, byte for byte, for any input.
+"""The tiers of plain sends and the slow path store and answer the same, byte for byte, for any input.
 
-The readable path is the oracle: it reads every request in words. A case is one frame; its draft is everything that the
+The slow path is the oracle: it reads every request in words. A case is one frame; its draft is everything that the
 store gets of a message, and its answer everything that the reply is made of.
 """
 
@@ -155,8 +155,8 @@ def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def readable(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The codes of sends that came to the readable path."""
+def slow_sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The codes of sends that came to the slow path."""
     codes: list[int] = []
     handle = SendHandlers.handle
 
@@ -195,7 +195,7 @@ def by_tiers(broker: Broker, data: bytes) -> Outcome:
 
 
 def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
-    """The same frame by the readable path alone."""
+    """The same frame by the slow path alone."""
     with monkeypatch.context() as patch:
         patch.setattr(broker.path, "_prefix", b"\0")
         patch.setattr(broker.path, "_signed", None)
@@ -209,13 +209,13 @@ def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.Mon
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", range(3))
-async def test_every_tier_equals_the_readable_path(
-    broker: Broker, seed: int, readable: list[int], monkeypatch: pytest.MonkeyPatch
+async def test_every_tier_equals_the_slow_path(
+    broker: Broker, seed: int, slow_sends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Draft, answer and immediate reply are equal for any properties and fields; most cases need no words."""
     assert differences(broker, cases(seed), monkeypatch) == []
 
-    assert CASES_COUNT < len(readable) < CASES_COUNT * 1.6, "more than a third of the cases took a tier"
+    assert CASES_COUNT < len(slow_sends) < CASES_COUNT * 1.6, "more than a third of the cases took a tier"
 
 
 @pytest.mark.verify(quick=1)
@@ -259,28 +259,28 @@ def plain_frame(code: int, serialization: int, text: str) -> bytes:
     ],
     ids=["id behind", "java with keys", "short id", "keys", "no id", "forwarded", "does not wait", "nothing"],
 )
-async def test_senders_unlike_java_avoid_the_readable_path(
-    broker: Broker, code: int, serialization: int, text: str, readable: list[int]
+async def test_senders_unlike_java_avoid_the_slow_path(
+    broker: Broker, code: int, serialization: int, text: str, slow_sends: list[int]
 ) -> None:
     """Go, C++, Rust, Node and raw senders, and Java's with keys: a message is put into the pass on primitives."""
     drafts, answers, _, reply = by_tiers(broker, plain_frame(code, serialization, text))
 
     assert (len(drafts), len(answers), reply) == (1, 1, b"")
-    assert readable == []
+    assert slow_sends == []
 
 
 async def test_shape_is_cached_by_the_second_tier_for_the_first(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Properties are parsed for the first message of a shape only."""
-    monkeypatch.setattr(broker.path, "put_any", counted(broker.path.put_any))
+    monkeypatch.setattr(broker.path, "put_send", counted(broker.path.put_send))
     text = properties_text(UNIQ_KEY=UNIQUE, WAIT="true", TAGS="new")
 
     first = by_tiers(broker, plain_frame(310, 0, text))
     second = by_tiers(broker, plain_frame(310, 0, text))
 
     assert first == second
-    assert broker.path.put_any.calls == 1  # type: ignore[attr-defined]
+    assert broker.path.put_send.calls == 1  # type: ignore[attr-defined]
 
 
 def counted(call: Callable[..., Any]) -> Any:
@@ -305,7 +305,7 @@ async def test_refused_sends_are_refused_in_every_tier(broker: Broker, monkeypat
 # ------- the log itself
 
 
-async def test_tiers_and_readable_path_write_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tiers_and_slow_path_write_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two brokers at the same address and time, the same frames, several to a pass: one log, one stream of replies."""
     frames = list(cases(20, 1_500))
     port = str(free_ports(1)[0])
@@ -367,17 +367,17 @@ def signed_frame(data: bytes) -> bytes | None:
     return encode_frame(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(), body)
 
 
-async def test_signed_sends_equal_the_readable_path(
-    tmp_path: Path, readable: list[int], monkeypatch: pytest.MonkeyPatch
+async def test_signed_sends_equal_the_slow_path(
+    tmp_path: Path, slow_sends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With access control on the same holds, and a signed send with any properties needs no words."""
     async with guarded_broker(tmp_path) as broker:
         async with signed_dialogue(broker, ADMIN) as admin:
             await admin.send_ok(queueId="3")
         make_predictable(broker, monkeypatch)
-        readable.clear()
+        slow_sends.clear()
         frames = [signed for signed in map(signed_frame, cases(7, 2_500)) if signed is not None]
 
         assert differences(broker, iter(frames), monkeypatch) == []
-        by_words_only = sum(code == 310 for code in readable)
+        by_words_only = sum(code == 310 for code in slow_sends)
         assert by_words_only < 1.9 * sum(SEND_V2_PREFIX in data for data in frames), "code 10 is always read in words"

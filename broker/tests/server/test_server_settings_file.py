@@ -44,7 +44,7 @@ def remove(path: Path) -> None:
 
 def now(broker: Broker, key: str) -> str:
     """Return the value that is in effect."""
-    return effective_settings(broker.core.live.now)[key]
+    return effective_settings(broker.core.live.current)[key]
 
 
 async def change(broker: Broker, text: str) -> Command:

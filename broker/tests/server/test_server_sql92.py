@@ -130,7 +130,7 @@ async def test_held_pull_continues_over_many_messages(broker: Broker, client: Di
     await send(client, b"last", price="7", TAGS="wanted")
     assert not waiting.done()
     broker.core.store.dispatcher.release(broker.core.store.log.wrote)
-    broker.pulls.hold.mark([(TOPIC, 0)])
+    broker.pulls.hold.mark_queues([(TOPIC, 0)])
 
     assert bodies(await asyncio.wait_for(waiting, 60)) == [b"last"]
     assert bodies(await asyncio.wait_for(by_tag, 60)) == [b"last"]
@@ -151,7 +151,7 @@ async def test_invalid_filter_is_refused_at_subscription(client: Dialogue) -> No
     unknown = await check(client, subString="price > 5", expressionType="JSON")
 
     assert (wrong.code, right.code, unknown.code) == (23, 0, 23)
-    assert "the text ends at character 8" in (wrong.remark or "")
+    assert "unexpected end of the filter at character 8" in (wrong.remark or "")
 
 
 async def test_pull_with_an_invalid_filter_is_refused(client: Dialogue) -> None:
@@ -216,17 +216,17 @@ async def test_pulls_of_one_turn_share_its_filter_budget() -> None:
     """Each read reduces the budget of the turn, but every read gets a minimum; the next turn has a full budget."""
     budget = FilterBudget(asyncio.get_running_loop())
     small, large = SqlFilter("a > 5"), SqlFilter(COSTLY)
-    assert budget.units(small) == UNITS_MAX
-    assert budget.units(large) == TURN_WORDS_MAX // (RECORD_WORDS + large.weight)
+    assert budget.count_units(small) == UNITS_MAX
+    assert budget.count_units(large) == TURN_WORDS_MAX // (RECORD_WORDS + large.weight)
 
     budget.spend(small, UNITS_MAX)
-    assert UNITS_MIN < budget.units(small) < UNITS_MAX
+    assert UNITS_MIN < budget.count_units(small) < UNITS_MAX
     budget.spend(large, 50)
     assert budget.is_spent
-    assert budget.units(small) == UNITS_MIN
+    assert budget.count_units(small) == UNITS_MIN
 
     await asyncio.sleep(0)
-    assert budget.units(small) == UNITS_MAX
+    assert budget.count_units(small) == UNITS_MAX
 
 
 async def test_held_pulls_beyond_the_budget_wait_for_the_next_turn(

@@ -331,10 +331,10 @@ def test_put_times_cover_the_last_whole_minute() -> None:
     for elapsed_ms in took_ms:
         times.record(elapsed_ms / 1000, 2)
     times.rotate(159.0)
-    assert {part.rpartition(":")[2] for part in times.distribution().split()} == {"0"}
+    assert {part.rpartition(":")[2] for part in times.format_distribution().split()} == {"0"}
     times.rotate(160.0)
 
-    found_counts = dict(part.rsplit(":", 1) for part in times.distribution().split(" ") if part)
+    found_counts = dict(part.rsplit(":", 1) for part in times.format_distribution().split(" ") if part)
     assert found_counts == {
         "[<=0ms]": "2", "[0~10ms]": "4", "[10~50ms]": "4", "[50~100ms]": "4", "[100~200ms]": "2", "[200~500ms]": "2",
         "[500ms~1s]": "4", "[1~2s]": "4", "[2~3s]": "2", "[3~4s]": "2", "[4~5s]": "2", "[5~10s]": "2", "[10s~]": "4",

@@ -243,7 +243,7 @@ async def test_page_of_a_running_broker_is_not_replaced(tmp_path: Path) -> None:
 
 async def test_unusable_page_path_prevents_the_start(tmp_path: Path) -> None:
     """An unusable path fails at the start, with a clear text; the store is closed."""
-    with pytest.raises(PageUnusable, match=r"statusPagePath: .*nowhere/status cannot be made: No such file"):
+    with pytest.raises(PageUnusable, match=r"statusPagePath: .*nowhere/status cannot be created: No such file"):
         await make_broker(tmp_path, statusPagePath=str(tmp_path / "nowhere/status")).start()
 
     async with publishing(tmp_path):
@@ -363,7 +363,7 @@ async def test_failed_broker_is_on_the_page(tmp_path: Path) -> None:
     one = make_broker(tmp_path)
     await one.start()
 
-    await one.give_up(BrokerError("a flush failed: EIO"))
+    await one.publish_failure(BrokerError("a flush failed: EIO"))
 
     last = page(tmp_path).status
     assert (last.phase, last.last_error) == (Phase.FAILED, "a flush failed: EIO")

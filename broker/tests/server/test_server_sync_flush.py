@@ -13,7 +13,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.send import ack_gate as module
-from gantry_broker.server.send.ack_gate import AckGate, SendState, with_code
+from gantry_broker.server.send.ack_gate import AckGate, SendState, replace_code
 from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.log_end import decode_log_end
 from gantry_testing.fake_clock import FakeClock
@@ -70,7 +70,7 @@ def frame(opaque: int, code: int = 0) -> bytes:
 
 def test_late_answer_changes_only_its_code() -> None:
     """Code 10 means "stored, not promised": the client still gets the offset."""
-    late = with_code(frame(1) + frame(2), ResponseCode.FLUSH_DISK_TIMEOUT)
+    late = replace_code(frame(1) + frame(2), ResponseCode.FLUSH_DISK_TIMEOUT)
 
     assert late.count(b'"code":10') == 2
     assert late.count(b'"msgId":"A"') == 2

@@ -326,7 +326,7 @@ async def test_end_between_a_check_and_its_reading_ends_both_copies(tmp_path: Pa
         journal = broker.transactions.journal
         found = journal.halves.find(0)
         assert found is not None
-        message = journal.message(found)
+        message = journal.read_message(found)
         assert message is not None and broker.transactions.writer.renew(found, message) is not None
         ended = broker.transactions.endings.end(EndTransaction.read(end_ext(half, COMMIT)))
         assert ended is not None and ended.code == 0
@@ -421,10 +421,10 @@ async def test_half_message_in_a_deleted_file_is_skipped(tmp_path: Path, monkeyp
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         gone, there = await prepare(peer, b"gone"), await prepare(peer, b"there")
         await wait_until(lambda: len(broker.transactions.journal.halves) == 2)
-        first, read = int(gone["msgId"][16:], 16), broker.transactions.journal.half_at
+        first, read = int(gone["msgId"][16:], 16), broker.transactions.journal.read_half_at
         monkeypatch.setattr(
             broker.transactions.journal.__class__,
-            "half_at",
+            "read_half_at",
             lambda _, place, *, is_known=False: None if place == first else read(place, is_known=is_known),
         )
         assert (await end(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR

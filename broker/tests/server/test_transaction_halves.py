@@ -134,7 +134,7 @@ def test_half_message_is_open_until_its_next_copy_is_read() -> None:
     one.add(half(1, origin=0, checks=1))
     later = one.find(0)
     assert later is not None and later is one.find(1) and later.is_restored
-    assert later.places == {0: 1000, 1: 1001}
+    assert later.copies == {0: 1000, 1: 1001}
 
 
 def test_only_the_last_outcomes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_frames_survive_a_split_at_any_byte(split: int) -> None:
 
     frames = [*reader.feed(STREAM[:split]), *reader.feed(STREAM[split:])]
 
-    assert frames == FRAMES and reader.waiting_bytes == 0
+    assert frames == FRAMES and reader.buffered_bytes == 0
 
 
 def test_frames_survive_byte_by_byte_feeding() -> None:
@@ -110,8 +110,8 @@ def test_only_the_incomplete_frame_is_buffered() -> None:
     reader = FrameReader()
 
     assert list(reader.feed(STREAM + STREAM[:9])) == FRAMES
-    assert reader.waiting_bytes == 9
-    assert repr(reader) == "<FrameReader waiting=9>"
+    assert reader.buffered_bytes == 9
+    assert repr(reader) == "<FrameReader buffered_bytes=9>"
 
 
 @given(st.binary(max_size=200))
@@ -123,7 +123,7 @@ def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
             assert len(frame.header) + len(frame.body) + 8 <= 64
     except RemoteProtocolError:
         return
-    assert reader.waiting_bytes < 64
+    assert reader.buffered_bytes < 64
 
 
 def test_oversized_header_is_a_local_error() -> None:

@@ -61,7 +61,7 @@ class Golden:
 def only_frame(raw: bytes) -> Frame:
     reader = FrameReader()
     (frame,) = reader.feed(raw)
-    assert reader.waiting_bytes == 0
+    assert reader.buffered_bytes == 0
     return frame
 
 
@@ -206,7 +206,7 @@ def test_a_captured_frame_decodes_in_pieces(golden: Golden) -> None:
     found = [frame for start in range(0, len(raw), step) for frame in reader.feed(raw[start : start + step])]
 
     assert found == [only_frame(raw)]
-    assert reader.waiting_bytes == 0
+    assert reader.buffered_bytes == 0
 
 
 @EVERY

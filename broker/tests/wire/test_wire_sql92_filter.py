@@ -165,7 +165,7 @@ def test_expression_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter, "read_tokens", None)
 
     assert parse_sql_filter("remembered = 5") is first
-    with pytest.raises(ExpressionFault, match="text ends"):
+    with pytest.raises(ExpressionFault, match="unexpected end"):
         parse_sql_filter("forgotten =")
 
 

@@ -218,7 +218,7 @@ def test_star_filter_accepts_every_tag(expression: str | None) -> None:
     """No expression and the star accept every tag and messages without one."""
     tags = parse_tag_filter(expression)
 
-    assert tags.takes_all and tags.accepts_code(0) and tags.accepts_code(5)
+    assert tags.accepts_all and tags.accepts_code(0) and tags.accepts_code(5)
     assert tags.accepts_tags(None) and tags.accepts_tags("x")
 
 

@@ -115,7 +115,7 @@ class LimitedHttp(H11Protocol):
     def _callback_failed(self, callback: str, error: Exception) -> None:
         """Log an unexpected exception of a callback, and close this connection."""
         peer = self._slot.address if self.client is None else join_address(*self.client)
-        _failures.callback_failed(peer, callback, error)
+        _failures.log_callback_failure(peer, callback, error)
         self.transport.abort()
 
     @property

@@ -114,7 +114,7 @@ class LogListener:
             if self._stop is None or not self._stop.is_set():
                 raise
         except Exception as error:  # noqa: BLE001 - an exception costs its own connection and no more
-            self._failures.callback_failed(slot.address, "serve", error)
+            self._failures.log_callback_failure(slot.address, "serve", error)
         finally:
             slot.release()
             writer.transport.abort()

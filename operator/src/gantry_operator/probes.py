@@ -53,14 +53,14 @@ class _Handler(web.RequestHandler):
             super().connection_made(transport)
             self._slot.bind(transport.abort)  # type: ignore[attr-defined]
         except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
-            _failures.callback_failed(self._slot.address, "connection_made", error)
+            _failures.log_callback_failure(self._slot.address, "connection_made", error)
             transport.abort()  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001 - see connection_made
-            _failures.callback_failed(self._slot.address, "data_received", error)
+            _failures.log_callback_failure(self._slot.address, "data_received", error)
             if self.transport is not None:
                 self.transport.abort()
 
@@ -69,7 +69,7 @@ class _Handler(web.RequestHandler):
         try:
             super().connection_lost(exc)
         except Exception as error:  # noqa: BLE001 - see connection_made
-            _failures.callback_failed(self._slot.address, "connection_lost", error)
+            _failures.log_callback_failure(self._slot.address, "connection_lost", error)
 
 
 @asynccontextmanager

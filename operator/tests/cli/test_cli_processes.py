@@ -460,7 +460,7 @@ def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
         (("produce", "../x", "y"), 2, "may hold only"),
         (("consume", "x", "--from", "yesterday"), 2, "earliest, latest"),
         (("produce", "x", "y", "--property", "nonsense"), 2, "NAME=VALUE"),
-        (("consume", "x", "--sql", "a >"), 2, "the text ends"),
+        (("consume", "x", "--sql", "a >"), 2, "unexpected end"),
         (("consume", "x", "--sql", "a > 5 b"), 2, "would be ignored"),
         (("consume", "x", "--sql", "a > 5", "--tag", "b"), 2, "mutually exclusive"),
         (("status", "-n", "nonsense"), 2, "host:port"),

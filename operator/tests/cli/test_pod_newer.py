@@ -98,7 +98,7 @@ async def test_live_settings_of_a_newer_operator_apply_in_part(is_tolerant: str,
     async with running_broker(
         tmp_path / "store", liveSettingsPath=str(path), ignoreUnknownSettings=is_tolerant, maxPullBatchSize="32"
     ) as broker:
-        now = effective_settings(broker.core.live.now)
+        now = effective_settings(broker.core.live.current)
 
     assert (now["maxPullBatchSize"], now["flushDiskType"]) == (batch, "ASYNC_FLUSH")
 

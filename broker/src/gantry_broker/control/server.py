@@ -175,7 +175,7 @@ class ControlServer:
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             pass  # The client has disconnected, or has stopped in the middle of a line.
         except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
-            self._failures.callback_failed("control socket", "accept", error)
+            self._failures.log_callback_failure("control socket", "accept", error)
         except asyncio.CancelledError:
             if not self._is_closing:  # asyncio logs a cancelled handler as an error; this one is meant to end.
                 raise
@@ -221,7 +221,7 @@ class ControlServer:
         if isinstance(order, StatusRequest):
             return await execute_order(self._orders, order)
         loop = asyncio.get_running_loop()
-        began, outcome, reason = loop.time(), "broken off", ""
+        began, outcome, reason = loop.time(), "not completed", ""
         try:
             answer = await execute_order(self._orders, order)
             outcome = wire_name(answer)
@@ -231,7 +231,7 @@ class ControlServer:
             facts = {**peer._asdict(), "order": order, "answer": outcome, "reason": reason, "took_ms": took_ms}
             # A Lease is renewed every few seconds; a log line for each renewal would bury all others.
             is_routine = isinstance(order, Lease) and not reason
-            log.log(logging.DEBUG if is_routine else logging.INFO, "order executed", extra=facts)
+            log.log(logging.DEBUG if is_routine else logging.INFO, "order handled", extra=facts)
             if not is_routine:
                 on = {name: value for name, value in msgspec.to_builtins(order).items() if name != "order"}
                 write_audit_line(

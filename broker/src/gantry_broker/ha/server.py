@@ -378,7 +378,7 @@ class MasterStream(asyncio.Protocol):
 
     def _end_after_error(self, callback: str, error: Exception) -> None:
         """End this stream after an unexpected exception; other streams continue."""
-        self._server.log.callback_failed(self.peer, callback, error)
+        self._server.log.log_callback_failure(self.peer, callback, error)
         self._server.streams.discard(self)
         session, self.session = self.session, None
         if session is not None:

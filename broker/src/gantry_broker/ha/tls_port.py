@@ -98,7 +98,7 @@ class TlsPort:
             extra = {"peer": peer, "reason": str(error)}
             self._log.write(logging.WARNING, "peer refused: TLS handshake failed", extra)
         except Exception as error:  # noqa: BLE001 - a handshake's exception costs its own connection and no more
-            self._log.callback_failed(peer, "handshake", error)
+            self._log.log_callback_failure(peer, "handshake", error)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._handshakes.pop(task, None)

@@ -28,7 +28,7 @@ from gantry_wire.commands.fields import FieldError
 log = logging.getLogger(__name__)
 
 FAST_PORT_REFUSED_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-"""As in RocketMQ: the fast port does not hold pulls."""
+"""Requests that the fast port answers with code 3. As in RocketMQ it does not serve pulls, which may be held."""
 
 ANSWERED_BY_CLIENTS: Final = frozenset(
     {
@@ -50,7 +50,8 @@ CLIENT_CHANGES: Final = frozenset(
     }
 )
 """Changes that clients make in normal operation. A line in the audit log for each failed message or each renewed lock
-would hide the one that matters. Commits of offsets belong to them, although a tool could send one."""
+would hide the one that matters. Commits of offsets are left out for the same reason, although a tool could send one:
+neither `CHANGES` nor `CHANGES_IN_ANY_ROLE` contains them."""
 
 CHANGES_IN_ANY_ROLE: Final = frozenset(
     {
@@ -89,20 +90,20 @@ class BrokerService:
         refusals: Refusals,
         *,
         refused_codes: frozenset[int],
-        disconnected: Callable[[Connection], None],
-        settle: Callable[[], None] = lambda: None,
+        on_disconnect: Callable[[Connection], None],
+        make_visible: Callable[[], None] = lambda: None,
         guard: Guard | None = None,  # None: no access control
         answers: DeferredAnswers | None = None,  # None: with the default limits
     ) -> None:
-        """``settle`` makes acknowledged messages visible: a client finds each message that it has an answer for."""
+        """``make_visible`` is called before each request: a client finds every message whose send was answered."""
         self._path = path
         self._sends = sends
         self._table = {code: handler for code, handler in table.items() if code not in refused_codes}
         self._limits = limits
         self._gate = gate
         self._refusals = refusals
-        self._disconnected = disconnected
-        self._settle = settle
+        self._on_disconnect = on_disconnect
+        self._make_visible = make_visible
         self._guard = guard
         self.answers: Final = answers or DeferredAnswers()
         self._audited = with_audit_log(
@@ -128,7 +129,7 @@ class BrokerService:
 
     def disconnected(self, connection: Connection) -> None:
         self._path.forget(connection)
-        self._disconnected(connection)
+        self._on_disconnect(connection)
 
     def _handle_decoded(self, frame: Frame, connection: Connection) -> bytes | None:
         command = decode_command(frame, self._limits)
@@ -140,7 +141,7 @@ class BrokerService:
             if denied is not None:
                 return None if command.is_oneway else denied.encode()
             return self._sends.handle(command, connection)
-        if self.answers.must_wait(command.code, connection):
+        if self.answers.pause_if_full(command.code, connection):
             return UNHANDLED
         answer = self._audited(command, connection)
         if isinstance(answer, Awaitable):
@@ -182,7 +183,7 @@ class BrokerService:
         if refusal is not None:
             return self._refusals.reply(command, refusal)
         self._path.flush_for(connection)
-        self._settle()
+        self._make_visible()
         try:
             return handler(command, connection)
         except Exception as error:  # noqa: BLE001 - an error in one request must not affect others

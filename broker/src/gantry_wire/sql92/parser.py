@@ -50,7 +50,7 @@ class Parser:
     def condition(self) -> Term:
         """Return the term for the whole expression. Raises ExpressionFault."""
         term = terms.as_condition(self._disjunction())
-        if self.next.kind == TokenKind.BAD:
+        if self.next.kind == TokenKind.INVALID:
             raise _unexpected(self.next)
         return term
 
@@ -138,7 +138,7 @@ class Parser:
     def _parenthesized(self) -> Term:
         self._brackets += 1
         if self._brackets > NESTING_MAX:
-            raise ExpressionFault(f"brackets are more than {NESTING_MAX} deep")
+            raise ExpressionFault(f"brackets are nested more than {NESTING_MAX} deep; remove some of them")
         term = self._disjunction()
         self._expect(")")
         self._brackets -= 1
@@ -175,6 +175,6 @@ class Parser:
 
 
 def _unexpected(token: Token, wanted: str = "") -> ExpressionFault:
-    found = "the text ends" if token.kind == TokenKind.END else f"{token.text[:64]!r} stands"
-    expectation = f"; {wanted} was expected" if wanted else ""
-    return ExpressionFault(f"{found} at character {token.start + 1}{expectation}")
+    found = "end of the filter" if token.kind == TokenKind.END else repr(token.text[:64])
+    expectation = f"; expected {wanted}" if wanted else ""
+    return ExpressionFault(f"unexpected {found} at character {token.start + 1}{expectation}")

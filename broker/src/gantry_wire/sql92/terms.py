@@ -51,7 +51,7 @@ def literal(value: Value) -> Term:
 def whole_literal(text: str) -> Term:
     number = int(text.rstrip("lL")) if len(text) <= 20 else LONG_MAX + 1
     if number > LONG_MAX:
-        raise ExpressionFault(f"{text[:64]} is beyond {LONG_MAX}")
+        raise ExpressionFault(f"the number {text[:64]} is too large: at most {LONG_MAX} is allowed")
     return literal(number)
 
 
@@ -59,7 +59,7 @@ def fraction_literal(text: str) -> Term:
     """Return the term for a fraction. As in RocketMQ zero is refused: it is below the smallest positive number."""
     number = float(text)
     if not DOUBLE_MIN <= number <= DOUBLE_MAX:
-        raise ExpressionFault(f"{text[:64]} is not between {DOUBLE_MIN} and {DOUBLE_MAX}")
+        raise ExpressionFault(f"the fraction {text[:64]} is not between {DOUBLE_MIN} and {DOUBLE_MAX}")
     return literal(number)
 
 
@@ -73,7 +73,7 @@ def as_condition(term: Term) -> Term:
         return term
     if term.kind is Kind.PROPERTY:
         return _condition(evaluation.property_as_condition(term.name), term)
-    raise ExpressionFault(f"{term.kind.value} stands where a condition must")
+    raise ExpressionFault(f"expected a condition or a property, but found {term.kind.value}")
 
 
 def negation(term: Term) -> Term:
@@ -99,7 +99,7 @@ def comparison(symbol: str, left: Term, right: Term) -> Term:
     for term in (left, right):
         is_number = isinstance(term.value, (int, float)) and not isinstance(term.value, bool)
         if term.kind is Kind.CONDITION or (term.kind is Kind.LITERAL and not is_number):
-            raise ExpressionFault(f"{symbol} compares numbers and properties only")
+            raise ExpressionFault(f"{symbol} compares only numbers and properties, but found {_describe(term)}")
     if left.kind is Kind.PROPERTY and right.kind is Kind.LITERAL and isinstance(right.value, int):
         return _condition(evaluation.property_and_whole(symbol, left.name, right.value), left, right)
     return _condition(evaluation.comparison(symbol, left.evaluate, right.evaluate), left, right)
@@ -108,9 +108,9 @@ def comparison(symbol: str, left: Term, right: Term) -> Term:
 def equality(left: Term, right: Term) -> Term:
     """Return the term for `=`. TRUE and FALSE may be right of any literal, but left only of TRUE or FALSE."""
     if any(term.kind is Kind.LITERAL and term.value is None for term in (left, right)):
-        raise ExpressionFault("nothing equals NULL; IS NULL asks for it")
+        raise ExpressionFault("= and <> cannot compare with NULL; use IS NULL or IS NOT NULL")
     if left.kind is right.kind is Kind.LITERAL and left.is_boolean and not right.is_boolean:
-        raise ExpressionFault("TRUE or FALSE is compared with another literal")
+        raise ExpressionFault(f"TRUE and FALSE cannot be compared with {_describe(right)}")
     if left.kind is Kind.PROPERTY and right.kind is Kind.LITERAL and not right.is_boolean:
         if isinstance(right.value, str):
             return _condition(evaluation.property_is_text(left.name, right.value), left, right)
@@ -129,13 +129,15 @@ def between(term: Term, low: Term, high: Term) -> Term:
     """Return the term for BETWEEN. Two literals must be in order, and neither may be NULL."""
     if low.kind is high.kind is Kind.LITERAL:
         if low.value is None or high.value is None:
-            raise ExpressionFault("NULL is no bound")
+            raise ExpressionFault("a bound of BETWEEN is NULL; use two numbers")
         try:
             is_backwards = compare_values(high.value, low.value) < 0
         except EvaluationFault as fault:
             raise ExpressionFault(str(fault)) from fault
         if is_backwards:
-            raise ExpressionFault("the lower bound is above the upper one")
+            raise ExpressionFault(
+                f"the bounds of BETWEEN are in the wrong order: {_describe(low)} is above {_describe(high)}"
+            )
     return all_of((comparison(">=", term, low), comparison("<=", term, high)))
 
 
@@ -150,7 +152,7 @@ def search(word: str, term: Term, wanted: str, *, is_negated: bool) -> Term:
 
 def membership(term: Term, wanted: Sequence[str], *, is_negated: bool) -> Term:
     if term.kind is not Kind.PROPERTY:
-        raise ExpressionFault(f"{term.kind.value} stands left of IN, which asks for a property")
+        raise ExpressionFault(f"the left operand of IN must be a property, but is {term.kind.value}")
     return _condition(evaluation.membership(term.name, wanted, is_negated=is_negated), term)
 
 
@@ -162,5 +164,10 @@ def _depth(*inner: Term) -> int:
     """Return the depth of a term around `inner`. Raises ExpressionFault if it exceeds the limit on recursion."""
     depth = 1 + max(term.depth for term in inner)
     if depth > NESTING_MAX:
-        raise ExpressionFault(f"more than {NESTING_MAX} operators are applied to each other")
+        raise ExpressionFault(f"operators are nested more than {NESTING_MAX} deep; simplify the filter")
     return depth
+
+
+def _describe(term: Term) -> str:
+    """Return a term for the text of a fault: the value of a literal, or else the kind."""
+    return f"the literal {str(term.value)[:64]!r}" if term.kind is Kind.LITERAL else term.kind.value

@@ -21,7 +21,7 @@ class TokenKind(StrEnum):
     WHOLE = "whole number"
     FRACTION = "fraction"
     END = "the end"
-    BAD = "no word"
+    INVALID = "an invalid character"
 
 
 class Token(NamedTuple):
@@ -56,17 +56,19 @@ def read_tokens(expression: str) -> list[Token]:
     Raises ExpressionFault if the expression is too large.
     """
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
-        raise ExpressionFault(f"{len(expression)} characters; a filter has at most {EXPRESSION_CHARACTERS_MAX}")
+        raise ExpressionFault(
+            f"the filter has {len(expression)} characters, but at most {EXPRESSION_CHARACTERS_MAX} are allowed"
+        )
     tokens: list[Token] = []
     position, end = 0, len(expression)
     while position < end:
         match = _WORDS.match(expression, position)
         if match is None:
-            tokens.append(Token(TokenKind.BAD, expression[position], position))
+            tokens.append(Token(TokenKind.INVALID, expression[position], position))
             return tokens
         if match.lastgroup != "blank":
             if len(tokens) == EXPRESSION_WORDS_MAX:
-                raise ExpressionFault(f"more than {EXPRESSION_WORDS_MAX} words in one filter")
+                raise ExpressionFault(f"the filter has more than {EXPRESSION_WORDS_MAX} words, numbers and signs")
             tokens.append(_token(match))
         position = match.end()
     tokens.append(Token(TokenKind.END, "", end))

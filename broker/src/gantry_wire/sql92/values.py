@@ -33,7 +33,7 @@ def compare_values(left: str | int | float | bool, right: str | int | float | bo
         if isinstance(right, bool):
             return left - right
         if isinstance(right, str):
-            raise EvaluationFault("TRUE or FALSE stands left of a text")
+            raise EvaluationFault("TRUE or FALSE on the left cannot be compared with a text")
         return -1
     if isinstance(left, str):
         return _compare_text(left, right)

@@ -44,7 +44,7 @@ class AccountHandlers:
         self._guard: Final = guard
 
     @handles(RequestCode.AUTH_GET_USER)
-    def user(self, command: Command, connection: Connection) -> Command:
+    def get_user(self, command: Command, connection: Connection) -> Command:
         """Answer with one account; without a body if it does not exist, as in RocketMQ."""
         name = Username.read(command.ext).username or ""
         if not name.strip():
@@ -53,12 +53,12 @@ class AccountHandlers:
         return command.reply(body=b"" if account is None else dumps(user_document(account)))
 
     @handles(RequestCode.AUTH_LIST_USER)
-    def users(self, command: Command, connection: Connection) -> Command:
+    def list_users(self, command: Command, connection: Connection) -> Command:
         part = (UserFilter.read(command.ext).filter or "").strip()
         return command.reply(body=dumps([user_document(one) for one in self._accounts() if part in one.access_key]))
 
     @handles(RequestCode.AUTH_GET_ACL)
-    def acl(self, command: Command, connection: Connection) -> Command:
+    def get_acl(self, command: Command, connection: Connection) -> Command:
         """Answer with the permissions of an account; without a body if it has none, as in RocketMQ."""
         subject = AclSubject.read(command.ext).subject or ""
         account = next((one for one in self._accounts() if SUBJECT_PREFIX + one.access_key == subject), None)
@@ -68,14 +68,14 @@ class AccountHandlers:
         return command.reply(body=dumps(document) if document["policies"] else b"")
 
     @handles(RequestCode.AUTH_LIST_ACL)
-    def acls(self, command: Command, connection: Connection) -> Command:
+    def list_acls(self, command: Command, connection: Connection) -> Command:
         asked = AclFilter.read(command.ext)
         subject, resource = (asked.subject_filter or "").strip(), (asked.resource_filter or "").strip()
         found = [acl_document(one, resource) for one in self._accounts() if subject in SUBJECT_PREFIX + one.access_key]
         return command.reply(body=dumps([one for one in found if one["policies"]]))
 
     @handles(*ACCOUNT_CHANGES)
-    def refuse(self, command: Command, connection: Connection) -> Command:
+    def refuse_change(self, command: Command, connection: Connection) -> Command:
         """Refuse a change of accounts or permissions."""
         if self._guard is None:
             return command.reply(ResponseCode.NO_PERMISSION, ACCESS_CONTROL_OFF)

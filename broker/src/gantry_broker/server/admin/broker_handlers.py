@@ -72,10 +72,10 @@ class BrokerHandlers:
         self._booted_at_ms = core.clock.wall_ms()
 
     @handles(RequestCode.GET_BROKER_CONFIG)
-    def config(self, command: Command, connection: Connection) -> Command:
+    def get_config(self, command: Command, connection: Connection) -> Command:
         """Answer with the present settings in the format of broker.conf, and with the keys changed at run time."""
         live = self._core.live
-        listed = {**effective_settings(live.now), **_resolved(live.now)}
+        listed = {**effective_settings(live.current), **_resolve_settings(live.current)}
         lines = [f"{name}={value}" for name, value in sorted(listed.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())
@@ -94,20 +94,20 @@ class BrokerHandlers:
         return command.reply()
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET)
-    def delay_offsets(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=write_document(self._delay.progress.delivered()))
+    def list_delay_offsets(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=write_document(self._delay.progress.delivered_document()))
 
     @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    def request_modes(self, command: Command, connection: Connection) -> Command:
+    def list_request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
 
     @handles(RequestCode.POP_ROLLBACK)
-    def popped(self, command: Command, connection: Connection) -> Command:
+    def roll_back_pop(self, command: Command, connection: Connection) -> Command:
         """Answer with success: there are no records of pop consumption to move into files."""
         return command.reply()
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)
-    def statistics(self, command: Command, connection: Connection) -> Command:
+    def get_statistics(self, command: Command, connection: Connection) -> Command:
         """Answer with a counter over the last minute, hour and day; an unused counter is not found, as in RocketMQ."""
         asked = StatisticsKey.read(command.ext)
         found = self._core.statistics.find(asked.stats_name, asked.stats_key)
@@ -128,10 +128,10 @@ class BrokerHandlers:
         return command.reply(remark=f"set commitlog readahead mode success, mode: {mode}")
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
-    def runtime(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=dumps({"table": self.runtime_table()}))
+    def get_runtime_info(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=dumps({"table": self.build_runtime_table()}))
 
-    def runtime_table(self) -> dict[str, str]:
+    def build_runtime_table(self) -> dict[str, str]:
         """Return the runtime table with RocketMQ's names; values that do not exist here (thread pools) are zero."""
         core = self._core
         store, stats, settings = core.store, core.stats, core.settings
@@ -143,7 +143,7 @@ class BrokerHandlers:
             "brokerVersion": PROTOCOL_VERSION,
             "brokerVersionDesc": "V5_3_3",
             "bootTimestamp": self._booted_at_ms,
-            "runtime": uptime_text(now_ms - self._booted_at_ms),
+            "runtime": format_uptime(now_ms - self._booted_at_ms),
             "putTps": stats.rates(0),
             "getTransferredTps": stats.rates(1),
             "getTransferedTps": stats.rates(1),
@@ -164,7 +164,7 @@ class BrokerHandlers:
             "getMessageEntireTimeMax": stats.get_ms_max,
             "getMessageSizeTotal": stats.get_bytes,
             "ackWaitsMicros": ",".join(map(str, stats.ack_waits)),
-            "putMessageDistributeTime": stats.times.distribution(),
+            "putMessageDistributeTime": stats.times.format_distribution(),
             "putLatency99": f"{stats.times.within_ms(0.99):.2f}",
             "putLatency999": f"{stats.times.within_ms(0.999):.2f}",
             "commitLogMinOffset": store.log.min_physical,
@@ -187,15 +187,15 @@ class BrokerHandlers:
             "consumeQueueUnitsRebuilt": store.repair.queues.units_rebuilt,
             "keyIndexRebuilds": store.repair.index_rebuilds,
             "commitLogMissingBytes": sum(lost.end - lost.start for lost in missing),
-            "commitLogMissingRanges": _ranges_text(missing),
+            "commitLogMissingRanges": _format_ranges(missing),
             "commitLogDamagedRecords": len(damaged),
             "commitLogDamagedBytes": sum(one.end - one.start for one in damaged),
-            "commitLogDamagedRanges": _ranges_text(damaged),
+            "commitLogDamagedRanges": _format_ranges(damaged),
             "connections": self._connections(),
             "heldPulls": self._hold.count,
             "unfinishedFrameBytes": sum(port.frame_budget.held_bytes for port in self._ports),
             "unreadReplyBytes": sum(port.reply_budget.held_bytes for port in self._ports),
-            "connectionsClosed": closed_text(self._ports),
+            "connectionsClosed": format_close_counts(self._ports),
             "producerGroups": len(core.clients.producers),
             "consumerGroups": len(core.clients.consumers),
             "settingsChangedAtRunTime": ";".join(f"{key}={value}" for key, value in core.live.changed.items()),
@@ -235,12 +235,12 @@ class _Range(Protocol):
     def end(self) -> int: ...
 
 
-def _ranges_text(ranges: Sequence[_Range]) -> str:
+def _format_ranges(ranges: Sequence[_Range]) -> str:
     """Return the first ranges as `start-end;start-end`, with exclusive ends."""
     return ";".join(f"{one.start}-{one.end}" for one in ranges[:RANGES_MAX])
 
 
-def _resolved(settings: BrokerSettings) -> dict[str, str]:
+def _resolve_settings(settings: BrokerSettings) -> dict[str, str]:
     """Return the effective values of empty settings, hours in two digits, and settings that RocketMQ's tools need.
 
     Every stored message is marked as traceable; `exportMetrics` takes the number of processors from the size of a pool.
@@ -256,7 +256,7 @@ def _resolved(settings: BrokerSettings) -> dict[str, str]:
     }
 
 
-def closed_text(ports: Sequence[Listener]) -> str:
+def format_close_counts(ports: Sequence[Listener]) -> str:
     """Return how many connections this broker has closed since the start, as `reason=count` for each reason."""
     counts = Counter[CloseReason]()
     for port in ports:
@@ -264,7 +264,7 @@ def closed_text(ports: Sequence[Listener]) -> str:
     return " ".join(f"{reason}={counts[reason]}" for reason in CloseReason)
 
 
-def uptime_text(milliseconds: int) -> str:
+def format_uptime(milliseconds: int) -> str:
     """Return the uptime in RocketMQ's format."""
     minutes, seconds = divmod(milliseconds // 1000, 60)
     hours, minutes = divmod(minutes, 60)

@@ -17,7 +17,7 @@ REPAIR_PAUSE_S: Final = 0.005
 REPAIR_REPORT_S: Final = 60.0
 """The interval at which repairs that were not logged one by one are logged together."""
 
-COUNTERS_A_TURN: Final = 256
+COUNTERS_PER_TURN: Final = 256
 """How many counters are read before the loop serves requests again."""
 
 
@@ -33,9 +33,9 @@ class PeriodicTasks:
     def __repr__(self) -> str:
         return f"<PeriodicTasks of {self._core.settings.broker_name}>"
 
-    def runs(self) -> list[Coroutine[Any, Any, None]]:
+    def coroutines(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines, each to be run as a task of its own."""
-        return [self._write(), self._count(), self._scan(), self._repair()]
+        return [self._write_tables(), self._sample_counters(), self._expire_clients(), self._repair_store()]
 
     def expire(self) -> None:
         """Remove locks and clients that were not renewed in time."""
@@ -43,28 +43,28 @@ class PeriodicTasks:
         for connection in self._core.clients.expire():
             connection.close("sent no heartbeat for two minutes")
 
-    async def _write(self) -> None:
-        core, edition = self._core, 0
+    async def _write_tables(self) -> None:
+        core, change_count = self._core, 0
         while True:
             await asyncio.sleep(core.settings.offsets_interval_ms / 1000)
-            if core.offsets.edition != edition:
-                edition = core.offsets.edition
+            if core.offsets.change_count != change_count:
+                change_count = core.offsets.change_count
                 core.persistence.mark("consumerOffset", now=False)
             await core.persistence.write_stale()
 
-    async def _count(self) -> None:
+    async def _sample_counters(self) -> None:
         stats, statistics = self._core.stats, self._core.statistics
         loop = asyncio.get_running_loop()
         while True:
             stats.sample(loop.time())
             for number, _ in enumerate(statistics.tick(), start=1):
-                if number % COUNTERS_A_TURN == 0:
+                if number % COUNTERS_PER_TURN == 0:
                     await asyncio.sleep(0)
             if stats.days.is_new_day(self._core.clock.wall_ms()):
                 stats.days.start_day(statistics.totals())
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
-    async def _repair(self) -> None:
+    async def _repair_store(self) -> None:
         """Rebuild damaged parts of the store's queues and index, a slice at a time."""
         core = self._core
         while True:
@@ -75,7 +75,7 @@ class PeriodicTasks:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_damaged.wait(), REPAIR_REPORT_S)
 
-    async def _scan(self) -> None:
+    async def _expire_clients(self) -> None:
         while True:
             await asyncio.sleep(CLIENT_SCAN_S)
             self.expire()

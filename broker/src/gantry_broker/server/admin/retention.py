@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports import DiskSpace
 from gantry_broker.server.admin.store_time import StoreTime
-from gantry_broker.server.admin.unconsumed import Unconsumed, oldest_unconsumed
+from gantry_broker.server.admin.unconsumed import Unconsumed, find_oldest_unconsumed
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.persist import run_in_thread
@@ -137,7 +137,7 @@ class Retention:
         self._logged_errors.pop(SPACE_UNKNOWN, None)
         was_refusing = self._flow.standing_refusal is not None
         is_full = is_refusing(self._room(), self._settings)
-        self._flow.refuse_all(disk_full(space) if is_full else None)
+        self._flow.refuse_all(make_disk_full_refusal(space) if is_full else None)
         if is_full != was_refusing:
             self._log_refusal_change(space)
         if not core.gate.is_store_lent and store.log.is_next_file_wanted and has_room_for(space, self._file_size):
@@ -166,7 +166,7 @@ class Retention:
         files = await run_in_thread(store.removal.describe_oldest_files)
         oldest: Unconsumed | None = None  # the limit of forced deletion
         if needs_unconsumed(self._space, self._settings):
-            oldest = await oldest_unconsumed(self._core, self._delay.progress.settled())
+            oldest = await find_oldest_unconsumed(self._core, self._delay.progress.settle_steps())
         is_manual = self._manual_rounds > 0
         self._manual_rounds -= is_manual
         clock, now_ms = await self.time.observe()
@@ -174,19 +174,19 @@ class Retention:
             files=[file._replace(newest_ms=clock.latest_store_time(file.end_offset, file.newest_ms)) for file in files],
             room=self._room(),
             now_ms=now_ms,
-            hour=self._hour(is_doubtful=clock.is_doubtful),
+            hour=self._plan_hour(is_doubtful=clock.is_doubtful),
             unconsumed_from=NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset,
             is_manual=is_manual,
         )
         plan = plan_retention(facts, self._settings)
         if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
             self._is_delete_hour_pending = False
-        self._log_held_files(plan, oldest)
+        self._log_blocked_deletion(plan, oldest)
         if plan.delete_before > store.log.min_physical or store.removal.waiting_count:
             await self._remove_before(max(plan.delete_before, store.log.min_physical), plan.reason)
             await self._check_space()
 
-    def _hour(self, *, is_doubtful: bool) -> int:
+    def _plan_hour(self, *, is_doubtful: bool) -> int:
         """Return the local hour for the plan. A delete hour is postponed while the store's own time is doubtful."""
         hour = time.localtime(self._core.clock.wall_ms() / 1000).tm_hour
         delete_hours = self._settings.delete_hours
@@ -229,13 +229,13 @@ class Retention:
     # ------- log messages, one for each change
 
     def _log_refusal_change(self, space: DiskSpace) -> None:
-        facts = {"used_percent": f"{percent(space):.1f}", "free_bytes": space.free}
+        facts = {"used_percent": f"{used_percent(space):.1f}", "free_bytes": space.free}
         if self._flow.standing_refusal is not None:
             log.error("disk full; refusing sends", extra=facts)
         else:
             log.warning("disk has space again; accepting sends", extra=facts)
 
-    def _log_held_files(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
+    def _log_blocked_deletion(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
         if plan.blocked_reason is None:
             self._logged_reason = None
             return
@@ -253,16 +253,18 @@ class Retention:
             log.error(what, extra={"reason": str(error)})
 
 
-def disk_full(space: DiskSpace) -> Refusal:
+def make_disk_full_refusal(space: DiskSpace) -> Refusal:
     """Return the refusal of sends while the disk is full."""
     return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, refusal_text(space), RefusalReason.DISK_FULL)
 
 
 def refusal_text(space: DiskSpace) -> str:
     """Return the text for producers; clients of every version retry such a send on another broker."""
-    return f"service not available now, the disk is full: {percent(space):.1f}% are used, {space.free} bytes are free"
+    return (
+        f"service not available now, the disk is full: {used_percent(space):.1f}% are used, {space.free} bytes are free"
+    )
 
 
-def percent(space: DiskSpace) -> float:
+def used_percent(space: DiskSpace) -> float:
     """Return the used share of the disk in percent."""
     return space.used * 100 / space.total if space.total else 0.0

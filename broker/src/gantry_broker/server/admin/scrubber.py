@@ -139,7 +139,7 @@ class Scrubber:
             await self._save_progress()
         return place - start
 
-    def log_cut(self, end: int) -> None:
+    def on_log_cut(self, end: int) -> None:
         """Continue at ``end`` if the position is after it: a record begins there, and need not at the old position."""
         self.position = min(self.position, end)
 

@@ -124,15 +124,15 @@ class StatusPublisher:
     def __repr__(self) -> str:
         return f"<StatusPublisher {self.phase.name}>"
 
-    def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
+    def start(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
         """Start publishing, as soon as the page exists.
 
-        ``ended`` is called when publishing ends, which happens without a stop only after an unexpected error.
+        ``on_end`` is called when publishing ends, which happens without a stop only after an unexpected error.
         """
         if self._thread is not None:
             logging.getLogger().addHandler(self._last_error)
             self._task = asyncio.ensure_future(self._run())
-            self._task.add_done_callback(ended)
+            self._task.add_done_callback(on_end)
 
     def create_page(self) -> None:
         """Create the page, after the store's directory is locked. Raises ``PageUnusable``."""

@@ -63,8 +63,8 @@ class PageThread:
             raise PageUnusable(f"statusPagePath: {error}") from error
         except OSError as error:
             if not is_disk_full(error):
-                raise PageUnusable(f"statusPagePath: {self._path} cannot be made: {error.strerror}") from error
-            self._failed(error)
+                raise PageUnusable(f"statusPagePath: {self._path} cannot be created: {error.strerror}") from error
+            self._log_failure(error)
         self._thread = threading.Thread(target=self._run, name="gantry-status", daemon=True)
         self._thread.start()
 
@@ -105,7 +105,7 @@ class PageThread:
             else:
                 self._page.publish(status)
         except OSError as error:
-            self._failed(error)
+            self._log_failure(error)
             if not self._is_ending:
                 time.sleep(RETRY_INTERVAL_S)
         else:
@@ -113,7 +113,7 @@ class PageThread:
                 log.info("status page writable again", extra={"path": self._path})
             self._is_failing = False
 
-    def _failed(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError) -> None:
         if not self._is_failing:
             reason = error.strerror or str(error)
             log.warning("failed to write status page; will retry", extra={"path": self._path, "reason": reason})

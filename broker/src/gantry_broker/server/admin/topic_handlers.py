@@ -5,7 +5,6 @@ Functions over `BrokerCore`; all run in the event loop.
 
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -44,7 +43,7 @@ def create_topic(core: BrokerCore, command: Command, connection: Connection) -> 
         topic_sys_flag=request.topic_sys_flag or 0,
         order=request.order,
     )
-    _check(core, config)
+    _check_config(core, config)
     try:
         changes = parse_changes(request.attributes)
     except InvalidAttributes as error:
@@ -58,7 +57,7 @@ def create_topics(core: BrokerCore, command: Command, connection: Connection) ->
     """Create or change all of these topics, or none. Attributes are changes with signed names, as in RocketMQ."""
     configs = read_document(command.body, TopicConfigList).topic_config_list
     for config in configs:
-        _check(core, config)
+        _check_config(core, config)
     for config in [_with_changes(core, config, config.attributes) for config in configs]:
         core.topics.put(config)
     return _reply_when_written(core, command)
@@ -89,21 +88,21 @@ def list_topics(core: BrokerCore, command: Command, connection: Connection) -> C
 
 @handles(RequestCode.GET_TOPIC_CONFIG)
 def find_topic(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    return command.reply(body=write_document(_config_of(core, TopicName.read(command.ext).topic)))
+    return command.reply(body=write_document(_find_config(core, TopicName.read(command.ext).topic)))
 
 
 @handles(RequestCode.GET_TOPIC_STATS_INFO)
-async def topic_stats(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def get_topic_stats(core: BrokerCore, command: Command, connection: Connection) -> Command:
     topic = TopicName.read(command.ext).topic
-    config = _config_of(core, topic)
+    config = _find_config(core, topic)
     table = QueueTable(core.settings.broker_name)
     async for queue_ids in iterate_queue_ids(core, max(config.read_queue_nums, config.write_queue_nums)):
-        table.add(topic, ((queue_id, _queue_stats(core, topic, queue_id)) for queue_id in queue_ids))
+        table.add(topic, ((queue_id, _get_queue_stats(core, topic, queue_id)) for queue_id in queue_ids))
     put_tps = core.statistics.rate("TOPIC_PUT_NUMS", topic)
     return command.reply(body=dumps({"offsetTable": table.render(), "topicPutTps": put_tps}))
 
 
-def _queue_stats(core: BrokerCore, topic: str, queue_id: int) -> dict[str, int]:
+def _get_queue_stats(core: BrokerCore, topic: str, queue_id: int) -> dict[str, int]:
     minimum, maximum = core.readable_range(topic, queue_id)
     newest = core.store.times.store_time(topic, queue_id, maximum - 1) if maximum > minimum else 0
     return {"lastUpdateTimestamp": newest, "maxOffset": maximum, "minOffset": minimum}
@@ -124,14 +123,14 @@ def list_system_topics(core: BrokerCore, command: Command, connection: Connectio
 async def _reply_when_written(core: BrokerCore, command: Command) -> Command:
     """Answer when the change is on disk and in the routes of the name servers."""
     await core.persistence.wait_until_written("topics")
-    await core.published()
+    await core.wait_until_published()
     return command.reply()
 
 
 # ------- checks
 
 
-def _config_of(core: BrokerCore, topic: str) -> TopicConfig:
+def _find_config(core: BrokerCore, topic: str) -> TopicConfig:
     config = core.topics.find(topic)
     if config is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:300]}] not exist")
@@ -144,7 +143,7 @@ def _check_name(core: BrokerCore, topic: str) -> None:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
 
 
-def _check(core: BrokerCore, config: TopicConfig) -> None:
+def _check_config(core: BrokerCore, config: TopicConfig) -> None:
     _check_name(core, config.topic_name)
     for what, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 0 <= count <= QUEUES_MAX:

@@ -36,7 +36,7 @@ class Unconsumed(NamedTuple):
     group: str
 
 
-async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> Unconsumed | None:
+async def find_oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> Unconsumed | None:
     """Return the oldest unconsumed message of all topics, or None.
 
     ``delivered`` holds the durably delivered offset of each delay level.
@@ -45,7 +45,7 @@ async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> U
     committed = core.offsets.groups_by_topic()
     count = 0
     for topic, queue_ids in core.store.queues.topics().items():
-        groups = consumers_of(core, topic, committed.get(topic, ()))
+        groups = list_consumers(core, topic, committed.get(topic, ()))
         if groups is None:
             continue
         for queue_id in queue_ids:
@@ -53,14 +53,14 @@ async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> U
             if count % QUEUES_PER_TURN == 0:
                 await asyncio.sleep(0)
             queue = core.store.queues.get(topic, queue_id)
-            found = None if queue is None else first_of_queue(core, queue, groups, delivered)
+            found = None if queue is None else find_first_in_queue(core, queue, groups, delivered)
             if found is not None and (oldest is None or found.physical_offset < oldest.physical_offset):
                 oldest = found
     return oldest
 
 
-def consumers_of(core: BrokerCore, topic: str, committed: Iterable[str]) -> list[str] | None:
-    """Return the groups that must consume a topic's messages before deletion; None if it need not wait."""
+def list_consumers(core: BrokerCore, topic: str, committed: Iterable[str]) -> list[str] | None:
+    """Return the groups that must consume a topic's messages before deletion; None if deletion need not wait."""
     if topic == names.SCHEDULE_TOPIC:
         return [DELAY_SERVICE]
     if topic.startswith(names.RETRY_PREFIX):
@@ -78,7 +78,7 @@ def _is_counted(core: BrokerCore, group: str) -> bool:
     return state is None or state.message_model != "BROADCASTING"
 
 
-def first_of_queue(
+def find_first_in_queue(
     core: BrokerCore, queue: ConsumeQueue, groups: Iterable[str], delivered: Mapping[int, int]
 ) -> Unconsumed | None:
     """Return the first message of a queue that one of the groups has not consumed; None if all are consumed."""

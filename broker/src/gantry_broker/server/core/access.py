@@ -7,8 +7,8 @@ A request that names a message by its offset in the log needs a permission for t
 waits for its delay, or for the end of its transaction, is stored in a system topic and has its destination in its
 properties: that is its topic. Senders choose bodies and properties, and can forge whole records inside of them; a
 checksum is no secret. So a record at an offset is accepted only if its own queue has a message at exactly that offset.
-A record that no queue has yet does not count as a message, except for a half message, which its producer may end before
-that; its end is checked against the queue (`transactions.service`).
+A record that no queue has yet does not count as a message, except for a half message: its producer may end it before
+its queue has it. Its end is checked against the queue (`transactions.service`).
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from gantry_wire.message import StoredMessage, decode_record
 WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.OP_HALF_TOPIC})
 
 
-def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> Guard | None:
+def load_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> Guard | None:
     """Return the guard with its accounts loaded; None if access control is off. Raises AccessFilesUnusable."""
     if not settings.is_enabled:
         return None
@@ -40,7 +40,7 @@ def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) ->
     return Guard(settings, file, now_ms=clock.wall_ms, topic_at=message_topic_lookup(store))
 
 
-def may_see_unpublished(guard: Guard) -> Callable[[Connection, str], bool]:
+def make_unpublished_check(guard: Guard) -> Callable[[Connection, str], bool]:
     """Return the check whether a peer may see an unpublished message of a topic.
 
     It is needed because any client may call itself a producer of any group.
@@ -48,7 +48,7 @@ def may_see_unpublished(guard: Guard) -> Callable[[Connection, str], bool]:
     return lambda connection, topic: guard.may_observe(connection.account, connection.peer[0], topic)
 
 
-def own_account(settings: AccessSettings) -> OwnAccount | None:
+def load_own_account(settings: AccessSettings) -> OwnAccount | None:
     """Return the account with which this broker signs its own requests. Raises AccessFilesUnusable."""
     if not settings.credentials:
         return None

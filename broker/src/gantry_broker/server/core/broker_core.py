@@ -39,7 +39,7 @@ class BrokerCore:
     statistics: Statistics
     persistence: Persistence
     gate: Gate
-    published: Callable[[], Awaitable[None]]
+    wait_until_published: Callable[[], Awaitable[None]]
     """Waits until the name servers have the present table of topics."""
     is_slave: Callable[[], bool]
     """Whether this broker is a slave: its master may have data that it lacks."""
@@ -51,7 +51,7 @@ class BrokerCore:
     @property
     def settings(self) -> BrokerSettings:
         """The present settings. Read them at each use: some change while the broker runs."""
-        return self.live.now
+        return self.live.current
 
     def readable_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the offsets ``[first, end)`` that consumers may read in a queue; (0, 0) if it does not exist."""

@@ -79,7 +79,7 @@ class ClientRegistry:
     def __repr__(self) -> str:
         return f"<ClientRegistry producers={len(self.producers)} consumers={len(self.consumers)}>"
 
-    def heartbeat(self, beat: HeartbeatData, command: Command, connection: Connection) -> bool:
+    def register_heartbeat(self, beat: HeartbeatData, command: Command, connection: Connection) -> bool:
         """Register the groups of a client. True if groups or subscriptions changed."""
         now_ms = self._clock.monotonic_ms()
         for producer in beat.producer_data_set:
@@ -139,7 +139,7 @@ class ClientRegistry:
         if consumer_group:
             self._drop_consumer(consumer_group, connection)
 
-    def disconnected(self, connection: Connection) -> list[str]:
+    def remove_connection(self, connection: Connection) -> list[str]:
         """Remove a closed connection from all groups; return the consumer groups that lost a member."""
         for group in [name for name, members in self.producers.items() if connection in members]:
             self._drop_producer(group, connection)
@@ -213,7 +213,11 @@ def _expression_of(data: SubscriptionData) -> tuple[str | None, str | None]:
 
 
 def _parse_subscription(data: SubscriptionData) -> Subscription:
-    """Parse the filter of a subscription. An invalid expression must not cost the client its other groups."""
+    """Parse the filter of a subscription.
+
+    An invalid expression must not cost the client its other groups. One for tags, such as ``||``, then takes only
+    messages without a tag.
+    """
     try:
         return Subscription(data, parse_filter(data.expression_type, data.sub_string))
     except ValueError as error:

@@ -1,9 +1,9 @@
 """Decides which requests this broker accepts in its present role.
 
-    master               all requests
-    emptying             all but sends of clients, which get code 14; stored messages are delivered as usual
-    draining, a slave    reads; requests that would change the store get code 14, which clients retry on another broker
-    without a role       requests about the broker itself; all others get code 14
+    master                      all requests
+    master, clients drained     all but sends of clients, which get code 14; stored messages are delivered as usual
+    drained master, slave       reads; requests that would change the store get code 14, and clients retry elsewhere
+    no role                     requests about the broker itself; all others get code 14
 
 The gate is checked once for each request that is not a plain send; for plain sends once for each read of a connection.
 """
@@ -48,13 +48,16 @@ CHANGES: Final = frozenset(
 
 @final
 class Gate:
-    """The refusals that hold in the present role of the broker. Owned by the event loop."""
+    """The refusals that hold in the present role of the broker. Owned by the event loop.
+
+    A reason is a clause that ends the text of the answer, such as "this broker is a slave".
+    """
 
     def __init__(self) -> None:
         self.write_refusal: Refusal | None = None
         """The answer to every request that would change the store; None if they are accepted."""
 
-        self.client_refusal: Refusal | None = None
+        self.client_send_refusal: Refusal | None = None
         """The answer to sends of clients, while the broker itself still appends; None if they are accepted."""
 
         self.request_refusal: Refusal | None = None
@@ -64,38 +67,38 @@ class Gate:
         """Whether the store belongs to another thread now, so that the event loop must not access it."""
 
     def __repr__(self) -> str:
-        return f"<Gate sends={self.write_refusal} everything={self.request_refusal}>"
+        return f"<Gate changes={self.write_refusal} everything={self.request_refusal}>"
 
     @property
     def is_refusing_sends(self) -> bool:
         """Whether sends of clients are refused now."""
-        return self.write_refusal is not None or self.client_refusal is not None
+        return self.write_refusal is not None or self.client_send_refusal is not None
 
-    def open(self) -> None:
+    def accept_all(self) -> None:
         """Accept all requests: this broker is a serving master."""
-        self.write_refusal = self.client_refusal = self.request_refusal = None
+        self.write_refusal = self.client_send_refusal = self.request_refusal = None
 
-    def close_to_clients(self, reason: str) -> None:
+    def refuse_client_sends(self, reason: str) -> None:
         """Refuse sends of clients; delayed messages, transactions and retries continue."""
-        self.client_refusal = _refusal(reason, RefusalReason.DRAINING)
+        self.client_send_refusal = _refusal(reason, RefusalReason.DRAINING)
 
-    def close_to_sends(self, reason: str) -> None:
+    def refuse_changes(self, reason: str) -> None:
         """Accept only requests that do not change the store."""
         self.write_refusal, self.request_refusal = _refusal(reason, RefusalReason.NOT_MASTER), None
 
-    def close(self, reason: str) -> None:
+    def refuse_all(self, reason: str) -> None:
         """Refuse every request that is not about the broker itself."""
         self.write_refusal = self.request_refusal = _refusal(reason, RefusalReason.NOT_SERVING)
 
     @contextmanager
-    def closed(self, reason: str) -> Iterator[None]:
-        """Close the gate within the context, and restore its state afterwards."""
-        sends, everything = self.write_refusal, self.request_refusal
-        self.close(reason)
+    def refusing_all(self, reason: str) -> Iterator[None]:
+        """Refuse requests, as `refuse_all` does, within the context, and restore the gate's state afterwards."""
+        changes, everything = self.write_refusal, self.request_refusal
+        self.refuse_all(reason)
         try:
             yield
         finally:
-            self.write_refusal, self.request_refusal = sends, everything
+            self.write_refusal, self.request_refusal = changes, everything
 
     @contextmanager
     def lend_store(self) -> Iterator[None]:

@@ -47,7 +47,7 @@ class GroupTable:
     def all(self) -> Mapping[str, SubscriptionGroupConfig]:
         return self._groups
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the configuration of a group; create it with defaults if auto-creation is allowed."""
         config = self._groups.get(group)
         if config is None and self._may_create(group):
@@ -58,13 +58,13 @@ class GroupTable:
     def put(self, config: SubscriptionGroupConfig) -> None:
         assert names.group_fault(config.group_name) is None, "callers refuse invalid names"
         self._groups[config.group_name] = config
-        self._changed(config.group_name)
+        self._record_change(config.group_name)
 
     def delete(self, group: str) -> bool:
         was_forbidden = self._forbidden.pop(group, None)
         if self._groups.pop(group, None) is None and was_forbidden is None:
             return False
-        self._changed(group)
+        self._record_change(group)
         return True
 
     def is_forbidden(self, group: str, topic: str) -> bool:
@@ -81,7 +81,7 @@ class GroupTable:
             return
         forbidden = {name: table for name, table in self._forbidden.items() if name != group}
         self._forbidden = {**forbidden, group: kept} if kept else forbidden
-        self._changed(group)
+        self._record_change(group)
 
     def document(self) -> GroupDocument:
         return GroupDocument(
@@ -101,14 +101,14 @@ class GroupTable:
         self.load(document)
         self._on_change("")
 
-    def allow_auto_create(self, is_allowed: bool) -> None:
-        """Set whether a heartbeat or a pull of an unknown group creates it."""
+    def set_auto_create(self, is_allowed: bool) -> None:
+        """Set whether a request of an unknown group, such as a heartbeat or a pull, creates it."""
         self.is_auto_creating = is_allowed
 
     def _may_create(self, group: str) -> bool:
         is_allowed = self.is_auto_creating or group.startswith(names.SYSTEM_GROUP_PREFIX)
         return is_allowed and names.group_fault(group) is None
 
-    def _changed(self, group: str) -> None:
+    def _record_change(self, group: str) -> None:
         self.version = self.version.next(self._clock.wall_ms())
         self._on_change(group)

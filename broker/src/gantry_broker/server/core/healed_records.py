@@ -30,7 +30,7 @@ class HealedRecords:
                 handle(record)
             self.offsets.discard(offset)
 
-    def log_cut(self, end: int) -> None:
+    def on_log_cut(self, end: int) -> None:
         """Forget offsets from ``end`` on: in the new log no record needs to begin there."""
         self.offsets.difference_update([offset for offset in self.offsets if offset >= end])
 

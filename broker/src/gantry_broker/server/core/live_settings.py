@@ -5,8 +5,8 @@
 RocketMQ accepts any key but a few and writes them into its broker.conf; that was a published vulnerability, since one
 of the keys was a path. Here the changeable keys are listed, and every other key is refused by name. A request changes
 all of its keys or none; values pass the same parsers and consistency checks as those in `broker.conf`; and a change is
-on the disk before it takes effect. A listed key affects only future requests and can be reverted: none affects the
-durability of messages that were already acknowledged, and none is an address, a path, or a permission.
+on the disk before it takes effect. A listed key affects only future requests and can be reverted. No key affects the
+durability of messages that were already acknowledged, and no key is an address, a path, or a permission.
 
 An empty value reverts a change: the key has the value of broker.conf again. A key in the file of liveSettingsPath
 (`SettingsFile`) can be changed only there.
@@ -84,7 +84,7 @@ class LiveSettings:
         command_line_keys: Collection[str] = (),
     ) -> None:
         """``command_line_keys`` are set on the command line, and override changes of earlier runs."""
-        self.now = settings
+        self.current = settings
         self.version = DataVersion(timestamp=now_ms())
         self._base: Final = settings
         self._file: Final = file
@@ -112,19 +112,19 @@ class LiveSettings:
         """Return the settings with the changes of earlier runs. Waits for the disk. Raises ``ConfigCorrupt``."""
         data = self._file.load()
         if data is None:
-            return self.now
+            return self.current
         try:
             document = msgspec.convert(data, LiveDocument, strict=False)
             saved = dict(self._drop_unknown(document.settings))
             check_changeable(saved)
             self._saved, self.version = saved, document.data_version
-            self.now = self._apply_changes(self.changed)
+            self.current = self._apply_changes(self.changed)
         except (msgspec.ValidationError, SettingsError, NotChangeable) as error:
             path = self._file.path
             raise ConfigCorrupt(f"{path}: {error}; correct the file, or delete {path} and {path}.bak") from error
         if self.changed:
             log.info("loaded settings changed at run time", extra=self.changed)
-        return self.now
+        return self.current
 
     def mount(self, entries: Mapping[str, str]) -> None:
         """Take these keys from a settings file, which replaces the keys of its earlier content.
@@ -136,11 +136,11 @@ class LiveSettings:
         saved = {key: value for key, value in self._saved.items() if key not in self._command_line_keys}
         mounted = {key: value for key, value in entries.items() if key not in self._command_line_keys}
         settings = self._apply_changes({**saved, **mounted})
-        before, now = effective_settings(self.now), effective_settings(settings)
-        self._mounted, self.now = dict(entries), settings
-        moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(now) if before[key] != now[key]}
-        if moves:
-            log.info("settings changed by settings file", extra=moves)
+        before, now = effective_settings(self.current), effective_settings(settings)
+        self._mounted, self.current = dict(entries), settings
+        changes = {key: f"{before[key]} -> {now[key]}" for key in sorted(now) if before[key] != now[key]}
+        if changes:
+            log.info("settings changed by settings file", extra=changes)
             self._on_change(settings)
 
     async def update(self, entries: Mapping[str, str]) -> None:
@@ -166,11 +166,11 @@ class LiveSettings:
                 settings = self._apply_changes(
                     {k: v for k, v in {**saved, **self._mounted}.items() if k not in command_line_keys}
                 )
-            before, now = effective_settings(self.now), effective_settings(settings)
-            self._saved, self.version, self.now = saved, version, settings
+            before, now = effective_settings(self.current), effective_settings(settings)
+            self._saved, self.version, self.current = saved, version, settings
             self._command_line_keys.intersection_update(command_line_keys)
-            moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
-            log.info("settings changed at run time", extra=moves)
+            changes = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
+            log.info("settings changed at run time", extra=changes)
             self._on_change(settings)
 
     def _drop_unknown(self, entries: Mapping[str, str]) -> Mapping[str, str]:
@@ -182,9 +182,9 @@ class LiveSettings:
         return {key: value for key, value in entries.items() if key in CHANGEABLE}
 
     def _refuse_mounted(self, entries: Mapping[str, str]) -> None:
-        decided = sorted(entries.keys() & self._mounted.keys())
-        if decided:
-            raise NotChangeable(f"{', '.join(decided)}: set in the file of liveSettingsPath; change it there")
+        mounted_keys = sorted(entries.keys() & self._mounted.keys())
+        if mounted_keys:
+            raise NotChangeable(f"{', '.join(mounted_keys)}: set in the file of liveSettingsPath; change it there")
 
     def _apply_changes(self, changes: Mapping[str, str]) -> BrokerSettings:
         """Return the settings of the start with these changes. Raises SettingsError."""

@@ -19,15 +19,16 @@ afterwards, so that the next commit would overwrite a new offset in the broker's
 until a reader has received it (`OffsetResets`):
 
     reset to r                              the offset in the table is r, and stays r: commits are ignored
-    pull of a reader without the reset      is redirected to r (21, OFFSET_RESET), even from r: it drops its messages
+    pull of a reader without the reset      is redirected to r (21, OFFSET_RESET), even a pull at r: the answer makes
+                                            the reader drop the messages that it has in memory
     next pull of a redirected reader        the reset is complete
 
-RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read: it survives a
-connection that breaks before, and a client that takes ten seconds to follow and commits its old position meanwhile, as
-4.9's do. No connection is redirected twice: a redirected reader that asks for another position has a reason, and gets
-it, as with RocketMQ. A pull that was held when the reset came counts as sent before the reset.
+RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read. So it survives a
+connection that breaks before, and a client of RocketMQ 4.9, which takes ten seconds to follow and commits its old
+position meanwhile. No connection is redirected twice: a redirected reader that asks for another position has a reason,
+and gets it, as with RocketMQ. A pull that was held when the reset came counts as sent before the reset.
 
-Resets are stored with the offsets, in their file and on slaves: a reset that was answered with code 0 is as durable.
+Resets are stored with the offsets, in their file and on slaves: a reset is as durable as the offset that it sets.
 """
 
 import weakref
@@ -111,11 +112,11 @@ class OffsetResets:
         return queue_id in self._table.get(f"{topic}{SEPARATOR}{group}", ())
 
     def redirect_offset(
-        self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool
+        self, group: str, topic: str, queue_id: int, reader: Connection, *, was_held: bool
     ) -> int | None:
         """Return the offset that ``reader`` is redirected to by a reset; None if none is pending for it.
 
-        ``was_waiting``: the pull was held, and may be older than the reset.
+        ``was_held``: the pull was held, and may be older than the reset.
         """
         if not self._table:
             return None
@@ -123,7 +124,7 @@ class OffsetResets:
         reset = self._table.get(key, {}).get(queue_id)
         if reset is None:
             return None
-        if reset.is_known_to(reader) and not was_waiting:
+        if reset.is_known_to(reader) and not was_held:
             self._complete(key, queue_id)
             return None
         return reset.redirect(reader)
@@ -183,13 +184,13 @@ class EpochStartOffsets:
         It is never beyond what its group has ``committed``: a RocketMQ client that is sent to another offset drops its
         messages of the queue, including messages that failed and wait for their retry.
         """
-        begins = self._table.get(f"{topic}{SEPARATOR}{group}")
-        begin = None if begins is None else begins.get(queue_id)
-        if begins is None or begin is None:
+        starts = self._table.get(f"{topic}{SEPARATOR}{group}")
+        start = None if starts is None else starts.get(queue_id)
+        if starts is None or start is None:
             return None
-        if offset > begin:
-            return begin if committed is None else min(begin, committed)
-        del begins[queue_id]
+        if offset > start:
+            return start if committed is None else min(start, committed)
+        del starts[queue_id]
         return None
 
 
@@ -221,10 +222,10 @@ class ConsumerOffsets:
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
         self._version = DataVersion(timestamp=clock.wall_ms())
-        self.edition = 0
-        """A number that grows with every change of the table."""
+        self.change_count = 0
+        """The number of changes of the table since this start."""
 
-        self.resets: Final = OffsetResets(self._changed)
+        self.resets: Final = OffsetResets(self._record_change)
         self.epoch_starts: Final = EpochStartOffsets()
         self.pulled: Final = PulledOffsets()
 
@@ -242,7 +243,7 @@ class ConsumerOffsets:
         offset = self.epoch_starts.limit_commit(key, queue_id, offset)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._changed()
+            self._record_change()
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Reset the group to ``offset`` at an administrator's request; its readers are redirected."""
@@ -250,7 +251,7 @@ class ConsumerOffsets:
         self.epoch_starts.forget(key, queue_id)
         self._table.setdefault(key, {})[queue_id] = offset
         self.resets.assign(key, queue_id, offset)
-        self._changed()
+        self._record_change()
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy the offsets of one group to another one; running readers are not redirected."""
@@ -260,16 +261,16 @@ class ConsumerOffsets:
         key = f"{topic}{SEPARATOR}{target}"
         self._table[key] = dict(queues)
         self.resets.forget(lambda one: one == key)
-        self._changed()
+        self._record_change()
 
     def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
         """Start an epoch with this broker as the master; ``end_of`` returns the end of a queue by topic and number."""
-        begins: dict[str, dict[int, int]] = {}
+        starts: dict[str, dict[int, int]] = {}
         for key, queues in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
             if group != TRANSACTION_GROUP:  # the broker's own group, which sets its offsets itself
-                begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
-        self.epoch_starts.start_epoch(begins)
+                starts[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
+        self.epoch_starts.start_epoch(starts)
 
     def topics_of(self, group: str) -> list[str]:
         return sorted(topic for topic, name in self._pairs() if name == group)
@@ -299,7 +300,7 @@ class ConsumerOffsets:
                 moved.append((group, queues[queue_id]))
                 queues[queue_id] = end
                 self.resets.clamp(key, queue_id, end)
-                self._changed()
+                self._record_change()
         return moved
 
     def known_queues(self) -> list[tuple[str, int]]:
@@ -322,7 +323,7 @@ class ConsumerOffsets:
     def replace_from_master(self, document: OffsetDocument) -> None:
         """Replace the table by that of the master, and mark it for writing to the own file."""
         self.load(document)
-        self._changed()
+        self._record_change()
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         for key in self._table:
@@ -338,7 +339,7 @@ class ConsumerOffsets:
             del self._table[key]
         self.pulled.forget(is_affected)
         self.resets.forget(is_affected)
-        self._changed()
+        self._record_change()
 
-    def _changed(self) -> None:
-        self.edition += 1
+    def _record_change(self) -> None:
+        self.change_count += 1

@@ -35,11 +35,11 @@ ROLE_REASONS: Final = frozenset(
 )  # fmt: skip
 """Reasons that are part of every change of masters: their episodes are logged as information, not as warnings."""
 
-ANSWERABLE_REASONS: Final = frozenset(
+WAITING_SEND_REASONS: Final = frozenset(
     {RefusalReason.QUEUE_TIMEOUT, RefusalReason.PAGE_CACHE_BUSY, RefusalReason.WAITING_FULL}
 )
-"""Reasons for which only requests that wait for an answer are refused: a one-way send would be lost. It is stored late
-instead, and adds nothing to the answers that wait."""
+"""Reasons for which only sends that wait for an answer are refused. Their producer can retry; a one-way send would be
+lost, so it is stored late instead. It adds nothing to the answers that wait."""
 
 
 class Refusal(NamedTuple):
@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
     @property
     def accepts_oneway(self) -> bool:
         """Whether one-way sends are stored nevertheless."""
-        return self.reason in ANSWERABLE_REASONS
+        return self.reason in WAITING_SEND_REASONS
 
 
 class Refused(Exception):
@@ -114,7 +114,7 @@ class RefusalEpisode:
 
 @final
 class Refusals:
-    """The refusals of one broker, counted by reason. Owned by the event loop; `sample` is called once a second."""
+    """The refusals of one broker, counted by reason. Owned by the event loop; `end_old_episodes` runs once a second."""
 
     def __init__(self) -> None:
         self.counts: Final = dict.fromkeys(RefusalReason, 0)
@@ -165,7 +165,7 @@ class Refusals:
                 "refused property filter; the group gets no messages until enablePropertyFilter=true", extra=facts
             )
 
-    def sample(self, now: float) -> None:
+    def end_old_episodes(self, now: float) -> None:
         """Set the present time, and end the episodes that are over."""
         self._now = now
         for reason, episode in list(self._episodes.items()):

@@ -6,7 +6,7 @@ look-up instead of a parse. A shape is cached only if none of its properties nee
 limited.
 
 Properties without such a shape (a unique id elsewhere, of another form or missing; keys; properties that a forwarder
-copied) are parsed once by `SendRoutes.stored_properties`, which returns the same bytes as the readable path.
+copied) are parsed once by `SendRoutes.stored_properties`, which returns the same bytes as the slow path.
 """
 
 import random
@@ -17,7 +17,7 @@ import msgspec
 from gantry_broker.ports import Clock
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
-from gantry_wire import properties as names
+from gantry_wire import properties as keys
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.hashing import tags_code
@@ -27,25 +27,25 @@ from gantry_wire.unique_id import UniqueIds
 
 SHAPES_MAX: Final = 1024
 SHAPE_BYTES_MAX: Final = 2048
-UNIQUE_PREFIX: Final = f"{names.UNIQUE_KEY}{names.KEY_END}"
+UNIQUE_PREFIX: Final = f"{keys.UNIQUE_KEY}{keys.KEY_END}"
 UNIQUE_PREFIX_BYTES: Final = UNIQUE_PREFIX.encode()
 UNIQUE_START: Final = len(UNIQUE_PREFIX)
 UNIQUE_END: Final = UNIQUE_START + 32
 
 SPECIAL_PROPERTIES: Final = frozenset(
     {
-        names.DELAY_LEVEL,
-        names.TRANSACTION_PREPARED,
-        names.TIMER_DELAY_SECONDS,
-        names.TIMER_DELAY_MS,
-        names.TIMER_DELIVER_MS,
+        keys.DELAY_LEVEL,
+        keys.TRANSACTION_PREPARED,
+        keys.TIMER_DELAY_SECONDS,
+        keys.TIMER_DELAY_MS,
+        keys.TIMER_DELIVER_MS,
         "",
     }
 )
-"""A message with one of these takes the readable path."""
+"""A message with one of these takes the slow path."""
 
 OWNED_PROPERTIES: Final = frozenset(
-    {names.POP_CHECKPOINT, names.RECORD_CRC, names.MESSAGE_REGION, names.TRACE_ON, names.CLUSTER}
+    {keys.POP_CHECKPOINT, keys.RECORD_CRC, keys.MESSAGE_REGION, keys.TRACE_ON, keys.CLUSTER}
 )
 """The broker removes or overwrites these, so properties with one of them are written again."""
 
@@ -53,10 +53,10 @@ _CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 
 
 StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool, bool]
-"""(encoded properties, unique id, tags code, index keys, whether they have a shape, whether the sender waits).
+"""(encoded properties, unique id, tags code, index keys, whether they have a shape, whether to wait for the store).
 
-They have a shape if another unique id of 32 letters and digits in front would change nothing else. A sender that does
-not wait gets its answer before the message is as durable as the mode promises.
+Properties have a shape if another unique id of 32 letters and digits in front would change nothing else. A sender that
+does not wait gets its answer before the message is as durable as the mode promises.
 """
 
 
@@ -75,18 +75,18 @@ class Shape:
 class QueueSlot:
     """A queue of a topic, with the template of the reply to a send into it."""
 
-    __slots__ = ("queue", "template")
+    __slots__ = ("queue", "reply_template")
 
-    def __init__(self, queue: ConsumeQueue, template: bytes) -> None:
+    def __init__(self, queue: ConsumeQueue, reply_template: bytes) -> None:
         self.queue: Final = queue
-        self.template: Final = template
+        self.reply_template: Final = reply_template
 
 
 @final
 class SendRoute:
     """The route of one topic. `slots` has an entry for every queue, which is filled at the first send to it.
 
-    It is empty for topics that only the readable path may handle.
+    It is empty for topics that only the slow path may handle.
     """
 
     __slots__ = ("shapes", "slots", "topic")
@@ -96,7 +96,7 @@ class SendRoute:
         self.slots: Final[list[QueueSlot | None]] = [None] * queue_count
         self.shapes: Final[dict[str, Shape]] = {}
 
-    def learn(self, tail: str, shape: Shape) -> None:
+    def cache_shape(self, tail: str, shape: Shape) -> None:
         """Cache the shape of properties that end in `tail`, unless it is too long."""
         if len(tail) > SHAPE_BYTES_MAX:
             return
@@ -115,9 +115,9 @@ class SendRoutes:
         self._unique_ids = UniqueIds(store_host[:-4], salt=random.getrandbits(32))
         self._host_hex = store_host.hex().upper()
         self._region = region
-        self.added = {names.MESSAGE_REGION: region, names.TRACE_ON: "true", names.CLUSTER: cluster}
+        self.added = {keys.MESSAGE_REGION: region, keys.TRACE_ON: "true", keys.CLUSTER: cluster}
         """The properties that the broker adds to every message."""
-        self._broker_tail = names.encode_properties(self.added)
+        self._broker_tail = keys.encode_properties(self.added)
         self.by_topic: dict[str, SendRoute] = {}
 
     def forget(self, topic: str) -> None:
@@ -128,7 +128,7 @@ class SendRoutes:
         """Drop all routes after the log was cut or replaced: they hold queues that may have been deleted."""
         self.by_topic.clear()
 
-    def make(self, config: TopicConfig) -> SendRoute:
+    def create_route(self, config: TopicConfig) -> SendRoute:
         """Create the route of an existing topic."""
         topic = config.topic_name
         count = max(config.write_queue_nums, config.read_queue_nums)
@@ -142,24 +142,24 @@ class SendRoutes:
         return self._unique_ids.next(self._clock.wall_ms())
 
     def stored_properties(self, text: str) -> StoredProperties | None:
-        """Return the stored form of a plain message's properties; None if only the readable path can determine it.
+        """Return the stored form of a plain message's properties; None if only the slow path can determine it.
 
         Properties are kept as they came if nothing in them must change, and encoded again otherwise.
         """
-        parts = (text[:-1] if text.endswith(names.VALUE_END) else text).split(names.VALUE_END) if text else []
+        parts = (text[:-1] if text.endswith(keys.VALUE_END) else text).split(keys.VALUE_END) if text else []
         try:
-            pairs: dict[str, str] = dict([part.split(names.KEY_END) for part in parts])
+            pairs: dict[str, str] = dict([part.split(keys.KEY_END) for part in parts])
         except ValueError:
             return None  # a pair without exactly one separator
-        unique = pairs.get(names.UNIQUE_KEY)
-        wait = pairs.get(names.WAIT_STORE, "true")
+        unique = pairs.get(keys.UNIQUE_KEY)
+        wait = pairs.get(keys.WAIT_STORE, "true")
         if unique == "":
             return None
-        is_waiting = wait == "true" or wait.lower() != "false"
+        is_waiting_for_store = wait == "true" or wait.lower() != "false"
         added = ""
         if unique is None:
-            unique = pairs[names.UNIQUE_KEY] = self.next_unique_id()
-            added = f"{UNIQUE_PREFIX}{unique}{names.VALUE_END}"
+            unique = pairs[keys.UNIQUE_KEY] = self.next_unique_id()
+            added = f"{UNIQUE_PREFIX}{unique}{keys.VALUE_END}"
             parts.append(added)
         is_kept = len(pairs) == len(parts)
         if not _CHECKED_PROPERTIES.isdisjoint(pairs):
@@ -168,32 +168,32 @@ class SendRoutes:
             is_kept = is_kept and OWNED_PROPERTIES.isdisjoint(pairs)
         try:
             if is_kept:
-                end = "" if not text or text.endswith(names.VALUE_END) else names.VALUE_END
+                end = "" if not text or text.endswith(keys.VALUE_END) else keys.VALUE_END
                 data = f"{text}{end}{added}".encode() + self._broker_tail
             else:
                 if len(text.encode()) > PROPERTIES_BYTES_MAX:
                     return None
-                pairs.pop(names.POP_CHECKPOINT, None)
-                pairs.pop(names.RECORD_CRC, None)
-                data = names.format_properties({**pairs, **self.added}).encode()
+                pairs.pop(keys.POP_CHECKPOINT, None)
+                pairs.pop(keys.RECORD_CRC, None)
+                data = keys.format_properties({**pairs, **self.added}).encode()
         except UnicodeEncodeError:
             return None
         if len(data) > PROPERTIES_BYTES_MAX:
             return None
-        code = tags_code(pairs.get(names.TAGS))
-        text_keys = pairs.get(names.KEYS)
+        code = tags_code(pairs.get(keys.TAGS))
+        text_keys = pairs.get(keys.KEYS)
         if text_keys:
-            return data, unique, code, (unique, *names.split_keys(text_keys)), False, is_waiting
-        is_shape = is_kept and is_waiting and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32
-        return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting
+            return data, unique, code, (unique, *keys.split_keys(text_keys)), False, is_waiting_for_store
+        is_shape = is_kept and is_waiting_for_store and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32
+        return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting_for_store
 
-    def slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
+    def create_slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
         """Create the slot of a queue at the first send to it."""
-        slot = QueueSlot(self._store.queues.get_or_create(route.topic, queue_id), self.template(queue_id))
+        slot = QueueSlot(self._store.queues.get_or_create(route.topic, queue_id), self.make_reply_template(queue_id))
         route.slots[queue_id] = slot
         return slot
 
-    def template(self, queue_id: int) -> bytes:
+    def make_reply_template(self, queue_id: int) -> bytes:
         """Return the template of a successful reply, filled by (physical offset, queue offset, unique id, opaque)."""
         return (
             f'{{"code":0,"extFields":{{"MSG_REGION":"{self._region}","TRACE_ON":"true",'

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, Generic, TypeVar, final
 
 WAITING_MAX: Final = 64
-"""How many documents wait for the log; the newest replaces the last one when there are more."""
+"""How many documents wait for the log. When one more arrives, it replaces the last of them."""
 
 D = TypeVar("D")
 

@@ -75,7 +75,7 @@ class PutTimes:
             self._began = now
             self._last, self._counts = self._counts, [0] * len(self._counts)
 
-    def distribution(self) -> str:
+    def format_distribution(self) -> str:
         """Return the distribution of the last whole minute in RocketMQ's format."""
         found = [0] * len(CLASSES)
         starts = (0, *BOUNDS_MS)
@@ -181,7 +181,7 @@ class BrokerStats:
 
     def sample(self, now: float) -> None:
         self.times.rotate(now)
-        self.refusals.sample(now)
+        self.refusals.end_old_episodes(now)
         self._samples.append((now, self.put_count, self.get_count, self.get_found, self.get_missed))
 
     def rates(self, column: int) -> str:

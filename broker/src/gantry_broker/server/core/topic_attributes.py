@@ -68,12 +68,11 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
 
 UNSUPPORTED_VALUES: Final[Mapping[tuple[str, str], str]] = {
     (MESSAGE_TYPE, "MIXED"): "MIXED message type is not supported.",
-    (
-        "queue.type",
-        "BatchCQ",
-    ): "queue.type=BatchCQ is not supported: each message of a batch has its own place here",
+    ("queue.type", "BatchCQ"): (
+        "queue.type=BatchCQ is not supported: this broker gives each message of a batch its own offset"
+    ),
     ("cleanup.policy", "COMPACTION"): (
-        "cleanup.policy=COMPACTION is not supported: this broker deletes old messages, the newest of a key like others"
+        "cleanup.policy=COMPACTION is not supported: this broker deletes old messages, also the newest one of a key"
     ),
 }
 """Values that are valid in RocketMQ and refused here, with the text of the refusal."""

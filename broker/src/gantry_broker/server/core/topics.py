@@ -94,7 +94,7 @@ class TopicTable:
             self._system.add(config.topic_name)
             self._topics.setdefault(config.topic_name, config)
 
-    def allow_auto_create(self, is_allowed: bool, queues: int) -> None:
+    def set_auto_create(self, is_allowed: bool, queues: int) -> None:
         """Set whether the first message to an unknown topic creates it, with at most ``queues`` queues."""
         self.is_auto_creating = is_allowed
         if is_allowed:
@@ -117,7 +117,7 @@ class TopicTable:
         if self._topics.get(config.topic_name) == config:
             return
         self._topics[config.topic_name] = config
-        self._changed(config.topic_name)
+        self._record_change(config.topic_name)
 
     def mark_ordered(self, topics: Collection[str]) -> None:
         """Mark those of the topics that exist as order topics."""
@@ -130,7 +130,7 @@ class TopicTable:
         """Delete a topic; False if it does not exist."""
         if self._topics.pop(topic, None) is None:
             return False
-        self._changed(topic)
+        self._record_change(topic)
         return True
 
     def ensure(self, topic: str, queues: int, perm: int = PERMISSION_NORMAL) -> TopicConfig:
@@ -181,7 +181,7 @@ class TopicTable:
         self.version = document.data_version
         return [name for name in self._topics if name not in document.topic_config_table and not self.is_system(name)]
 
-    def _changed(self, topic: str) -> None:
+    def _record_change(self, topic: str) -> None:
         self.version = self.version.next(self._clock.wall_ms())
         self._on_change(topic)
 

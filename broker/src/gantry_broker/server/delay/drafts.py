@@ -62,8 +62,13 @@ class DueMessages(NamedTuple):
     """When the next message is due; None if it was not read, or is damaged."""
 
 
-def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue, waited: int = 0) -> DueMessages:
-    """Return drafts of the due messages at the start of ``data``; offsets before ``waited`` are due in any case.
+def due_drafts(
+    data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue, waited_before: int = 0
+) -> DueMessages:
+    """Return drafts of the due messages at the start of ``data``.
+
+    Messages at queue offsets before ``waited_before`` have waited long enough by another clock: they are due in any
+    case.
 
     ``data`` holds complete records in order. A damaged record ends the run; at the start of ``data`` it is logged and
     skipped: the message is lost.
@@ -82,9 +87,9 @@ def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue
                 end = lost + 1
             return DueMessages(drafts, end, None)
         due_ms = store_timestamp(data, position) + delay_ms
-        if due_ms > now_ms and _queue_offset(data, position) >= waited:
+        if due_ms > now_ms and _queue_offset(data, position) >= waited_before:
             return DueMessages(drafts, end, due_ms)
-        draft = _draft(data, position, position + check.size, known, find_queue)
+        draft = _make_draft(data, position, position + check.size, known, find_queue)
         if draft is not None:
             drafts.append(draft)
         end = _queue_offset(data, position) + 1
@@ -104,7 +109,7 @@ def store_timestamp(data: bytes, position: int) -> int:
     return int(LONG.unpack_from(data, start)[0])
 
 
-def _draft(
+def _make_draft(
     data: bytes,
     start: int,
     end: int,
@@ -125,14 +130,14 @@ def _draft(
         topic_end = body_end + 1 + data[body_end]
     properties = remove_seal(data, topic_end + 2, end)
     pairs = _PAIR_END + properties
-    place = _value(pairs, _REAL_TOPIC), _value(pairs, _REAL_QUEUE)
-    if place not in known:
-        known[place] = _queue(place, find_queue)
-    queue = known[place]
+    destination = _find_value(pairs, _REAL_TOPIC), _find_value(pairs, _REAL_QUEUE)
+    if destination not in known:
+        known[destination] = _find_queue(destination, find_queue)
+    queue = known[destination]
     if queue is None:
         log.error("delayed message without valid real topic; skipping it", extra={"offset": physical})
         return None
-    tags = _value(pairs, _TAGS)
+    tags = _find_value(pairs, _TAGS)
     return Draft(
         queue=queue,
         body=data[body_start:body_end],
@@ -145,7 +150,7 @@ def _draft(
         prepared_offset=prepared_offset,
         tags_code=tags_code(tags.decode("utf-8", "replace")) if tags else 0,
         delay_ms=0,
-        keys=_keys(pairs),
+        keys=_find_keys(pairs),
     )
 
 
@@ -160,7 +165,7 @@ def remove_seal(data: bytes, start: int, end: int) -> bytes:
     return keys.encode_properties(pairs)
 
 
-def _value(pairs: bytes, mark: bytes) -> bytes:
+def _find_value(pairs: bytes, mark: bytes) -> bytes:
     """Return the value of a property, of the last one if it is repeated; empty if it is missing."""
     start = pairs.rfind(mark)
     if start < 0:
@@ -170,13 +175,16 @@ def _value(pairs: bytes, mark: bytes) -> bytes:
     return pairs[start:] if end < 0 else pairs[start:end]
 
 
-def _queue(place: tuple[bytes, bytes], find_queue: FindQueue) -> ConsumeQueue | None:
-    topic, queue_id = place[0].decode("utf-8", "replace"), parse_queue_id(place[1].decode("utf-8", "replace"))
+def _find_queue(destination: tuple[bytes, bytes], find_queue: FindQueue) -> ConsumeQueue | None:
+    topic, queue_id = (
+        destination[0].decode("utf-8", "replace"),
+        parse_queue_id(destination[1].decode("utf-8", "replace")),
+    )
     if names.topic_fault(topic) is not None or queue_id is None:
         return None
     return find_queue(topic, queue_id)
 
 
-def _keys(pairs: bytes) -> tuple[str, ...]:
+def _find_keys(pairs: bytes) -> tuple[str, ...]:
     """Return the keys of the copy for the index: the unique id, then the keys."""
-    return keys.index_keys(*(_value(pairs, name).decode("utf-8", "replace") for name in (_UNIQUE, _KEYS)))
+    return keys.index_keys(*(_find_value(pairs, name).decode("utf-8", "replace") for name in (_UNIQUE, _KEYS)))

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 TABLE: Final = "delayOffset"
 STEPS_MAX: Final = 256
-"""The limit of steps of one level. If slaves are missing for hours, the newest step replaces the last one."""
+"""The limit of steps of one level. When there are as many, since slaves are missing, a new step replaces the last."""
 
 
 class Step(NamedTuple):
@@ -63,17 +63,17 @@ class DelayProgress:
 
     def document(self) -> DelayOffsetDocument:
         """Return the document for the file: the settled offsets."""
-        offsets = self.settled()
+        offsets = self.settle_steps()
         if any(self._steps.values()):
             self._core.persistence.mark(TABLE, now=False)
         self._version = self._version.next(self._core.clock.wall_ms())
         return DelayOffsetDocument(offset_table=offsets, data_version=self._version)
 
-    def delivered(self) -> DelayOffsetDocument:
+    def delivered_document(self) -> DelayOffsetDocument:
         """Return the delivered offsets, which are valid only for a log that has all of this one."""
         return DelayOffsetDocument(offset_table=dict(self._delivered), data_version=self._version)
 
-    def offset(self, level: int) -> int:
+    def next_offset(self, level: int) -> int:
         """Return the offset of the first undelivered message of a level."""
         return self._delivered.get(level, 0)
 
@@ -83,8 +83,8 @@ class DelayProgress:
         self._put(level, Step(self._core.store.log.wrote, offset, is_ours=True))
         self._core.persistence.mark(TABLE, now=False)
 
-    def settled(self) -> dict[int, int]:
-        """Return the offsets that each level is delivered up to durably."""
+    def settle_steps(self) -> dict[int, int]:
+        """Settle the steps whose end in the log is durable now; return the settled offset of each level."""
         store = self._core.store
         flushed = store.log.flushed
         confirmed = min(flushed, store.positions.confirmed)
@@ -96,7 +96,7 @@ class DelayProgress:
     def _put(self, level: int, step: Step) -> None:
         steps = self._steps.setdefault(level, deque())
         if len(steps) >= STEPS_MAX:
-            self.settled()
+            self.settle_steps()
         if len(steps) >= STEPS_MAX:
             steps.pop()
         steps.append(step)
@@ -135,7 +135,7 @@ class DelayProgress:
         Called after the log was cut to the common part, and before records of the master are appended.
         """
         self._waiting.clear()
-        wrote, settled = self._core.store.log.wrote, self.settled()
+        wrote, settled = self._core.store.log.wrote, self.settle_steps()
         for level, steps in self._steps.items():
             safe = [step for step in steps if not step.is_ours and step.end <= wrote]
             self._steps[level] = deque(safe)

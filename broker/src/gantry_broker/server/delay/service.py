@@ -85,9 +85,8 @@ class ObservedEnds:
     def observe(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
         """Record the present end of a level's queue; return the offset before which all messages have waited."""
         observed = self._observed.setdefault(level, deque())
-        if end < max(
-            self._waited.get(level, 0), observed[-1][1] if observed else 0
-        ):  # the queue was cut: the observations are invalid
+        known_end = max(self._waited.get(level, 0), observed[-1][1] if observed else 0)
+        if end < known_end:  # the queue was cut: the observations are invalid
             observed.clear()
             self._waited.pop(level, None)
         while observed and observed[0][0] + delay_ms <= now_ms:
@@ -126,9 +125,9 @@ class DelayService:
     def __repr__(self) -> str:
         return f"<DelayService rounds={self.rounds} {self.progress!r}>"
 
-    def log_cut(self, end: int) -> None:
+    def on_log_cut(self, end: int) -> None:
         """Forget healed and skipped messages from ``end`` on: other messages will be stored at their offsets."""
-        self.healed.log_cut(end)
+        self.healed.on_log_cut(end)
         ends = {level: queue_end for level, (_, queue_end) in self.positions().items()}
         self._skipped = {(level, offset) for level, offset in self._skipped if offset < ends.get(level, 0)}
 
@@ -138,7 +137,7 @@ class DelayService:
         for level in self._levels():
             queue = self._core.store.queues.get(names.SCHEDULE_TOPIC, level - 1)
             if queue is not None:
-                found[level] = (self.progress.offset(level), queue.end)
+                found[level] = (self.progress.next_offset(level), queue.end)
         return found
 
     def _levels(self) -> range:
@@ -168,7 +167,7 @@ class DelayService:
         for level in self._levels():
             if self._retry_at.get(level, 0.0) > loop.time():
                 continue
-            before = self.progress.offset(level)
+            before = self.progress.next_offset(level)
             try:
                 is_more |= self._deliver_slice(level)
             except BrokerError as error:
@@ -177,7 +176,7 @@ class DelayService:
                 )
                 self._retry_at[level] = loop.time() + FULL_RETRY_S
                 continue
-            if self.progress.offset(level) != before:
+            if self.progress.next_offset(level) != before:
                 await asyncio.sleep(0)
                 if self._core.gate.write_refusal is not None:
                     return False
@@ -189,7 +188,7 @@ class DelayService:
         queue = store.queues.get(names.SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return False
-        offset = max(progress.offset(level), queue.min_offset)
+        offset = max(progress.next_offset(level), queue.min_offset)
         now_ms = self._core.clock.wall_ms()
         delay_ms = self._core.settings.store.delay_levels_ms[level - 1]
         monotonic_ms = self._core.clock.monotonic_ms()
@@ -209,7 +208,7 @@ class DelayService:
             progress.advance(level, result.next_offset)
             return True
         due = due_drafts(
-            result.body, delay_ms=delay_ms, now_ms=now_ms, waited=waited, find_queue=self._find_target_queue
+            result.body, delay_ms=delay_ms, now_ms=now_ms, waited_before=waited, find_queue=self._find_target_queue
         )
         if due.drafts:
             store.append(due.drafts)
@@ -235,7 +234,7 @@ class DelayService:
     def _deliver_once(self, record: bytes) -> None:
         store, message = self._core.store, decode_record(record)
         level, offset = message.queue_id + 1, message.queue_offset
-        if offset >= self.progress.offset(level) or not self._was_skipped(level, message):
+        if offset >= self.progress.next_offset(level) or not self._was_skipped(level, message):
             return
         due = due_drafts(record, delay_ms=0, now_ms=message.store_timestamp_ms, find_queue=self._find_target_queue)
         store.append(due.drafts)

@@ -49,7 +49,7 @@ def handle_heartbeat(core: BrokerCore, command: Command, connection: Connection)
     beat = read_document(command.body, HeartbeatData)
     admitted = [data for data in beat.consumer_data_set if _admit(core, data)]
     beat = msgspec.structs.replace(beat, consumer_data_set=admitted)
-    changed = core.clients.heartbeat(beat, command, connection)
+    changed = core.clients.register_heartbeat(beat, command, connection)
     ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     if beat.heartbeat_fingerprint == 0:
         ext["IS_SUB_CHANGE"] = "true"
@@ -59,7 +59,7 @@ def handle_heartbeat(core: BrokerCore, command: Command, connection: Connection)
 
 def _admit(core: BrokerCore, data: ConsumerData) -> bool:
     """Whether the group exists or may be created; creates its retry topic, ordered like its subscriptions."""
-    group = core.groups.find(data.group_name)
+    group = core.groups.find_or_create(data.group_name)
     if group is None:
         return False
     retry_topic = names.retry_topic(data.group_name)

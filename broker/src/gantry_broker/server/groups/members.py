@@ -68,14 +68,14 @@ class ConsumerCalls:
     def __repr__(self) -> str:
         return f"<ConsumerCalls running={self._running}>"
 
-    def members(self, group: str) -> list[Member]:
+    def list_members(self, group: str) -> list[Member]:
         """Return the members of a group that are connected."""
         state = self.core.clients.consumers.get(group)
         return [] if state is None else [member for member in state.members.values() if member.connection.is_open]
 
-    def member(self, group: str, client_id: str | None) -> Member | None:
+    def find_member(self, group: str, client_id: str | None) -> Member | None:
         """Return the member with this client id; the newest one if its old connection is not closed yet."""
-        found = [member for member in self.members(group) if member.client_id == client_id]
+        found = [member for member in self.list_members(group) if member.client_id == client_id]
         return found[-1] if found else None
 
     async def call(
@@ -104,19 +104,19 @@ class ConsumerCalls:
 
 
 @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
-def ask_running_info(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
+def get_running_info(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
     request = RunningInfoRequest.read(command.ext)
-    member = _member(calls, request.consumer_group, request.client_id)
+    member = _find_callable_member(calls, request.consumer_group, request.client_id)
     return _forward(calls, command, request.consumer_group, member, command.ext)
 
 
 @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
-def ask_to_consume(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
+def consume_directly(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
     """Send a member the message as it is in the log, with the flags of topic and group."""
     request = ConsumeDirectly.read(command.ext)
     core, group = calls.core, request.consumer_group
-    member = _member(calls, group, request.client_id)
-    record = _record(calls, request.msg_id or "")
+    member = _find_callable_member(calls, group, request.client_id)
+    record = _read_record(calls, request.msg_id or "")
     ext = {**command.ext, "brokerName": core.settings.broker_name}
     topic = core.topics.find(request.topic) if request.topic else None
     if topic is not None:
@@ -128,10 +128,10 @@ def ask_to_consume(calls: ConsumerCalls, command: Command, connection: Connectio
 
 
 @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
-def ask_status(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
+def get_consumer_status(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
     """Answer with the status of each member that answers in time; others are left out, as in RocketMQ."""
     request = ConsumerStatusRequest.read(command.ext)
-    members = calls.members(request.group)
+    members = calls.list_members(request.group)
     if not members:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
@@ -143,9 +143,9 @@ def ask_status(calls: ConsumerCalls, command: Command, connection: Connection) -
 
 
 async def _collect_statuses(
-    calls: ConsumerCalls, command: Command, members: list[Member], question: ConsumerStatusRequest
+    calls: ConsumerCalls, command: Command, members: list[Member], request: ConsumerStatusRequest
 ) -> Command:
-    answers = await asyncio.gather(*(_status_of(calls, member, question) for member in members))
+    answers = await asyncio.gather(*(_request_status(calls, member, request) for member in members))
     table = {
         member.client_id: answer.message_queue_table
         for member, answer in zip(members, answers, strict=True)
@@ -154,10 +154,12 @@ async def _collect_statuses(
     return command.reply(body=write_document(ConsumerStatus(consumer_table=table)))
 
 
-async def _status_of(calls: ConsumerCalls, member: Member, question: ConsumerStatusRequest) -> ConsumerStatus | None:
+async def _request_status(
+    calls: ConsumerCalls, member: Member, request: ConsumerStatusRequest
+) -> ConsumerStatus | None:
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     try:
-        answer = await calls.call(member, code, question.write(), timeout_ms=STATUS_TIMEOUT_MS)
+        answer = await calls.call(member, code, request.write(), timeout_ms=STATUS_TIMEOUT_MS)
         return (
             read_document(answer.body, ConsumerStatus) if answer.code == ResponseCode.SUCCESS and answer.body else None
         )
@@ -178,8 +180,8 @@ async def _forward(
     return command.reply(answer.code, answer.remark, ext=answer.ext, body=answer.body)
 
 
-def _member(calls: ConsumerCalls, group: str, client_id: str | None) -> Member:
-    member = calls.member(group, client_id)
+def _find_callable_member(calls: ConsumerCalls, group: str, client_id: str | None) -> Member:
+    member = calls.find_member(group, client_id)
     if member is None:
         who = f"<{group[:NAME_CHARACTERS_MAX]}> <{(client_id or 'null')[:NAME_CHARACTERS_MAX]}>"
         raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
@@ -192,7 +194,7 @@ def _member(calls: ConsumerCalls, group: str, client_id: str | None) -> Member:
     return member
 
 
-def _record(calls: ConsumerCalls, message_id: str) -> bytes:
+def _read_record(calls: ConsumerCalls, message_id: str) -> bytes:
     """Return the visible message with this offset message id. Raises Refused."""
     try:
         _, _, offset = parse_offset_message_id(message_id)

@@ -1,8 +1,9 @@
 """Handles requests for offsets, and for the progress of consumer groups: of one (208), of all (317), in time (303).
 
 The topics of a group are those in which it has offsets. While it has members, topics without a subscription are left
-out, as in RocketMQ; a request that names topics gets exactly these. ``pullOffset`` is the offset up to which readers
-have received messages: those between ``consumerOffset`` and it are in flight.
+out, as in RocketMQ, also if the request names one in ``topic``; a request with a list of ``topics`` gets exactly these.
+``pullOffset`` is the offset up to which readers have received messages: those between ``consumerOffset`` and it are in
+flight.
 """
 
 from typing import Any
@@ -30,7 +31,10 @@ from gantry_wire.fastjson import dumps
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET)
 def find_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Answer with the committed offset. Without one: 0 if the queue still has its first message, otherwise code 22."""
+    """Answer with the committed offset of a group.
+
+    Without one: 0 if the queue still has its first message and the request allows 0, otherwise code 22.
+    """
     query = QueryConsumerOffset.read(command.ext)
     offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
     if offset is None:
@@ -97,7 +101,7 @@ def list_offsets(core: BrokerCore, command: Command, connection: Connection) -> 
 
 
 @handles(RequestCode.GET_CONSUME_STATS)
-async def group_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def get_group_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
     request = ConsumeStatsRequest.read(command.ext)
     group = request.consumer_group
     topics = request.topics
@@ -114,7 +118,7 @@ async def group_progress(core: BrokerCore, command: Command, connection: Connect
 
 
 @handles(RequestCode.GET_BROKER_CONSUME_STATS)
-async def broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def get_broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Answer with the progress of all groups. RocketMQ leaves ``pullOffset`` 0, so its in-flight total is negative."""
     request = BrokerConsumeStatsRequest.read(command.ext)
     async with core.progress_of_all:  # one at a time, since each may fill a frame
@@ -149,14 +153,14 @@ async def _add_progress(core: BrokerCore, table: QueueTable, group: str, topic: 
     """Add the queues of a topic; return how many messages of them are not consumed, and how many are in flight."""
     behind = in_flight = 0
     async for queue_ids in iterate_queue_ids(core, count):
-        rows = {queue_id: _queue_progress(core, group, topic, queue_id) for queue_id in queue_ids}
+        rows = {queue_id: _get_queue_progress(core, group, topic, queue_id) for queue_id in queue_ids}
         behind += sum(row["brokerOffset"] - row["consumerOffset"] for row in rows.values())
         in_flight += sum(row["pullOffset"] - row["consumerOffset"] for row in rows.values())
         table.add(topic, rows.items())
     return behind, in_flight
 
 
-def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
+def _get_queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
     store, offsets = core.store, core.offsets
     begin, end = core.readable_range(topic, queue_id)
     consumed = max(0, offsets.find(group, topic, queue_id) or 0)
@@ -171,7 +175,7 @@ def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> 
 
 
 @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
-async def group_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
+async def get_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Answer with times of each queue: of its first, last and last consumed message, and the delay of the next."""
     request = TopicOfGroup.read(command.ext)
     topic = request.topic or ""
@@ -180,11 +184,11 @@ async def group_time_spans(core: BrokerCore, command: Command, connection: Conne
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:300]}] not exist")
     spans = []
     async for queue_ids in iterate_queue_ids(core, config.write_queue_nums):
-        spans += [msgspec.Raw(dumps(_span(core, request.group, topic, queue_id))) for queue_id in queue_ids]
+        spans += [msgspec.Raw(dumps(_get_time_span(core, request.group, topic, queue_id))) for queue_id in queue_ids]
     return command.reply(body=dumps({"consumeTimeSpanSet": spans}))
 
 
-def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+def _get_time_span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
     store = core.store
     first, end = core.readable_range(topic, queue_id)
     consumed = core.offsets.find(group, topic, queue_id) or 0

@@ -55,7 +55,7 @@ class ResetHandlers:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.group[:NAME_CHARACTERS_MAX]} does not exist"
             )
-        offsets = self._targets(request, config)
+        offsets = self._find_targets(request, config)
         if not offsets:
             raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         for queue_id, offset in offsets.items():
@@ -64,13 +64,14 @@ class ResetHandlers:
         log.info(
             "consumer group offsets reset", extra={"group": request.group, "topic": request.topic, "offsets": offsets}
         )
-        return self._reply_when_written(command, self._table(request.topic, offsets))
+        return self._reply_when_written(command, self._encode_offsets(request.topic, offsets))
 
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, command: Command, connection: Connection) -> Awaitable[Command]:
         """Copy offsets from one group to another. Without a topic, in all but retry topics; RocketMQ copies none then.
 
-        If the source group is online, only the topics that it subscribes to are copied.
+        If the source group is online, only the topics that it subscribes to are copied, unless the request says
+        ``offline``.
         """
         request = CloneOffsets.read(command.ext)
         core, source = self._core, request.src_group
@@ -83,7 +84,7 @@ class ResetHandlers:
 
     # ------- target offsets
 
-    def _targets(self, request: ResetOffsets, config: TopicConfig) -> dict[int, int]:
+    def _find_targets(self, request: ResetOffsets, config: TopicConfig) -> dict[int, int]:
         queue_id, offset = request.queue_id, request.offset
         if queue_id is None or queue_id < 0:
             every = range(config.read_queue_nums)
@@ -108,7 +109,7 @@ class ResetHandlers:
             return self._core.readable_range(topic, queue_id)[1]
         return self._core.store.times.offset_by_time(topic, queue_id, timestamp_ms)
 
-    def _table(self, topic: str, offsets: dict[int, int]) -> bytes:
+    def _encode_offsets(self, topic: str, offsets: dict[int, int]) -> bytes:
         table = QueueTable(self._core.settings.broker_name)
         table.add(topic, offsets.items())
         return dumps({"offsetTable": table.render()})
@@ -122,7 +123,7 @@ class ResetHandlers:
     # ------- resets by members
 
     def _notify_members(self, command: Command, request: ResetOffsets, config: TopicConfig | None) -> Command:
-        """Notify every member of the whole table, from which it applies its own queues."""
+        """Send every member the offsets of all queues; it resets the queues that it has."""
         topic, group = request.topic, request.group
         if config is None:
             raise Refused(
@@ -143,7 +144,7 @@ class ResetHandlers:
                 )
             target = self._find_offset(topic, queue_id, request.timestamp)
             offsets[queue_id] = target if request.is_force or target < committed else committed
-        members = self._calls.members(group)
+        members = self._calls.list_members(group)
         if not members:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -151,14 +152,14 @@ class ResetHandlers:
                 f"Topic: {topic[:NAME_CHARACTERS_MAX]} Timestamp: {request.timestamp}",
             )
         check_client_versions(members)
-        body = self._table(topic, offsets)
-        notice_body = self._cpp_table(topic, offsets) if command.language == "CPP" else body
+        body = self._encode_offsets(topic, offsets)
+        notice_body = self._encode_offsets_for_cpp(topic, offsets) if command.language == "CPP" else body
         ext = ResetOffsets(topic=topic, group=group, timestamp=request.timestamp, is_force=False).write()
         for member in members:
             member.connection.send(oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, notice_body).encode())
         return command.reply(body=body)
 
-    def _cpp_table(self, topic: str, offsets: dict[int, int]) -> bytes:
+    def _encode_offsets_for_cpp(self, topic: str, offsets: dict[int, int]) -> bytes:
         """Return the table in the format of members in C++, whose JSON has no objects as keys."""
         name = self._core.settings.broker_name
         rows = [

@@ -75,15 +75,15 @@ class PullHandlers:
         pull = PullMessage.read(command.ext)
         self._check(pull)
         message_filter = self._filter(pull)
-        redirect = self._redirect(pull, connection, message_filter, was_waiting=False)
+        redirect = self._redirect(pull, connection, message_filter, was_held=False)
         if redirect is not None:
             return self._reply(command, pull, pull.queue_offset, redirect)
         result = self._read(pull, pull.queue_offset, message_filter)
         committed = _committed(pull)
         if committed is not None:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, committed)
-        can_wait = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
-        if can_wait and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
+        can_hold = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
+        if can_hold and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
             if not self.hold.has_room(connection):
                 return self._core.stats.refusals.reply(command, HELD_PULLS_FULL)
             suspend_ms = min(pull.suspend_timeout_millis, SUSPEND_MS_MAX)
@@ -97,7 +97,7 @@ class PullHandlers:
         try:
             self._check(held.pull)  # the group or the topic may have lost its permission meanwhile
             message_filter = self._filter(held.pull)
-            redirect = self._redirect(held.pull, held.connection, message_filter, was_waiting=True)
+            redirect = self._redirect(held.pull, held.connection, message_filter, was_held=True)
             if redirect is not None:
                 return self._reply(held.command, held.pull, held.next_offset, redirect)
             result = self._read(held.pull, held.next_offset, message_filter)
@@ -146,7 +146,7 @@ class PullHandlers:
                 accept=message_filter.codes or None,
             )
         else:
-            units_max = self._budget.units(message_filter)
+            units_max = self._budget.count_units(message_filter)
             result = store.read(
                 pull.topic,
                 pull.queue_id,
@@ -163,7 +163,7 @@ class PullHandlers:
         return result
 
     def _redirect(
-        self, pull: PullMessage, reader: Connection, message_filter: MessageFilter, *, was_waiting: bool
+        self, pull: PullMessage, reader: Connection, message_filter: MessageFilter, *, was_held: bool
     ) -> ReadResult | None:
         """Return the result that redirects a reader after a reset, or from a position in a lost part of the log.
 
@@ -173,7 +173,7 @@ class PullHandlers:
             return None
         offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
         queue = pull.consumer_group, pull.topic, pull.queue_id
-        place = offsets.resets.redirect_offset(*queue, reader, was_waiting=was_waiting)
+        place = offsets.resets.redirect_offset(*queue, reader, was_held=was_held)
         if place is None:
             committed = _committed(pull)
             if committed is None:
@@ -212,7 +212,7 @@ class PullHandlers:
 
     def _check(self, pull: PullMessage) -> None:
         core = self._core
-        group = core.groups.find(pull.consumer_group)
+        group = core.groups.find_or_create(pull.consumer_group)
         if group is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -2,9 +2,9 @@
 
 Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue is retried
 from the first message that it has not checked. A pull that finds only messages that do not match stays held at a later
-offset, and continues in a later turn if more are left than it may read in one. Once ``is_spent`` is true, the budget of
-this turn is used up, and the other pulls wait for the next turn. Held pulls are indexed by queue, by connection and by
-time, so that no operation searches all of them. Owned by the event loop.
+offset, and continues in a later turn if more are left than it may read in one. Filters by properties have a budget for
+each turn of the loop (`FilterBudget`); once it is spent, the other pulls wait for the next turn. Held pulls are indexed
+by queue, by connection and by time, so that no operation searches all of them. Owned by the event loop.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class HeldPull:
         return self.pull.topic, self.pull.queue_id
 
     @property
-    def tick(self) -> int:
+    def sweep_number(self) -> int:
         """The number of the sweep that answers the pull."""
         return int(self.deadline / SWEEP_INTERVAL_S) + 1
 
@@ -79,33 +79,34 @@ class PullHold:
         held_per_connection_max: int,
         is_spent: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``is_spent`` returns whether the budget for filters of this turn of the loop is used up."""
         self._loop = loop
         self._retry = retry
         self._is_spent = is_spent
         self._failures: Final = LimitedLog(log)
-        self.limit(held_max=held_max, held_per_connection_max=held_per_connection_max)
+        self.set_limits(held_max=held_max, held_per_connection_max=held_per_connection_max)
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
-        self._by_tick: dict[int, dict[HeldPull, None]] = {}
+        self._by_sweep: dict[int, dict[HeldPull, None]] = {}
         self.count = 0
         self._marked: set[QueueKey] = set()
         self._waking: OrderedDict[HeldPull, None] = OrderedDict()
         """The pulls that are retried in this turn, or in the next ones."""
         self._is_wake_scheduled = False
-        self._swept_tick = 0
+        self._last_sweep = 0
         self._timer: asyncio.TimerHandle | None = None
         self.is_stopped = False
 
     def __repr__(self) -> str:
         return f"<PullHold held={self.count} queues={len(self._by_queue)}>"
 
-    def limit(self, *, held_max: int, held_per_connection_max: int) -> None:
+    def set_limits(self, *, held_max: int, held_per_connection_max: int) -> None:
         """Set how many pulls may be held; those that are held already stay."""
         self._held_max = held_max
         self._held_per_connection_max = held_per_connection_max
 
     def start(self) -> None:
-        self._swept_tick = int(self._loop.time() / SWEEP_INTERVAL_S)
+        self._last_sweep = int(self._loop.time() / SWEEP_INTERVAL_S)
         self._sweep()
 
     def stop(self) -> None:
@@ -113,8 +114,8 @@ class PullHold:
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for waiting in list(self._by_queue.values()):
-            self._retry_all(list(waiting), must_answer=True)
+        for held_pulls in list(self._by_queue.values()):
+            self._retry_all(list(held_pulls), must_answer=True)
 
     def has_room(self, connection: Connection) -> bool:
         """Whether another pull of this connection may be held."""
@@ -123,13 +124,13 @@ class PullHold:
 
     def hold(self, held: HeldPull) -> None:
         assert not self.is_stopped, "callers answer at once when the broker stops"
-        assert held.tick > self._swept_tick, "no sweep would answer it"
+        assert held.sweep_number > self._last_sweep, "no sweep would answer it"
         self._by_queue.setdefault(held.key, {})[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
-        self._by_tick.setdefault(held.tick, {})[held] = None
+        self._by_sweep.setdefault(held.sweep_number, {})[held] = None
         self.count += 1
 
-    def mark(self, queues: Iterable[QueueKey]) -> None:
+    def mark_queues(self, queues: Iterable[QueueKey]) -> None:
         """Mark queues that have new messages, and schedule the retry of their held pulls."""
         if not self._by_queue:
             return
@@ -139,14 +140,14 @@ class PullHold:
 
     def wake_all(self) -> None:
         """Retry every held pull, since more messages may be visible now."""
-        self.mark(tuple(self._by_queue))
+        self.mark_queues(tuple(self._by_queue))
 
     def continue_later(self, held: HeldPull) -> None:
         """Retry this pull in the next turn, since it has not checked all messages."""
         self._waking[held] = None
         self._wake_soon()
 
-    def forget(self, connection: Connection) -> None:
+    def drop_connection(self, connection: Connection) -> None:
         """Drop the held pulls of a closed connection."""
         for held in list(self._by_connection.get(connection, ())):
             self._drop(held)
@@ -171,14 +172,14 @@ class PullHold:
             self._wake_soon()
 
     def _sweep(self) -> None:
-        now_tick = int(self._loop.time() / SWEEP_INTERVAL_S)
+        sweep_now = int(self._loop.time() / SWEEP_INTERVAL_S)
         self._timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-        while self._swept_tick < now_tick:
-            self._swept_tick += 1
-            self._retry_all(list(self._by_tick.get(self._swept_tick, ())), must_answer=True)
+        while self._last_sweep < sweep_now:
+            self._last_sweep += 1
+            self._retry_all(list(self._by_sweep.get(self._last_sweep, ())), must_answer=True)
 
-    def _retry_all(self, waiting: list[HeldPull], *, must_answer: bool) -> None:
-        for held in waiting:
+    def _retry_all(self, held_pulls: list[HeldPull], *, must_answer: bool) -> None:
+        for held in held_pulls:
             if not held.connection.is_open:
                 self._drop(held)
                 continue
@@ -186,7 +187,7 @@ class PullHold:
                 answer = self._retry(held, must_answer)
             except Exception as error:  # noqa: BLE001 - one pull that cannot be answered must not delay the others
                 self._drop(held)
-                self._failures.callback_failed(join_address(*held.connection.peer), "held pull", error)
+                self._failures.log_callback_failure(join_address(*held.connection.peer), "held pull", error)
                 held.connection.close("a held pull failed", CloseReason.CALLBACK)
                 continue
             if answer is not None:
@@ -198,13 +199,13 @@ class PullHold:
         self._waking.pop(held, None)
         _discard(self._by_queue, held.key, held)
         _discard(self._by_connection, held.connection, held)
-        _discard(self._by_tick, held.tick, held)
+        _discard(self._by_sweep, held.sweep_number, held)
 
 
 def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> None:
-    waiting = table[key]
-    del waiting[held]
-    if not waiting:
+    held_pulls = table[key]
+    del held_pulls[held]
+    if not held_pulls:
         del table[key]
 
 
@@ -229,7 +230,7 @@ class FilterBudget:
     def is_spent(self) -> bool:
         return self._left <= 0
 
-    def units(self, message_filter: SqlFilter) -> int:
+    def count_units(self, message_filter: SqlFilter) -> int:
         """Return how many messages the next read may check."""
         return max(UNITS_MIN, min(UNITS_MAX, self._left // _cost(message_filter)))
 

@@ -5,10 +5,10 @@
     33 by offset     the record at a physical offset, which the offset message id holds
     321 a queue      the units of a consume queue: the physical offset, the size and the tag hash of each message
 
-Messages that are not visible to consumers are not found here, since a fault may still remove them. The same holds for
-those of a deleted topic, although its records remain in the log until they expire.
+Messages that are not visible to consumers are not found here, since a fault may still remove them. Messages of a
+deleted topic are found only by offset (33), until their records expire.
 
-The index holds only hashes. Messages that merely have the same hash are removed here; RocketMQ leaves that to its
+The index holds only hashes. Messages that merely have the same hash are left out here; RocketMQ leaves that to its
 clients. Otherwise such messages would use up the limit of the request, so that an existing message is not found; and a
 client that may read this topic need not be permitted to read one with the same hash. Times are compared to the
 millisecond; RocketMQ's are those of the index, in whole seconds. Answers come in the order of the log, as Java's.
@@ -69,22 +69,22 @@ def query_messages(core: BrokerCore, command: Command, connection: Connection) -
         index_last_update_timestamp=matches.last_timestamp_ms, index_last_update_phyoffset=matches.last_physical
     ).write()
     if query.topic not in core.topics:
-        return _nothing(command, index_progress, f"the topic[{query.topic[:300]}] does not exist")
+        return _reply_not_found(command, index_progress, f"the topic[{query.topic[:300]}] does not exist")
     if not core.settings.store.is_index_enabled:
-        return _nothing(command, index_progress, "this broker keeps no index of keys: messageIndexEnable=false")
-    records = limit_records(_found_records(core, query, matches.physical_offsets), count_max)
+        return _reply_not_found(command, index_progress, "this broker keeps no index of keys: messageIndexEnable=false")
+    records = limit_records(_find_records(core, query, matches.physical_offsets), count_max)
     if not records and not matches.is_complete:
         raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
     if not records:
-        return _nothing(command, index_progress, "can not find message, maybe time range not correct")
+        return _reply_not_found(command, index_progress, "can not find message, maybe time range not correct")
     return command.reply(ext=index_progress, body=b"".join(reversed(records)))
 
 
-def _nothing(command: Command, index_progress: dict[str, str], why: str) -> Command:
+def _reply_not_found(command: Command, index_progress: dict[str, str], why: str) -> Command:
     return command.reply(ResponseCode.QUERY_NOT_FOUND, why, ext=index_progress)
 
 
-def _found_records(core: BrokerCore, query: QueryMessage, offsets: list[int]) -> Iterator[bytes]:
+def _find_records(core: BrokerCore, query: QueryMessage, offsets: list[int]) -> Iterator[bytes]:
     """Yield the visible records that match the query, newest first."""
     for offset in offsets:
         data = read_visible_record(core.store, offset)
@@ -153,18 +153,18 @@ def query_consume_queue(core: BrokerCore, command: Command, connection: Connecti
         "queueData": rows,
     }
     if request.consumer_group is not None:
-        document |= _subscription(core, request.consumer_group, topic)
+        document |= _describe_subscription(core, request.consumer_group, topic)
     return command.reply(body=dumps(document))
 
 
-def _subscription(core: BrokerCore, group: str, topic: str) -> dict[str, Any]:
+def _describe_subscription(core: BrokerCore, group: str, topic: str) -> dict[str, Any]:
     found = core.clients.subscription(group, topic)
     if found is None:
         return {"filterData": f"{group}@{topic} is not online!"}
-    return {"filterData": filter_text(group, found), "subscriptionData": msgspec.to_builtins(found.data)}
+    return {"filterData": format_filter(group, found), "subscriptionData": msgspec.to_builtins(found.data)}
 
 
-def filter_text(group: str, subscription: Subscription) -> str:
+def format_filter(group: str, subscription: Subscription) -> str:
     """Return the data of a filter over properties in RocketMQ's format, which has none for tags."""
     data = subscription.data
     if is_tag_type(data.expression_type):

@@ -2,7 +2,7 @@
 
     positions of the store's threads and acks of slaves move
         --> `release_answers`: sends the held answers that waited for them
-             --> `show`: makes the messages visible, at once if a pull is held, or a moment later
+             --> `make_visible`: makes the messages visible, at once if a pull is held, or a moment later
 
 Invariant: the loop never accesses the store while another thread opens, changes or closes it.
 """
@@ -20,13 +20,13 @@ from gantry_broker.store.message_store import MessageStore
 
 ADVANCE_RETRY_S: Final = 1.0
 """How soon the store retries to make messages visible for which it had no room."""
-SHOW_DELAY_S: Final = 0.001
+VISIBILITY_DELAY_S: Final = 0.001
 """How long a confirmed message may stay invisible while no pull is held."""
 
 
 @final
 class Visibility:
-    """Releases answers and makes messages of one broker visible. Owned by the event loop, except `progressed`."""
+    """Releases answers and makes messages of one broker visible. Owned by the event loop, except `schedule_advance`."""
 
     def __init__(
         self,
@@ -44,11 +44,13 @@ class Visibility:
         self._on_progress: Final = on_progress
         self._is_suspended = True
         self._is_advance_scheduled = False
-        self._is_show_due = False
-        self._is_show_scheduled = False
+        self._is_visibility_due = False
+        self._is_visibility_scheduled = False
 
     def __repr__(self) -> str:
-        return f"<Visibility {'suspended' if self._is_suspended else 'active'} show_due={self._is_show_due}>"
+        return (
+            f"<Visibility {'suspended' if self._is_suspended else 'active'} visibility_due={self._is_visibility_due}>"
+        )
 
     def resume(self) -> None:
         """Use the store again, since it belongs to the loop."""
@@ -67,7 +69,7 @@ class Visibility:
         finally:
             self.resume()
 
-    def progressed(self) -> None:
+    def schedule_advance(self) -> None:
         """Schedule `advance`. Called by the store's threads, more often than the loop can follow."""
         if not self._is_advance_scheduled:
             self._is_advance_scheduled = True
@@ -90,25 +92,25 @@ class Visibility:
         if self._is_suspended:
             return
         self._ack_gate.release()
-        self._is_show_due = True
+        self._is_visibility_due = True
         if self._hold.count:
-            self._loop.call_soon(self.show)
-        elif not self._is_show_scheduled:
-            self._is_show_scheduled = True
-            self._loop.call_later(SHOW_DELAY_S, self._show_late)
+            self._loop.call_soon(self.make_visible)
+        elif not self._is_visibility_scheduled:
+            self._is_visibility_scheduled = True
+            self._loop.call_later(VISIBILITY_DELAY_S, self._make_visible_late)
 
-    def appended(self) -> None:
+    def make_visible_soon(self) -> None:
         """Make earlier messages visible while slaves or the disk are busy with the last append."""
-        if self._is_show_due:
-            self._loop.call_soon(self.show)
+        if self._is_visibility_due:
+            self._loop.call_soon(self.make_visible)
 
-    def show(self) -> None:
+    def make_visible(self) -> None:
         """Make confirmed messages visible to consumers."""
-        if self._is_show_due and not self._is_suspended:
-            self._is_show_due = False
+        if self._is_visibility_due and not self._is_suspended:
+            self._is_visibility_due = False
             if not self._store.advance():
                 self._loop.call_later(ADVANCE_RETRY_S, self.advance)
 
-    def _show_late(self) -> None:
-        self._is_show_scheduled = False
-        self.show()
+    def _make_visible_late(self) -> None:
+        self._is_visibility_scheduled = False
+        self.make_visible()

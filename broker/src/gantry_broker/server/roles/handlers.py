@@ -33,12 +33,12 @@ class ReplicationHandlers:
         self._replication = replication
 
     @handles(RequestCode.GET_BROKER_HA_STATUS)
-    def status(self, command: Command, connection: Connection) -> Command:
+    def get_ha_status(self, command: Command, connection: Connection) -> Command:
         """Return RocketMQ's HARuntimeInfo document: a master's slaves, or a slave's master."""
         is_master = self._roles.role is HaRole.MASTER
         slaves = self._slaves() if is_master else []
         document = {
-            "haClientRuntimeInfo": self._following(is_slave=not is_master),
+            "haClientRuntimeInfo": self._describe_follower(is_slave=not is_master),
             "haConnectionInfo": slaves,
             "inSyncSlaveNums": sum(slave["inSync"] for slave in slaves),
             "master": is_master,
@@ -67,7 +67,7 @@ class ReplicationHandlers:
             )
         return sorted(found, key=lambda one: str(one["addr"]))
 
-    def _following(self, *, is_slave: bool) -> dict[str, Any]:
+    def _describe_follower(self, *, is_slave: bool) -> dict[str, Any]:
         """Return the state of a slave. It acknowledges in the turn of each read, so both timestamps are equal."""
         follower = self._replication.slave.follower if is_slave else None
         store = self._core.store
@@ -88,7 +88,7 @@ class ReplicationHandlers:
         return document
 
     @handles(RequestCode.EXCHANGE_BROKER_HA_INFO)
-    def exchange(self, command: Command, connection: Connection) -> Command:
+    def exchange_ha_info(self, command: Command, connection: Connection) -> Command:
         """Answer a RocketMQ slave's request for its master's addresses.
 
         A request to follow another master is refused.
@@ -106,8 +106,11 @@ class ReplicationHandlers:
         return command.reply(ext=answer.write())
 
     @handles(RequestCode.RESET_MASTER_FLUSH_OFFSET)
-    def reset_flushed(self, command: Command, connection: Connection) -> Command:
-        """Answer success on a master, as RocketMQ does. Our slaves follow by histories, so there it is refused."""
+    def reset_flush_offset(self, command: Command, connection: Connection) -> Command:
+        """Answer success on a master, as RocketMQ does; refuse the request on a slave.
+
+        A slave of this broker finds the place to continue from its master's history of epochs, not from a flush offset.
+        """
         if self._roles.role is HaRole.MASTER:
             return command.reply()
         raise Refused(ResponseCode.NO_PERMISSION, BY_ORDERS)
@@ -119,15 +122,15 @@ def broker_suggester(
     """Return a function that suggests which broker a consumer reads from next.
 
     Its arguments are the messages of the current answer, and the broker id that the group is configured to use when it
-    is slow. As in RocketMQ a reader is far behind when the log ahead of it exceeds a share of the machine's memory:
-    reading it would come from the disk, and evict memory that other readers need. Slaves serve every consumer that
-    connects to them, also when the master is gone; while they have a stream from it, readers that have caught up are
-    sent back.
+    is slow. As in RocketMQ a reader is far behind when the log ahead of it exceeds a share of the machine's memory: its
+    messages are probably read from the disk, and replace pages that other readers need. Slaves serve every consumer
+    that connects to them, also when the master is gone; while they have a stream from it, readers that have caught up
+    are sent back.
     """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def suggest(body: bytes, when_slow: int) -> int:
-        settings = live.now
+        settings = live.current
         far_bytes = memory_bytes * settings.ha.memory_percent_max // 100
         is_far = (
             settings.ha.is_slave_read_suggested
@@ -136,14 +139,14 @@ def broker_suggester(
         )
         if roles.role is HaRole.SLAVE:
             follower = replication.slave.follower
-            is_master_here = follower is not None and follower.is_streaming
-            return MASTER_ID if is_master_here and not is_far else settings.broker_id
+            has_master = follower is not None and follower.is_streaming
+            return MASTER_ID if has_master and not is_far else settings.broker_id
         if not is_far:
             return MASTER_ID
         offset = PHYSICAL_OFFSET.unpack_from(body)[0]
-        able = sorted(slave.broker_id for slave in replication.acks if slave.received > offset + far_bytes // 2)
-        if when_slow in able:
+        candidates = sorted(slave.broker_id for slave in replication.acks if slave.received > offset + far_bytes // 2)
+        if when_slow in candidates:
             return when_slow
-        return able[0] if able else MASTER_ID
+        return candidates[0] if candidates else MASTER_ID
 
     return suggest

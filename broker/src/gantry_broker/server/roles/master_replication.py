@@ -44,9 +44,9 @@ class MasterReplication:
             self.facts,
             StoreLog(store, slave_store),
             policy.acks,
-            on_acks=self._acks_moved,
+            on_acks=self._handle_acks,
             on_join=tables.all_tables,
-            on_refused=self._refused,
+            on_refused=self._handle_refusal,
             clock_ms=policy.clock_ms,
             allows_classic=settings.ha.is_classic_allowed,
         )
@@ -88,7 +88,7 @@ class MasterReplication:
         )
 
     def lead(self, epoch: int, electable: list[int]) -> None:
-        """Begin to lead: slaves may follow. The store is a master's already."""
+        """Begin to lead: slaves may follow. The caller has made the store a master's."""
         self._begin(epoch, electable, None)
         self._tables.become_master()
         self.policy.reevaluate()
@@ -121,16 +121,16 @@ class MasterReplication:
         self.server.disconnect(reason)
 
     async def close(self) -> None:
-        """Let no slave follow, and stop listening. Acknowledged and visible messages stay so."""
+        """Let no slave follow, and stop listening. What was acknowledged or visible stays acknowledged or visible."""
         self._facts = None
         await self.server.close()
 
-    def _refused(self, session: MasterSession) -> None:
+    def _handle_refusal(self, session: MasterSession) -> None:
         if self._on_refused is not None:
             self._on_refused(session)
 
-    def count_expected(self) -> int:
-        """Return how many slaves can be asked for a damaged range once they are connected."""
+    def count_expected_replicas(self) -> int:
+        """Return how many slaves can be asked for a damaged range once all are connected."""
         ha, facts = self._settings.ha, self._facts
         if facts is None:
             return max(len(ha.electable), ha.acks_needed, int(self._settings.broker_id > 0))
@@ -138,7 +138,7 @@ class MasterReplication:
 
     # -- progress ------------------------------------------------------------------------------------------------------
 
-    def _acks_moved(self) -> None:
+    def _handle_acks(self) -> None:
         """React to progress or departure of a slave."""
         self._moved.set()
         if not self.is_leading:
@@ -154,7 +154,7 @@ class MasterReplication:
         self._on_advanced()
         self.server.report_confirmed()
 
-    def note_store_progress(self) -> None:
+    def report_store_progress(self) -> None:
         """React to progress of the store's threads: report it to slaves."""
         self._moved.set()
         if self.is_leading:
@@ -178,7 +178,7 @@ class MasterReplication:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def tables_changed(self) -> None:
+    def schedule_urgent_tables(self) -> None:
         """Send a changed urgent table at the end of this turn of the loop."""
         if not self._is_table_scheduled:
             self._is_table_scheduled = True

@@ -145,12 +145,12 @@ class Replication:
         self.speeds: Final = StreamSpeeds(self.master.server, store)
         self.healer: Final = Healer(store, self._replicas, pause_retention, count_expected=self._count_replicas)
         self._settings: Final = settings
-        self._log: Final = store
+        self._message_store: Final = store
         self._server: Final = self.master.server
         self._on_log_appended: Final = on_log_appended
         self._tls: Final = None if certificates is None else lambda: certificates.current.server
         self._loop: Final = asyncio.get_running_loop()
-        self._ticks: asyncio.Task[None] | None = None
+        self._tick_task: asyncio.Task[None] | None = None
         store.on_wrote.append(self._on_appended)
 
     def __repr__(self) -> str:
@@ -163,7 +163,7 @@ class Replication:
         It is never behind what was visible before: when a slave leaves, its acks no longer count, but messages stay
         visible.
         """
-        store = self._log
+        store = self._message_store
         is_copy = self.slave.follower is not None or self.store.copier is not None
         confirmed = self.slave.confirmed if is_copy else store.positions.confirmed
         return max(confirmed, store.dispatcher.dispatched)
@@ -172,7 +172,7 @@ class Replication:
         """Listen for slaves. Raises OSError for a configured port that is taken, or a missing secret."""
         ha, port = self._settings.ha, self._settings.ha_listen_port
         await self.secret.start()
-        self._ticks = asyncio.ensure_future(self._tick())
+        self._tick_task = asyncio.ensure_future(self._tick())
         if port is None:
             return
         try:
@@ -188,9 +188,9 @@ class Replication:
         """Stop following, and let no slave follow."""
         await self.slave.stop()
         await self.healer.close()
-        if self._ticks is not None:
-            self._ticks.cancel()
-            await asyncio.wait([self._ticks])
+        if self._tick_task is not None:
+            self._tick_task.cancel()
+            await asyncio.wait([self._tick_task])
         await self.secret.close()
         await self.master.close()
 
@@ -199,16 +199,16 @@ class Replication:
         self._server.feed_streams()
         self._on_log_appended()
 
-    def note_store_progress(self) -> None:
+    def report_store_progress(self) -> None:
         """React to progress of the store's threads: report it to the master and to slaves."""
-        self.slave.note_store_progress()
-        self.master.note_store_progress()
+        self.slave.report_store_progress()
+        self.master.report_store_progress()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
             now = self._loop.time()
-            self.peak.sample(self._log.log.wrote)
+            self.peak.sample(self._message_store.log.wrote)
             self.speeds.sample(now)
             self.healer.retry_damaged(now)
             await self.slave.tick()
@@ -224,4 +224,4 @@ class Replication:
         """Return how many replicas can be asked for a damaged range once they are connected."""
         if self.slave.follower is not None:
             return int(isinstance(self.slave.follower, Follower))  # A master of RocketMQ's cannot be asked.
-        return self.master.count_expected()
+        return self.master.count_expected_replicas()

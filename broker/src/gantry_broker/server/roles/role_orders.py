@@ -10,7 +10,7 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.ha.settings import RoleAtStart
-from gantry_broker.server.roles.role_status import explain_no_regain, loss_text
+from gantry_broker.server.roles.role_status import describe_loss, explain_no_regain
 from gantry_broker.server.roles.roles import Roles
 from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
 
@@ -61,7 +61,7 @@ class RoleOrders:
             if roles.store.losses.record.missing and not force:
                 if not electable and roles.role is HaRole.UNASSIGNED:
                     await roles.await_acceptance()
-                raise OrderRefused(loss_text(roles.store.losses.record))
+                raise OrderRefused(describe_loss(roles.store.losses.record))
             await roles.give_promise(epoch, "this broker")
             await roles.replication.slave.finish()
             if roles.store.losses.record.missing:
@@ -82,7 +82,8 @@ class RoleOrders:
                 raise OrderRefused("this broker is a slave: it gets the missing data from its master")
             if roles.role is HaRole.COMPARING and not roles.is_awaiting_acceptance:
                 raise OrderRefused(
-                    "its slaves are compared first, since they may have the missing data; try again later"
+                    "this broker compares its log with slaves first, since they may have the missing data; "
+                    "try again later"
                 )
             was_awaiting = roles.is_awaiting_acceptance
             await roles.accept_loss(by)
@@ -155,7 +156,7 @@ class RoleOrders:
                 raise OrderRefused(f"only a master can be drained, and this broker is {roles.role}")
             if withdraw or clients_only:
                 await roles.mark_role_over()
-            roles.begin_drain(is_withdrawn=withdraw or clients_only, is_emptied=clients_only)
+            roles.begin_drain(is_withdrawn=withdraw or clients_only, drains_clients_only=clients_only)
             if clients_only:
                 return roles.report()
             try:

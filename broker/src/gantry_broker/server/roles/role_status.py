@@ -36,7 +36,7 @@ class RoleStatus(NamedTuple):
 
     record: RoleRecord
     log_epoch: int
-    """Newest epoch in the history of its log."""
+    """Newest epoch in the history of the broker's log."""
 
     promised_epoch: int
     is_complete: bool | None
@@ -61,23 +61,23 @@ def explain_no_regain(status: RoleStatus) -> str:
     if status.role is not HaRole.UNASSIGNED:
         return f"this broker is {status.role}"
     if not record.epoch:
-        return "it had no role before"
+        return "this broker had no role before"
     if record.is_over:
-        return f"its role of epoch {record.epoch} was revoked"
+        return f"the role of epoch {record.epoch} was revoked"
     if status.promised_epoch > record.epoch:
-        return f"epoch {status.promised_epoch} was promised after its role of epoch {record.epoch}"
-    return _why_master_not_regained(status) if record.is_master else ""
+        return f"epoch {status.promised_epoch} was promised after the role of epoch {record.epoch} was taken"
+    return _explain_no_master_regain(status) if record.is_master else ""
 
 
-def _why_master_not_regained(status: RoleStatus) -> str:
+def _explain_no_master_regain(status: RoleStatus) -> str:
     epoch = status.record.epoch
     if status.log_epoch != epoch:
-        return f"its log ends in epoch {status.log_epoch}, not in epoch {epoch}"
+        return f"the log ends in epoch {status.log_epoch}, not in epoch {epoch}"
     if status.is_complete is not True:
-        return "it may have lost acknowledged messages"
+        return "this broker may have lost acknowledged messages"
     if status.record.acks_needed != status.acks_needed:
         then, now = status.record.acks_needed, status.acks_needed
-        return f"it waited for {then} slaves in epoch {epoch}, and would wait for {now} now"
+        return f"this broker waited for {then} slaves in epoch {epoch}, and would wait for {now} now"
     return ""
 
 
@@ -91,10 +91,11 @@ def count_slaves_to_compare(electable: list[int], acks_needed: int) -> int:
     return intersecting(slaves, acks_needed) if acks_needed else slaves
 
 
-def loss_text(loss: LossRecord) -> str:
-    """Return why a broker accepts no sends and delivers no held messages; empty if nothing is missing.
+def describe_loss(loss: LossRecord) -> str:
+    """Return why a broker accepts no sends, delivers no delayed messages and ends no transactions.
 
-    Delivering a delayed message and ending a transaction append to the log, so both wait like sends.
+    Empty if nothing is missing. Delivering a delayed message and ending a transaction append to the log, so both wait
+    as long as sends are refused.
     """
     if not loss.missing:
         return ""
@@ -112,7 +113,7 @@ def report_role(
     problem = status.problem
     loss = store.losses.record
     if not problem and loss.missing and follower is None:
-        problem = loss_text(loss)
+        problem = describe_loss(loss)
     if not problem and follower is not None and not follower.is_streaming:
         problem = f"not following the master: {follower.problem or 'connecting'}"
     master_id = settings.broker_id if record.is_master else record.master_id
@@ -120,7 +121,8 @@ def report_role(
     # A single broker has no replica to repair damage. Members of a group repair each other, and keep their votes.
     is_alone = status.role is not HaRole.SLAVE and not [number for number in electable if number != master_id]
     history = replication.store.history
-    missing = "" if policy.may_acknowledge() or not replication.master.is_leading else policy.describe_missing_grants()
+    may_answer = policy.may_acknowledge() or not replication.master.is_leading
+    missing_grants = "" if may_answer else policy.describe_missing_grants()
     return HaStatus(
         role=status.role,
         epoch=status.epoch,
@@ -144,7 +146,7 @@ def report_role(
         slaves=_slaves(replication) if status.role is HaRole.MASTER else (),
         master=record.master if status.role is HaRole.SLAVE else "",
         master_id=master_id,
-        problem=problem or missing,
+        problem=problem or missing_grants,
         epoch_start=history.epochs[-1].start if history.epochs else None,
         heartbeat_age_ms=slave.heartbeat_age_ms,
         granted_ms=slave.granted_ms,

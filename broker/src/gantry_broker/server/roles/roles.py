@@ -27,7 +27,7 @@ from gantry_broker.ha.settings import BrokerRole, RoleAtStart
 from gantry_broker.registration import Registration
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.roles.replication import Replication
-from gantry_broker.server.roles.role_status import RoleStatus, count_slaves_to_compare, loss_text, report_role
+from gantry_broker.server.roles.role_status import RoleStatus, count_slaves_to_compare, describe_loss, report_role
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.settings import BrokerSettings
@@ -39,7 +39,11 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused
 log = logging.getLogger(__name__)
 
 ADDRESS_MOVE_S: Final = 2.0
-"""Time in which an address that stands for the master moves to the new one, including a node's tables."""
+"""How long clients may still reach this broker by an address that is the master's, such as that of a Service.
+
+It takes a moment until such an address leads to the new master, for example until each node has updated its routing
+tables.
+"""
 
 
 class Host(Protocol):
@@ -105,7 +109,8 @@ class Roles:
 
         self._compared: set[int] = set()
         self._is_loss_accepted = False
-        self._waiting: asyncio.Task[None] | None = None
+        self._role_change_task: asyncio.Task[None] | None = None
+        """A change of the role that runs by itself: the end of a comparison, or following a master that was found."""
 
     def __repr__(self) -> str:
         return f"<Roles {self.role} epoch={self.epoch}>"
@@ -119,19 +124,19 @@ class Roles:
         self.completeness.load()
         self.replication.slave.given_grants.restore(self.records.record.grant_ms, self.replication.policy.clock_ms())
 
-    async def begin(self, report: RecoveryReport) -> None:
+    async def take_configured_role(self, report: RecoveryReport) -> None:
         """Take the role that the configuration assigns, if it assigns one."""
         ha, identity = self.settings.ha, self.store.identity
         self.epoch = self.records.record.epoch
         if ha.role_at_start is not RoleAtStart.CONFIGURED:
-            self._gate.close("this broker has no role yet")
+            self._gate.refuse_all("this broker has no role yet")
             return
         if ha.role is BrokerRole.SLAVE:
             await self.become_slave(self.promises.promise.epoch, ha.master_address)
             return
         if self.promises.promise.epoch > identity.epoch:
             self.problem = f"epoch {self.promises.promise.epoch} was promised to another master"
-            self._gate.close(self.problem)
+            self._gate.refuse_all(self.problem)
             log.error("newer epoch exists; this broker is not the master", extra={"reason": self.problem})
             return
         is_missing = bool(self.store.losses.record.missing)
@@ -148,7 +153,7 @@ class Roles:
 
     async def await_acceptance(self) -> None:
         """Serve reads, append nothing and refuse sends until an operator accepts the loss of log data."""
-        reason = loss_text(self.store.losses.record)
+        reason = describe_loss(self.store.losses.record)
         log.error(
             "log data is missing; nothing is appended until the loss is accepted",
             extra={"reason": reason, "ranges": [str(lost) for lost in self.store.losses.record.missing]},
@@ -158,7 +163,7 @@ class Roles:
         await self._dispatch_all()
         self.role, self.epoch, self.problem = HaRole.COMPARING, self.store.identity.epoch, reason
         self.is_awaiting_acceptance = self.is_withdrawn = True
-        self._gate.close_to_sends(reason)
+        self._gate.refuse_changes(reason)
         self._host.register(0)
 
     def _end_acceptance(self) -> None:
@@ -181,8 +186,8 @@ class Roles:
 
     async def close(self) -> None:
         """Begin no further change, and wait for the end of one in progress."""
-        if self._waiting is not None:
-            await asyncio.wait([self._waiting])
+        if self._role_change_task is not None:
+            await asyncio.wait([self._role_change_task])
         async with self.lock:
             self.is_closed = True
 
@@ -196,7 +201,7 @@ class Roles:
         """Wait for slaves before the first append: they may have messages that this start has lost."""
         self.role, self.epoch = HaRole.COMPARING, self.store.identity.epoch
         self.problem = f"this start may have lost messages; the log is compared with {needed} slaves first"
-        self._gate.close(self.problem)
+        self._gate.refuse_all(self.problem)
         log.warning(
             "start may have lost messages; comparing the log with slaves first", extra={"slaves_needed": needed}
         )
@@ -211,14 +216,14 @@ class Roles:
         if session.is_compared:
             self._compared.add(session.hello.broker_id)
             needed = count_slaves_to_compare(self.electable(), self.settings.ha.acks_needed)
-            if len(self._compared) >= needed and self._waiting is None:
-                self._waiting = asyncio.ensure_future(self._end_comparison())
+            if len(self._compared) >= needed and self._role_change_task is None:
+                self._role_change_task = asyncio.ensure_future(self._end_comparison())
         elif session.refusal.reason in ("newer", "fenced"):
             self.problem = f"slave {session.hello.broker_id} knows a newer master: {session.refusal.text}"
             log.error("newer epoch exists; this broker is not the master", extra={"reason": self.problem})
             self.replication.master.stop(self.problem)
             self.role = HaRole.UNASSIGNED
-            self._gate.close(self.problem)
+            self._gate.refuse_all(self.problem)
 
     async def _end_comparison(self) -> None:
         """Become master, or await acceptance of a loss, after enough slaves were compared."""
@@ -233,7 +238,7 @@ class Roles:
                     else:
                         await self.become_master(self.store.identity.epoch + 1, self.electable())
         finally:
-            self._waiting = None
+            self._role_change_task = None
 
     # -- the report ----------------------------------------------------------------------------------------------------
 
@@ -277,7 +282,7 @@ class Roles:
     async def become_master(self, epoch: int, electable: list[int], *, is_regained: bool = False) -> None:
         """Become the master: the log continues at its end with this broker's messages."""
         store, slave = self.store, self.replication.store
-        self._gate.close("this broker becomes a master")
+        self._gate.refuse_all("this broker becomes a master")
         self._host.close_clients("this broker becomes a master")
         await self._dispatch_all()
         is_new = epoch != store.identity.epoch
@@ -310,13 +315,13 @@ class Roles:
         log.info("became master", extra={"epoch": epoch, "start": store.log.wrote, "electable": electable})
 
     async def _dispatch_all(self) -> None:
-        """Make visible everything that needs no ack before anything is appended: a promotion waits for it."""
+        """Make visible everything that needs no ack. A promotion waits for it before it appends anything."""
         await self.replication.store.dispatch_all(0 if self.settings.ha.acks_needed else self.store.log.wrote)
 
     async def become_slave(self, epoch: int, master: str) -> None:
         """Become a slave of ``master``; an empty address if that is not known yet."""
         await self.replication.slave.stop()
-        self._gate.close("this broker becomes a slave")
+        self._gate.refuse_all("this broker becomes a slave")
         last = self.records.record
         known = last if last.epoch == epoch and not last.is_master else RoleRecord()
         record = RoleRecord(
@@ -331,14 +336,17 @@ class Roles:
         await self._host.run_exclusively(change)
         self.role, self.epoch = HaRole.SLAVE, epoch
         self.problem = "" if master else "no name server knows the master yet"
-        self._gate.close_to_sends("this broker is a slave")
+        self._gate.refuse_changes("this broker is a slave")
         if master:
             self.replication.slave.follow(master, self._record_welcome, self.record_caught_up)
         self._host.register(self.settings.broker_id)
         log.info("became slave", extra={"epoch": epoch, "master": master or "unknown"})
 
     async def _record_welcome(self, welcome: Welcome) -> None:
-        """Record durably who else is in this epoch before any ack in it: an election asks those who acknowledge."""
+        """Record durably, before the first ack in this epoch, who may be promoted and how many slaves must acknowledge.
+
+        An election asks the members that acknowledge, and counts with these numbers.
+        """
         last = self.records.record
         record = RoleRecord(
             welcome.epoch, electable=sorted(welcome.electable), master=last.master, master_id=welcome.master_id,
@@ -364,11 +372,12 @@ class Roles:
             log.warning("could not record data completeness", extra={"reason": str(error)})
 
     def follow_found_master(self, address: str) -> None:
-        """Follow the master that a name server has reported."""
-        is_asked = self.role is HaRole.SLAVE and not self.settings.ha.master_address
-        is_ours = self.settings.ha.role_at_start is RoleAtStart.CONFIGURED
-        if is_asked and is_ours and address and address != self.records.record.master and self._waiting is None:
-            self._waiting = asyncio.ensure_future(self._follow_found(address))
+        """Follow the master that a name server has reported, if this is a fixed slave without a configured master."""
+        has_no_address = self.role is HaRole.SLAVE and not self.settings.ha.master_address
+        is_configured_role = self.settings.ha.role_at_start is RoleAtStart.CONFIGURED
+        is_new = bool(address) and address != self.records.record.master
+        if has_no_address and is_configured_role and is_new and self._role_change_task is None:
+            self._role_change_task = asyncio.ensure_future(self._follow_found(address))
 
     async def _follow_found(self, address: str) -> None:
         try:
@@ -378,13 +387,13 @@ class Roles:
         except (BrokerError, OSError) as error:
             log.error("could not follow the master", extra={"master": address, "reason": str(error)})
         finally:
-            self._waiting = None
+            self._role_change_task = None
 
     async def lose_role(self, reason: str) -> None:
         """Become neither master nor slave. Pending sends are appended, and not answered."""
         await self.replication.slave.stop()
         self.stop_leading(reason)
-        self._gate.close(reason)
+        self._gate.refuse_all(reason)
         self._host.close_clients(reason)
         self._host.register(None)
         self.role, self.problem, self.is_draining = HaRole.UNASSIGNED, reason, False
@@ -394,7 +403,7 @@ class Roles:
     def stop_leading(self, reason: str) -> None:
         """Append accepted sends, drop all pending answers, and let no slave follow."""
         self._path.flush()
-        self._gate.close(reason)
+        self._gate.refuse_all(reason)
         self._path.ack_gate.stop()
         self.replication.master.stop(reason)
 
@@ -403,26 +412,26 @@ class Roles:
         await self.replication.slave.stop()
         self.problem = f"epoch {epoch} was promised to {to or 'another master'}; waiting for that master"
 
-    def begin_drain(self, *, is_withdrawn: bool, is_emptied: bool) -> None:
+    def begin_drain(self, *, is_withdrawn: bool, drains_clients_only: bool) -> None:
         """Append accepted sends, and refuse further ones; with ``is_withdrawn``, leave the routes for sends, too.
 
-        With ``is_emptied`` only clients' sends are refused, and the broker still appends its own messages, such as
-        delayed ones.
+        With ``drains_clients_only`` only clients' sends are refused, and the broker still appends its own messages,
+        such as delayed ones.
         """
         self._path.flush()
         if is_withdrawn and not self.is_withdrawn:
             self.is_withdrawn = True
             self._host.registration.schedule_update()
-        if is_emptied:
-            self._gate.close_to_clients("this broker is being emptied")
+        if drains_clients_only:
+            self._gate.refuse_client_sends("this broker accepts no more sends of clients")
             return
         self.is_draining = True
-        self._gate.close_to_sends("this broker is being drained")
+        self._gate.refuse_changes("this broker is being drained")
 
     def end_drain(self) -> None:
         """Accept sends again, and return to the routes."""
         self.is_draining = False
-        self._gate.open()
+        self._gate.accept_all()
         if self.is_withdrawn:
             self.is_withdrawn = False
             self._host.registration.schedule_update()

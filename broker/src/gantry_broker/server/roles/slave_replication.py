@@ -81,7 +81,7 @@ class SlaveReplication:
         self._following = asyncio.ensure_future(self.follower.run())
 
     def _gantry_follower(self, address: str, on_welcome: OnWelcome) -> Follower:
-        async def welcomed(welcome: Welcome) -> None:
+        async def handle_welcome(welcome: Welcome) -> None:
             self._tables.begin_copying()  # The log is cut to the master's, and nothing is copied yet.
             await on_welcome(welcome)
 
@@ -92,7 +92,7 @@ class SlaveReplication:
             on_table=self._tables.receive,
             on_copied=self._schedule_dispatch,
             on_grant=lambda: self.given_grants.record_grant(self._clock_ms()),
-            on_welcome=welcomed,
+            on_welcome=handle_welcome,
             tls=self._tls,
             run_exclusively=self._run_exclusively,
         )
@@ -123,7 +123,7 @@ class SlaveReplication:
         )  # fmt: skip
 
     async def finish(self) -> None:
-        """Stop following, to become the master; fetch tables from a master of RocketMQ's once again before."""
+        """Stop following, because this broker becomes the master. From a master of RocketMQ fetch its tables first."""
         if isinstance(self.follower, ClassicFollower):
             await self.follower.finish()
         await self.stop()
@@ -136,7 +136,7 @@ class SlaveReplication:
             await asyncio.wait([task])
         self.follower = self._on_caught_up = None
 
-    def note_store_progress(self) -> None:
+    def report_store_progress(self) -> None:
         """Report progress of the store's threads to the master."""
         if self.follower is not None:
             self.follower.report_progress()
@@ -156,7 +156,7 @@ class SlaveReplication:
 
     @property
     def heartbeat_age_ms(self) -> int | None:
-        """Milliseconds since the master last sent something; None if it never has, or none is followed."""
+        """Milliseconds since the master last sent something; None if it never has, or if no master is followed."""
         heartbeat_at = self.follower.last_heartbeat_at if isinstance(self.follower, Follower) else None
         return None if heartbeat_at is None else max(0, int((self._loop.time() - heartbeat_at) * 1000))
 
@@ -164,7 +164,7 @@ class SlaveReplication:
 
     @property
     def confirmed(self) -> int:
-        """Position up to which the master has confirmed the local log; -1 while it has not reported any."""
+        """Position up to which the master has confirmed the local log; -1 while it has reported no position."""
         return -1 if self.follower is None else min(self.follower.confirmed, self._store.received)
 
     def _schedule_dispatch(self) -> None:

@@ -1,7 +1,8 @@
 """Copies tables from the master to slaves: topics, groups, offsets, delay progress, ends of empty queues.
 
     master   a table has changed -> its document, stamped with the log's end, over every stream
-    slave    adopted as a whole; a topic that is missing in it is deleted when the log has reached the stamp
+    slave    a received document -> replaces the table; a topic that is missing in it is deleted when the log has
+             reached the stamp
 
 Topics and groups are sent at once, changed offsets once a second, all tables when a slave joins. Deletions need the
 stamp: a slave whose log is behind would create the topic again from older messages. So do delay progress and the start
@@ -65,7 +66,7 @@ class QueueEnds:
         self._store: Final = store
         self._reported: dict[tuple[str, int], int] = {}
         self._stamp = 0
-        """End of the master's log when it reported them."""
+        """End of the master's log when it reported the next offsets."""
 
     def document(self) -> QueueEndsDocument:
         """Return the next offset of each queue of this master that has no messages left."""
@@ -85,10 +86,10 @@ class QueueEnds:
         """Forget a deleted topic, which starts at 0 if it is created again."""
         self._reported = {place: end for place, end in self._reported.items() if place[0] != topic}
 
-    def reach(self, dispatched: int) -> None:
-        """Apply the next offsets if everything up to the stamp is visible.
+    def apply_reached(self, dispatched: int) -> None:
+        """Apply the reported next offsets if everything up to their stamp is visible.
 
-        Without room on the disk, a later call retries.
+        If the disk has no room for a queue file, a later call retries.
         """
         if self._reported and self._store.log.min_physical > self._stamp:
             self._reported = {}  # The log was restarted before it had reached the stamp.
@@ -103,13 +104,16 @@ class QueueEnds:
     def _set_offsets(self, count: int) -> None:
         for topic, number in list(self._reported)[:count]:
             try:
-                is_made = self._store.queues.set_start_offset(topic, number, self._reported[topic, number])
+                is_changed = self._store.queues.set_start_offset(topic, number, self._reported[topic, number])
             except StoreFull:
                 return
             except ValueError as error:
-                log.error("master reports an invalid queue end", extra={"topic": topic, "reason": str(error)})
-                is_made = False
-            if is_made:
+                log.error(
+                    "ignored an invalid queue end that the master reported",
+                    extra={"topic": topic, "reason": str(error)},
+                )
+                is_changed = False
+            if is_changed:
                 facts = {"topic": topic, "queue": number, "next": self._reported[topic, number]}
                 log.info("start offset of empty queue adopted from the master", extra=facts)
             del self._reported[topic, number]
@@ -127,14 +131,14 @@ class TableSync:
         self._transactions: Final = TransactionProgress(core.offsets)
         self.queue_ends: Final = QueueEnds(core.store)
         self._changed: set[str] = set()
-        self._offsets_edition = -1
+        self._offsets_change_count = -1
         self._is_receiving = False
         self._deleted_on_master: dict[str, int] = {}
         """Topics that the master has deleted, with the end of its log when it reported that."""
 
     # -- a master's side -----------------------------------------------------------------------------------------------
 
-    def changed(self, name: str) -> None:
+    def mark_changed(self, name: str) -> None:
         """Mark a table as changed, to be sent to slaves."""
         if self._is_receiving:
             return
@@ -144,24 +148,24 @@ class TableSync:
 
     def all_tables(self) -> list[Table]:
         """Return all tables, for a slave that has just joined."""
-        return [self._table(name) for name in ON_JOIN]
+        return [self._encode_table(name) for name in ON_JOIN]
 
     def urgent_tables(self) -> list[Table]:
         """Return the changed tables that are sent at once."""
         names = [name for name in URGENT_TABLES if name in self._changed]
         self._changed.difference_update(names)
-        return [self._table(name) for name in names]
+        return [self._encode_table(name) for name in names]
 
     def due_tables(self) -> list[Table]:
         """Return the tables that have changed since the last call. Called once a second."""
-        if self._core.offsets.edition != self._offsets_edition:
-            self._offsets_edition = self._core.offsets.edition
+        if self._core.offsets.change_count != self._offsets_change_count:
+            self._offsets_change_count = self._core.offsets.change_count
             self._changed.add("consumerOffset")
         names = [name for name in NAMES if name in self._changed]
         self._changed.clear()
-        return [self._table(name) for name in names]
+        return [self._encode_table(name) for name in names]
 
-    def _table(self, name: str) -> Table:
+    def _encode_table(self, name: str) -> Table:
         core = self._core
         document: msgspec.Struct
         if name == "topics":
@@ -173,7 +177,7 @@ class TableSync:
         elif name == "queueEnds":
             document = self.queue_ends.document()
         else:
-            document = self._delay.progress.delivered()
+            document = self._delay.progress.delivered_document()
         data = without_nulls(msgspec.to_builtins(document, str_keys=True))
         return Table(core.store.log.wrote, name, msgspec.json.encode(data))
 
@@ -196,9 +200,9 @@ class TableSync:
         core = self._core
         if name == "topics":
             document = msgspec.json.decode(data, type=TopicConfigTable, strict=False)
-            gone = core.topics.replace_from_master(document)
-            self._deleted_on_master = {topic: self._deleted_on_master.get(topic, end) for topic in gone}
-            for topic in gone:
+            deleted = core.topics.replace_from_master(document)
+            self._deleted_on_master = {topic: self._deleted_on_master.get(topic, end) for topic in deleted}
+            for topic in deleted:
                 self.queue_ends.forget_topic(topic)
         elif name == "subscriptionGroup":
             core.groups.replace_from_master(msgspec.json.decode(data, type=GroupDocument, strict=False))
@@ -232,7 +236,7 @@ class TableSync:
             self._transactions.apply_up_to(min(wrote, confirmed))
         finally:
             self._is_receiving = False
-        self.queue_ends.reach(self._core.store.dispatcher.dispatched)
+        self.queue_ends.apply_reached(self._core.store.dispatcher.dispatched)
         for topic, end in list(self._deleted_on_master.items()):
             if wrote >= end:
                 del self._deleted_on_master[topic]

@@ -127,12 +127,12 @@ class AckGate:
         slave_timeout_ms: int,
         sends_max: int = 1 << 62,
     ) -> None:
-        """At most ``sends_max`` sends wait; further ones are refused before they are appended."""
+        """At most ``sends_max`` sends wait for their answers; further ones are refused before they are appended."""
         self.count = 0
         """The number of sends that wait for their answers."""
 
         self.late_count = 0
-        """The number of sends that missed their deadline since this start, answered with another code than 0."""
+        """The number of sends since this start that were answered with code 10, 11 or 12: stored, but not promised."""
 
         self._store: Final = store
         self._replicas: Final = replicas
@@ -153,14 +153,18 @@ class AckGate:
         if flush_timeout_ms is not None:
             deadlines.append(_Deadline(SendState.FLUSHED, flush_timeout_ms))
         self._deadlines: Final = sorted(deadlines, key=lambda one: one.timeout_ms)
-        self._rooms: Final[list[deque[_Held]]] = [deque() for _ in deadlines]
-        """The held answers, one deque for each deadline. Answers past a deadline have the smaller offsets."""
+        self._held_by_deadline: Final[list[deque[_Held]]] = [deque() for _ in deadlines]
+        """The held answers, one deque for each deadline, the shortest first.
+
+        At the first deadline, an answer whose state is reached moves to the second deque. So the answers there have
+        smaller offsets than those in the first.
+        """
 
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         positions = " ".join(f"{state.value}={position()}" for state, position in self._positions.items())
-        return f"<AckGate waiting={self.count} late={self.late_count} {positions}>"
+        return f"<AckGate held={self.count} late={self.late_count} {positions}>"
 
     # ------- decisions
 
@@ -174,7 +178,7 @@ class AckGate:
         """The refusal of sends when too many wait: held answers take memory, and a hanging disk releases none."""
         return None if self.count < self.sends_max else ANSWERS_FULL
 
-    def limit(self, *, sends_max: int) -> None:
+    def set_limits(self, *, sends_max: int) -> None:
         """Set how many sends may wait."""
         self.sends_max = sends_max
 
@@ -191,10 +195,10 @@ class AckGate:
 
     # ------- holding and releasing answers
 
-    def answer(self, reply: Command, connection: Connection, *, is_waiting: bool = True) -> Command | None:
+    def reply_or_hold(self, reply: Command, connection: Connection, *, is_waiting: bool = True) -> Command | None:
         """Return the reply to the last append if it is to be sent at once; None if it is held here.
 
-        ``is_waiting`` is False for a producer that does not want to wait.
+        ``is_waiting`` is False for a producer that does not want to wait until its message is durable.
         """
         if not self.must_wait():
             return reply
@@ -205,16 +209,19 @@ class AckGate:
         return None
 
     def hold(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:
-        """Hold the answers of one append that ends at ``end``: connection, frames, and number of sends of each."""
-        replicas, now, room, total = self._replicas, self._loop.time(), self._rooms[0], 0
+        """Hold the answers of one append that ends at ``end``: connection, frames, and number of sends of each.
+
+        If not enough slaves are connected to wait for, the answers are sent at once with code 11.
+        """
+        replicas, now, held_answers, total = self._replicas, self._loop.time(), self._held_by_deadline[0], 0
         is_short = replicas.is_waiting_for_slaves and not replicas.has_enough()  # there are no slaves to wait for
-        assert not room or room[-1].end <= end, "offsets grow"
+        assert not held_answers or held_answers[-1].end <= end, "offsets grow"
         for connection, replies, count in answers:
             held = _Held(end, now, connection, replies, count)
             if is_short:
                 self._answer_late(held, ResponseCode.SLAVE_NOT_AVAILABLE)
                 continue
-            room.append(held)
+            held_answers.append(held)
             total += count
         self.count += total
         if self._timer is None:
@@ -224,9 +231,9 @@ class AckGate:
         """Send the held answers of all sends that are acknowledged now."""
         promised, now, waits = self._promised(), self._loop.time(), self._waits
         batches: dict[Connection, list[bytes]] = {}
-        for room in reversed(self._rooms):
-            while room and room[0].end <= promised:
-                held = room.popleft()
+        for held_answers in reversed(self._held_by_deadline):
+            while held_answers and held_answers[0].end <= promised:
+                held = held_answers.popleft()
                 self.count -= held.sends
                 waits[min(int((now - held.at) * 1e6).bit_length(), len(waits) - 1)] += held.sends
                 batches.setdefault(held.connection, []).append(held.replies)
@@ -238,17 +245,17 @@ class AckGate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for room in self._rooms:
-            room.clear()
+        for held_answers in self._held_by_deadline:
+            held_answers.clear()
         self.count = 0
 
     # ------- deadlines
 
-    def _expires_at(self, place: int) -> float:
-        return self._rooms[place][0].at + self._deadlines[place].timeout_ms / 1000
+    def _expires_at(self, index: int) -> float:
+        return self._held_by_deadline[index][0].at + self._deadlines[index].timeout_ms / 1000
 
     def _set_timer(self) -> None:
-        times = [self._expires_at(place) for place, room in enumerate(self._rooms) if room]
+        times = [self._expires_at(index) for index, held_answers in enumerate(self._held_by_deadline) if held_answers]
         if times:
             self._timer = self._loop.call_at(min(times), self._expire)
 
@@ -257,11 +264,11 @@ class AckGate:
         self._timer = None
         self.release()  # a send that is durable but not answered yet is not late
         now = self._loop.time()
-        for place, (deadline, room) in enumerate(zip(self._deadlines, self._rooms, strict=True)):
-            while room and self._expires_at(place) <= now:
-                held = room.popleft()
-                if held.end <= self._positions[deadline.state]() and place + 1 < len(self._rooms):
-                    self._rooms[place + 1].append(held)
+        for index, (deadline, held_answers) in enumerate(zip(self._deadlines, self._held_by_deadline, strict=True)):
+            while held_answers and self._expires_at(index) <= now:
+                held = held_answers.popleft()
+                if held.end <= self._positions[deadline.state]() and index + 1 < len(self._held_by_deadline):
+                    self._held_by_deadline[index + 1].append(held)
                     continue
                 self.count -= held.sends
                 self._answer_late(held, TIMEOUT_CODES[deadline.state])
@@ -269,11 +276,11 @@ class AckGate:
 
     def _answer_late(self, held: _Held, code: ResponseCode) -> None:
         self.late_count += held.sends
-        held.connection.send(with_code(held.replies, code))
+        held.connection.send(replace_code(held.replies, code))
 
 
-def with_code(replies: bytes, code: ResponseCode) -> bytes:
-    """Return successful JSON replies with another code."""
+def replace_code(replies: bytes, code: ResponseCode) -> bytes:
+    """Return these frames, which are JSON replies with code 0, with another code."""
     parts: list[bytes] = []
     position = 0
     while position < len(replies):

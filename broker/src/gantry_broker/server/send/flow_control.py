@@ -97,11 +97,11 @@ class Backlog:
                 self._served_bytes, self._served_s = self._served_bytes / 2, self._served_s / 2
         self._counted_at, self._read_bytes = now, size
 
-    def refused(self) -> None:
+    def ignore_read(self) -> None:
         """Ignore the last read, which is refused: its cost does not show the service rate of sends."""
         self._read_bytes = 0
 
-    def drain_s(self, queued_bytes: int) -> float:
+    def estimate_drain_s(self, queued_bytes: int) -> float:
         """Return how long serving this many bytes takes at the present rate."""
         return queued_bytes * self._served_s / self._served_bytes if self._served_bytes else 0.0
 
@@ -128,7 +128,7 @@ class FlowControl:
         self._core_wait = core_wait or CoreWait()
         self._core_wait_s = self._core_wait.seconds()
         self._core_wait_until = 0.0
-        self.limit(wait_ms_max=wait_ms_max, append_ms_max=append_ms_max)
+        self.set_limits(wait_ms_max=wait_ms_max, append_ms_max=append_ms_max)
         self._backlogs: dict[Sender, Backlog] = {}
         self._stall: asyncio.TimerHandle | None = None
         self._stall_s = 0.0
@@ -140,7 +140,7 @@ class FlowControl:
             f"<FlowControl backlogs={len(self._backlogs)} stall={self._stall_s:.3f} s standing={self.standing_refusal}>"
         )
 
-    def limit(self, *, wait_ms_max: int, append_ms_max: int) -> None:
+    def set_limits(self, *, wait_ms_max: int, append_ms_max: int) -> None:
         """Set the limits of waiting time and append time."""
         self._wait_s_max = wait_ms_max / 1000
         self._append_s_max = append_ms_max / 1000
@@ -199,10 +199,10 @@ class FlowControl:
         if not queued_bytes:  # the sender waits for its answers: its limit of outstanding sends fills a turn
             del self._backlogs[sender]
             return None
-        drain_s = backlog.drain_s(queued_bytes)
+        drain_s = backlog.estimate_drain_s(queued_bytes)
         if drain_s <= self._wait_s_max:
             return None
-        backlog.refused()
+        backlog.ignore_read()
         return _busy(RefusalReason.QUEUE_TIMEOUT, drain_s, queued_bytes, data)
 
     def _end_stall(self) -> None:

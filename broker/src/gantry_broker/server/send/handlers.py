@@ -1,4 +1,4 @@
-"""The readable path of sends: every check that RocketMQ makes, in its order and with its codes.
+"""The slow path of sends: every check that RocketMQ makes, in its order and with its codes.
 
 `SendHandlers.handle` turns one request into drafts of the current pass or into a refusal; nothing is stored, and no
 topic is created, before every check has passed. Timer messages are refused with a clear text until they are supported.
@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 
 SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
-MEMORY_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+HOST_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+"""Flags that a producer cannot set: the broker knows the hosts."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class SendHandlers:
         try:
             self._refuse_if_busy(command)
             send = read_send(command)
-            config = self._check(send, command, connection)
+            config = self._check_send(send, command, connection)
             if send.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
                 return self._take_batch(send, command, connection, config)
             self._take_single(send, command, connection, config)
@@ -90,7 +91,7 @@ class SendHandlers:
     def admit(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """Check a send that another handler stores, and return its topic. Raises Refused."""
         self._refuse_if_busy(command)
-        return self._check(send, command, connection)
+        return self._check_send(send, command, connection)
 
     def _refuse_if_busy(self, command: Command) -> None:
         """Raise Refused if the sends of this read are refused. A one-way send is stored late rather than dropped."""
@@ -99,7 +100,7 @@ class SendHandlers:
             self.core.stats.refusals.count(refusal)
             raise Refused(refusal.code, refusal.remark)
 
-    def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
+    def _check_send(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """Return the topic of a valid send, either existing or as it would be created. Raises Refused."""
         check_topic_name(send.topic)
         if send.topic in names.NOT_SENDABLE_TOPICS:
@@ -148,13 +149,13 @@ class SendHandlers:
         )
         message, config = self._redirect_exhausted_retry(send, message, config)
         if is_half(message.properties, message.reconsume_times):
-            draft = self._half(message, send, self.path.host_of(connection))
+            draft = self._make_half_draft(message, send, self.path.host_of(connection))
         else:
-            draft = self.draft(message, send, self.path.host_of(connection))
-        template = NO_ANSWER if command.is_oneway else self.core.routes.template(message.queue_id)
+            draft = self.make_draft(message, send, self.path.host_of(connection))
+        template = NO_ANSWER if command.is_oneway else self.core.routes.make_reply_template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
         self._create_topic(config)
-        if not is_waiting(properties):
+        if not is_waiting_for_store(properties):
             self.path.unwaited.add(len(self.path.drafts))
         self.path.drafts.append(draft)
         self.path.answers.append(answer)
@@ -167,7 +168,7 @@ class SendHandlers:
         """Create the topic and its route, if they do not exist."""
         self.core.topics.put(config)
         if config.topic_name not in self.core.routes.by_topic:
-            self.core.routes.make(config)
+            self.core.routes.create_route(config)
 
     def _redirect_exhausted_retry(
         self, send: SendMessageV2, message: OutgoingMessage, config: TopicConfig
@@ -179,7 +180,7 @@ class SendHandlers:
         if not send.topic.startswith(names.RETRY_PREFIX):
             return message, config
         group_name = send.topic[len(names.RETRY_PREFIX) :]
-        group = self.core.groups.find(group_name)
+        group = self.core.groups.find_or_create(group_name)
         if group is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name}")
         times_max = group.retry_max_times if send.max_reconsume_times is None else send.max_reconsume_times
@@ -190,25 +191,25 @@ class SendHandlers:
         message = OutgoingMessage(topic, 0, message.body, properties, message.reconsume_times)
         return message, self.core.topics.find(topic) or single_queue_topic(topic)
 
-    def store_one(
+    def append_one(
         self, message: OutgoingMessage, send: SendMessageV2, config: TopicConfig, connection: Connection
     ) -> tuple[str, int]:
         """Append one message at once, outside of the pass; return its offset message id and its queue offset.
 
         Creates the topic if it is missing. Raises Refused and BrokerError.
         """
-        draft = self.draft(message, send, self.path.host_of(connection))
+        draft = self.make_draft(message, send, self.path.host_of(connection))
         self._create_topic(config)
         physical_offsets, queue_offsets = self.core.store.append([draft])
         self.core.stats.count_put(1, self.core.store)
         return offset_message_id(self.core.store_host, physical_offsets[0]), queue_offsets[0]
 
-    def draft(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
+    def make_draft(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
         """Return the draft that the store appends for `message`. Raises Refused if its properties are too long."""
         core = self.core
         properties = {**message.properties, **core.routes.added}
         topic, queue_id, delay_ms = message.topic, message.queue_id, 0
-        level = delay_level(properties, len(core.settings.store.delay_levels_ms))
+        level = parse_delay_level(properties, len(core.settings.store.delay_levels_ms))
         if level:
             properties[keys.REAL_TOPIC], properties[keys.REAL_QUEUE_ID] = topic, str(queue_id)
             properties[keys.DELAY_LEVEL] = str(level)
@@ -217,7 +218,7 @@ class SendHandlers:
         data = encode_stored_properties(properties)
         config = core.topics.find(message.topic)
         multi = FLAG_MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0
-        sys_flag = send.sys_flag & ~(MEMORY_FLAGS | TRANSACTION_MASK) | multi
+        sys_flag = send.sys_flag & ~(HOST_FLAGS | TRANSACTION_MASK) | multi
         return Draft(
             queue=core.store.queues.get_or_create(topic, queue_id),
             body=message.body,
@@ -233,7 +234,7 @@ class SendHandlers:
             keys=keys.message_keys(properties),
         )
 
-    def _half(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
+    def _make_half_draft(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
         """Return the draft of a half message, which is stored out of reach of consumers until its transaction ends."""
         if self.core.settings.rejects_transactions:
             raise Refused(
@@ -241,7 +242,7 @@ class SendHandlers:
                 f"the broker[{self.core.settings.broker_ip}] sending transaction message is forbidden",
             )
         properties = half_properties(message.properties, message.topic, message.queue_id)
-        return self.draft(
+        return self.make_draft(
             OutgoingMessage(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host
         )
 
@@ -252,7 +253,7 @@ class SendHandlers:
     ) -> bytes | None:
         if names.is_retry_or_dead_letter(send.topic):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {send.topic}")
-        entries = batch_entries(command.body, self.core.settings.batch_messages_max)
+        entries = read_batch(command.body, self.core.settings.batch_messages_max)
         queue_id = self._queue_id(send, config)
         shared = parse_properties(send.properties or "")
         batch_id = shared.pop(keys.UNIQUE_KEY, None)
@@ -267,7 +268,7 @@ class SendHandlers:
             properties.setdefault(keys.UNIQUE_KEY, self.core.routes.next_unique_id())
             message = OutgoingMessage(send.topic, queue_id, entry.body, properties)
             one = msgspec.structs.replace(send, flag=entry.flag)
-            drafts.append(self.draft(message, one, self.path.host_of(connection)))
+            drafts.append(self.make_draft(message, one, self.path.host_of(connection)))
         self.path.flush_for(connection)
         self._create_topic(config)
         try:
@@ -292,11 +293,13 @@ class SendHandlers:
         # Java 5 would return it as the message id, and no stored message has it.
         if batch_id is not None:
             ext["transactionId"] = batch_id
-        reply = self.path.ack_gate.answer(command.reply(ext=ext), connection, is_waiting=is_waiting(shared))
+        reply = self.path.ack_gate.reply_or_hold(
+            command.reply(ext=ext), connection, is_waiting=is_waiting_for_store(shared)
+        )
         return None if reply is None else reply.encode()
 
 
-def batch_entries(body: bytes, messages_max: int) -> list[BatchEntry]:
+def read_batch(body: bytes, messages_max: int) -> list[BatchEntry]:
     """Return the messages of a batch. Raises Refused."""
     try:
         entries = decode_batch(body)
@@ -344,7 +347,7 @@ def refuse_unsupported(properties: dict[str, str]) -> None:
         )
 
 
-def delay_level(properties: dict[str, str], levels: int) -> int:
+def parse_delay_level(properties: dict[str, str], levels: int) -> int:
     """Return the delay level of a message, at most the highest; 0 for none."""
     text = properties.get(keys.DELAY_LEVEL, "0")
     try:
@@ -354,7 +357,7 @@ def delay_level(properties: dict[str, str], levels: int) -> int:
     return max(0, min(level, levels))
 
 
-def is_waiting(properties: dict[str, str]) -> bool:
+def is_waiting_for_store(properties: dict[str, str]) -> bool:
     """Whether the sender wants its answer only when the message is as durable as the mode promises."""
     return properties.get(keys.WAIT_STORE, "true").lower() != "false"
 

@@ -5,7 +5,7 @@
     codes 10 and 310, binary    BinaryHeader
     code 310, JSON, signed      SignedHeader        with access control on
 
-A header that does not fit its type is no error: the request takes the readable path.
+A header that does not fit its type is no error: the request takes the slow path.
 """
 
 from typing import Annotated, Final, NamedTuple, Protocol

@@ -26,7 +26,7 @@ from gantry_broker.server.send.handlers import (
     OutgoingMessage,
     SendHandlers,
     encode_stored_properties,
-    is_waiting,
+    is_waiting_for_store,
     read_send,
     refuse_unsupported,
     remove_broker_properties,
@@ -116,7 +116,7 @@ class ReplyHandlers:
         queue_id = max(send.queue_id, 0)
         message = OutgoingMessage(send.topic, queue_id, reply.command.body, reply.properties, send.reconsume_times or 0)
         try:
-            message_id, offset = self._sends.store_one(message, send, reply.config, reply.connection)
+            message_id, offset = self._sends.append_one(message, send, reply.config, reply.connection)
         except (BrokerError, Refused) as error:
             log.warning(
                 "failed to store copy of reply; pushing it only", extra={"topic": send.topic, "reason": str(error)}
@@ -138,7 +138,7 @@ class ReplyHandlers:
         answer = command.reply(ext=ext)
         if stored is None or command.is_oneway or self._core.gate.is_store_lent or not connection.is_open:
             return answer
-        return self._ack_gate.answer(answer, connection, is_waiting=is_waiting(reply.properties))
+        return self._ack_gate.reply_or_hold(answer, connection, is_waiting=is_waiting_for_store(reply.properties))
 
     async def _push_to_requester(self, reply: CheckedReply) -> str | None:
         """Push the reply to the requester; return None if it was received, or the reason if not."""

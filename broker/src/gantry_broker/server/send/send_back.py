@@ -30,11 +30,11 @@ RECONSUME_TIMES_MAX = (1 << 31) - 1
 @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
 def send_back(sends: SendHandlers, command: Command, connection: Connection) -> Command | None:
     back = SendBack.read(command.ext)
-    group = _group(sends, back)
+    group = _find_group(sends, back)
     if group.retry_queue_nums <= 0:
         return command.reply()
-    original = _original(sends, back)
-    message = _outgoing(sends, back, group, original)
+    original = _read_original(sends, back)
+    message = _make_retry(sends, back, group, original)
     send = SendMessageV2(
         producer_group=names.SYSTEM_GROUP_PREFIX,
         topic=message.topic,
@@ -46,22 +46,22 @@ def send_back(sends: SendHandlers, command: Command, connection: Connection) -> 
         flag=original.flag,
     )
     core = sends.core
-    core.store.append([sends.draft(message, send, original.born_host)])
+    core.store.append([sends.make_draft(message, send, original.born_host)])
     core.statistics.count_send_back(back.group, message.properties[keys.RETRY_TOPIC])
     core.stats.count_put(1, core.store)
-    return None if command.is_oneway else sends.path.ack_gate.answer(command.reply(), connection)
+    return None if command.is_oneway else sends.path.ack_gate.reply_or_hold(command.reply(), connection)
 
 
-def _group(sends: SendHandlers, back: SendBack) -> SubscriptionGroupConfig:
+def _find_group(sends: SendHandlers, back: SendBack) -> SubscriptionGroupConfig:
     if names.group_fault(back.group) is not None or names.topic_fault(names.retry_topic(back.group)) is not None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group {back.group[:64]} is illegal")
-    group = sends.core.groups.find(back.group)
+    group = sends.core.groups.find_or_create(back.group)
     if group is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {back.group}")
     return group
 
 
-def _original(sends: SendHandlers, back: SendBack) -> StoredMessage:
+def _read_original(sends: SendHandlers, back: SendBack) -> StoredMessage:
     record = sends.core.store.guard.message_at(back.offset) if back.offset >= 0 else None
     if record is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
@@ -74,10 +74,10 @@ def _original(sends: SendHandlers, back: SendBack) -> StoredMessage:
     return message
 
 
-def _outgoing(
+def _make_retry(
     sends: SendHandlers, back: SendBack, group: SubscriptionGroupConfig, original: StoredMessage
 ) -> OutgoingMessage:
-    """Return the message with its new topic, queue and properties."""
+    """Return the message as it is stored again: with its retry or dead letter topic, queue and properties."""
     properties = dict(original.properties)
     for name in (keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.RECORD_CRC):
         properties.pop(name, None)

@@ -9,7 +9,7 @@ so that neither costs an append of its own. A plain message is handled here on p
     second    codes 10 and 310, JSON or binary, a known topic, any properties that are stored nearly as they came:
               Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first
 
-All other sends take the readable path, `send.handlers`, which puts its drafts into the same pass, so that the order
+All other sends take the slow path, `send.handlers`, which puts its drafts into the same pass, so that the order
 within a connection is the order of its frames. All three paths store and answer the same, byte for byte. Before a frame
 that is not a send is handled, the pass is appended: a pull sees the sends before it.
 
@@ -52,7 +52,7 @@ from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command, RequestCode
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, check_frame_head
-from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, binary_parts
+from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, decode_binary_parts
 from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
 
@@ -60,7 +60,7 @@ SEND_V2_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
 SEND_V1_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE
 NO_ANSWER: Final = b""
 PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
-"""A longer JSON header may exceed the limit of fields, which only the readable path counts: `"":"",` has 6 bytes."""
+"""A longer JSON header may exceed the limit of fields, which only the slow path counts: `"":"",` has 6 bytes."""
 NEVER_A_PREFIX: Final = b"\0"
 """A prefix that no JSON header has, which switches the fast path off."""
 UNHANDLED: Final = b"not handled yet"
@@ -103,7 +103,10 @@ class SendPath:
         ack_gate: AckGate,
         signed_sends: "Callable[[SendPath], TakeSigned] | None" = None,  # None: no access control
     ) -> None:
-        """With ``signed_sends`` each plain send goes to the function that it returns, and then to `other`."""
+        """With ``signed_sends`` each plain send goes to the function that it returns.
+
+        A send for which that function returns False goes to `other`, the slow path.
+        """
         self._store = store
         self._routes = routes
         self._flow = flow
@@ -130,7 +133,7 @@ class SendPath:
         self.refusal: Refusal | None = None
         """The refusal of the sends of the present read; None if they are accepted."""
 
-    def limit(self, *, body_bytes_max: int) -> None:
+    def set_limits(self, *, body_bytes_max: int) -> None:
         """Set the limit of the body of a plain send."""
         self.body_bytes_max = body_bytes_max
 
@@ -155,7 +158,9 @@ class SendPath:
 
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
-        self.refusal = self._gate.write_refusal or self._gate.client_refusal or self._flow.refusal(connection, data)
+        self.refusal = (
+            self._gate.write_refusal or self._gate.client_send_refusal or self._flow.refusal(connection, data)
+        )
         if self.refusal is None:
             self.refusal = self.ack_gate.refusal
         replies: list[bytes] = []
@@ -186,9 +191,9 @@ class SendPath:
         by_topic, signed = self._routes.by_topic, self._signed
         drafts, answers = self.drafts, self.answers
         host, host_flag = self.host_and_flag(connection)
-        # Refused sends take the readable path, which answers them.
+        # Refused sends take the slow path, which answers them.
         prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
-        is_open = prefix is SEND_V2_PREFIX
+        is_fast_path_open = prefix is SEND_V2_PREFIX
         while end - position >= _HEAD_BYTES:
             total, type_and_header = _unpack_head(data, position)
             header_bytes = type_and_header & HEADER_LENGTH_MASK
@@ -221,7 +226,7 @@ class SendPath:
                             key = text[UNIQUE_START:UNIQUE_END]
                             unique = key.encode()
                             if len(unique) == 32 and unique.isalnum():
-                                slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
+                                slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
                                 drafts.append(
                                     (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
                                         slot.queue,
@@ -238,12 +243,14 @@ class SendPath:
                                         (key,),
                                     )
                                 )
-                                template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
+                                template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.reply_template
                                 answers.append((template, unique, request.opaque))
                                 continue
-                        if self.put_any(request, route, data[header_end:frame_end], host, host_flag):
+                        if self.put_send(request, route, data[header_end:frame_end], host, host_flag):
                             continue
-            elif is_open and self._take_any(type_and_header >> 24, header, data[header_end:frame_end], host, host_flag):
+            elif is_fast_path_open and self._take_unusual_send(
+                type_and_header >> 24, header, data[header_end:frame_end], host, host_flag
+            ):
                 continue
             body = data[header_end:frame_end]
             is_v2_json = type_and_header == header_bytes <= PLAIN_HEADER_BYTES_MAX and header.startswith(SEND_V2_PREFIX)
@@ -261,15 +268,15 @@ class SendPath:
                     break
         return position
 
-    def _take_any(self, serialization: int, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
-        """Put a plain send with a binary header or long names into the pass. False leaves it to the readable path."""
+    def _take_unusual_send(self, serialization: int, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
+        """Put a plain send with a binary header or long names into the pass. False leaves it to the slow path."""
         request: SendV1Header | BinaryHeader
         try:
             if serialization:
                 kind = BINARY_SENDS.get(header[:2])
                 if kind is None:
                     return False
-                _, _, _, opaque, flag, _, ext = binary_parts(header, self._limits)
+                _, _, _, opaque, flag, _, ext = decode_binary_parts(header, self._limits)
                 request = BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
             elif header.startswith(SEND_V1_PREFIX) and len(header) <= PLAIN_HEADER_BYTES_MAX:
                 request = decode_send_v1(header)
@@ -288,10 +295,10 @@ class SendPath:
             or request.flag & FLAG_RESPONSE
         ):
             return False
-        return self.put_any(request, route, body, host, host_flag)
+        return self.put_send(request, route, body, host, host_flag)
 
-    def put_any(self, request: PlainRequest, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
-        """Put a plain send with any properties into the pass. False leaves it to the readable path.
+    def put_send(self, request: PlainRequest, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
+        """Put a plain send with any properties into the pass. False leaves it to the slow path.
 
         The caller has checked the queue, the body and that the send is neither a batch nor a consumer's retry.
         """
@@ -308,18 +315,18 @@ class SendPath:
             and key.isascii()
             and key.isalnum()
         ):
-            unique, tags_code, keys, is_waiting = key.encode(), shape.tags_code, (key,), True
+            unique, tags_code, keys, is_waiting_for_store = key.encode(), shape.tags_code, (key,), True
             data = UNIQUE_PREFIX_BYTES + unique + shape.tail
         else:
             properties = self._routes.stored_properties(text)
             if properties is None:
                 return False
-            data, key, tags_code, keys, is_shape, is_waiting = properties
+            data, key, tags_code, keys, is_shape, is_waiting_for_store = properties
             unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
             if is_shape:
-                route.learn(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
-        slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
-        if not is_waiting:
+                route.cache_shape(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
+        slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
+        if not is_waiting_for_store:
             self.unwaited.add(len(self.drafts))
         self.drafts.append(
             (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
@@ -337,7 +344,7 @@ class SendPath:
                 keys,
             )
         )
-        template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
+        template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.reply_template
         self.answers.append((template, unique, request.opaque))
         return True
 
@@ -398,7 +405,7 @@ class SendPath:
         heads = _HEADS
         if unwaited:
             self._store.note_answered()
-        waiting: list[tuple[Connection, bytes, int]] = []
+        held: list[tuple[Connection, bytes, int]] = []
         placed = zip(answers, places, strict=True)
         number = 0
         for connection, end in runs:
@@ -419,9 +426,9 @@ class SendPath:
             if at_once:
                 connection.send(b"".join(at_once))
             if parts:
-                waiting.append((connection, b"".join(parts), count))
-        if waiting:
-            self.ack_gate.hold(waiting, self._store.log.wrote)
+                held.append((connection, b"".join(parts), count))
+        if held:
+            self.ack_gate.hold(held, self._store.log.wrote)
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False

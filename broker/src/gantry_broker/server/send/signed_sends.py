@@ -2,12 +2,13 @@
 
 With access control off this module is not used. With it on, the fast path in `send_path` is switched off, and each
 frame is examined here first: the usual message (code 310, JSON, signed as RocketMQ's clients sign, a known topic, plain
-properties) is verified and put into the pass at once. All other sends are left to the readable path, also those with a
+properties) is verified and put into the pass at once. All other sends are left to the slow path, also those with a
 wrong signature: that path asks the guard, which refuses with a text. So an error here may cost time, but admits no
 client: a message enters the pass only with a valid signature and a permission.
 
 The signed content is built from the texts that the message consists of. A frame with an unknown field takes the
-readable path, since the field would be signed, too. v1 signs all fields in the order of their names:
+slow path, since the field would be signed, too. Version 1 of the signature, that of RocketMQ's clients, covers all
+fields in the order of their names:
 
     AccessKey  SecurityToken  a b c d e f g h i j k l m n  body
 """
@@ -32,14 +33,15 @@ class SignedSends:
         self._guard = guard
         self._path = path
         self._routes = routes
-        self._is_open = not guard.is_strict
+        self._is_enabled = not guard.is_strict
+        """Strictly signed sends take the slow path."""
 
     def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
-        """Put a plain send into the pass if its sender is permitted. False leaves it to the readable path.
+        """Put a plain send into the pass if its sender is permitted. False leaves it to the slow path.
 
         ``host`` and ``host_flag`` are those of its connection.
         """
-        if not self._is_open or self._path.refusal is not None or not 0 < len(body) <= self._path.body_bytes_max:
+        if not self._is_enabled or self._path.refusal is not None or not 0 < len(body) <= self._path.body_bytes_max:
             return False
         try:
             request = decode_signed(header)
@@ -52,18 +54,19 @@ class SignedSends:
 
     def _is_permitted(self, fields: SignedFields, body: bytes) -> bool:
         """Whether the send is signed by an account that may publish to the topic."""
-        one = fields
-        account = self._guard.file.accounts.by_key.get(one.access_key)
-        if account is None or not account.may_publish(one.topic):
+        send = fields
+        account = self._guard.file.accounts.by_key.get(send.access_key)
+        if account is None or not account.may_publish(send.topic):
             return False
         # In the order of their names on the wire: AccessKey, SecurityToken, a to n.
         text = (
-            f"{one.access_key}{one.token}{one.producer_group}{one.topic}{one.default_topic}"
-            f"{one.default_topic_queue_nums}{one.queue_id}{one.sys_flag}{one.born_timestamp}{one.flag}{one.properties}"
-            f"{one.reconsume_times}{one.unit_mode}{one.max_reconsume_times}{one.batch}{one.broker_name}"
+            f"{send.access_key}{send.token}{send.producer_group}{send.topic}{send.default_topic}"
+            f"{send.default_topic_queue_nums}{send.queue_id}{send.sys_flag}{send.born_timestamp}{send.flag}"
+            f"{send.properties}{send.reconsume_times}{send.unit_mode}{send.max_reconsume_times}{send.batch}"
+            f"{send.broker_name}"
         )
-        made = account.keyed.signature(text.encode() + body)
-        return compare_digest(made, one.signature.encode("utf-8", "replace"))
+        expected = account.keyed.signature(text.encode() + body)
+        return compare_digest(expected, send.signature.encode("utf-8", "replace"))
 
     def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
         """Check the conditions of `SendPath` for a plain send, and call its second tier."""
@@ -73,4 +76,4 @@ class SignedSends:
             return False  # a batch, or a consumer's retry
         if fields.queue_id >= len(route.slots):
             return False
-        return self._path.put_any(request, route, body, host, host_flag)
+        return self._path.put_send(request, route, body, host, host_flag)

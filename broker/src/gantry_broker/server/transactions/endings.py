@@ -56,7 +56,7 @@ class TransactionEndings:
         refusal = self._refusal(half, request)
         if refusal is not None:
             return refusal
-        message = self._journal.message(half)
+        message = self._journal.read_message(half)
         if message is None:
             return self._answer_unreadable(half.physical)
         if outcome is Outcome.COMMITTED:
@@ -66,7 +66,7 @@ class TransactionEndings:
         return EndResult(ResponseCode.SUCCESS)
 
     def _commit(self, half: Half, message: StoredMessage) -> EndResult:
-        place = records.real_queue(message)
+        place = records.find_destination(message)
         if place is None:
             return EndResult(ResponseCode.SYSTEM_ERROR, "the half message has no valid destination topic")
         is_stored = half.is_restored and self._was_committed(message, place[0])
@@ -90,10 +90,10 @@ class TransactionEndings:
 
     def _offsets_match(self, half: Half, request: EndTransaction) -> bool:
         """Whether both offsets name the same message. Access control has checked only the second one."""
-        physical = half.places[request.tran_state_table_offset]
+        physical = half.copies[request.tran_state_table_offset]
         if physical != UNKNOWN:
             return physical == request.commit_log_offset
-        message = self._journal.half_at(request.commit_log_offset)
+        message = self._journal.read_half_at(request.commit_log_offset)
         return message is not None and message.queue_offset == request.tran_state_table_offset
 
     def _answer_repeated_end(self, request: EndTransaction, outcome: Outcome) -> EndResult:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 UNKNOWN: Final = -1
-"""The physical offset of a copy that was not read, because reading started behind it."""
+"""The physical offset of a copy that was not read, because reading started after it in the queue."""
 
 OUTCOMES_MAX: Final = 4096
 """How many outcomes are kept in memory, since the index has them only a moment later."""
@@ -64,12 +64,12 @@ class Half:
         self.successor = queue_offset
 
     @property
-    def places(self) -> dict[int, int]:
+    def copies(self) -> dict[int, int]:
         """All copies by which a request may name it: queue offset -> physical offset."""
         return {**self.aliases, self.queue_offset: self.physical}
 
 
-def newest_places(half: Half) -> list[int]:
+def newest_copies(half: Half) -> list[int]:
     """Return the queue offsets of its newest copies, which the op message has to end."""
     return [half.queue_offset] if half.successor is None else [half.queue_offset, half.successor]
 
@@ -122,7 +122,7 @@ class OpenHalves:
         older = self._open.pop(self._by_origin.get(half.origin, -1), None)
         if older is not None:
             is_restored = half.is_restored or older.is_restored
-            half = replace(half, aliases=older.places, is_restored=is_restored)
+            half = replace(half, aliases=older.copies, is_restored=is_restored)
         self._add(half)
 
     def skip_to(self, half_offset: int) -> None:
@@ -174,9 +174,9 @@ class OpenHalves:
 
     def mark_ended(self, half: Half, outcome: str) -> None:
         """Mark a transaction as ended; its op message is read later."""
-        self._ended.update(newest_places(half))
+        self._ended.update(newest_copies(half))
         outcomes = self._outcomes
-        outcomes.update(dict.fromkeys([*half.places, *newest_places(half)], outcome))
+        outcomes.update(dict.fromkeys([*half.copies, *newest_copies(half)], outcome))
         while len(outcomes) > OUTCOMES_MAX:
             del outcomes[next(iter(outcomes))]
         self._close(half.queue_offset)

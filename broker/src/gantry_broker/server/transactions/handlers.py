@@ -24,7 +24,7 @@ from gantry_wire.commands.transactions import EndTransaction
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, parse_offset_message_id
 
-NOT_KNOWN = "this broker is still reading the open transactions; it will check this one with its producer later"
+STILL_READING = "this broker is still reading the open transactions; it will check this one with its producer later"
 
 
 @final
@@ -45,7 +45,7 @@ class TransactionHandlers:
 
     async def _end_later(self, request: EndTransaction, command: Command, connection: Connection) -> Command | None:
         if not await self._transactions.wait_until_known(request.tran_state_table_offset):
-            return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_KNOWN)
+            return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, STILL_READING)
         refusal = self._core.gate.refusal(command.code)
         if refusal is not None:
             return self._core.stats.refusals.reply(command, refusal)
@@ -58,22 +58,25 @@ class TransactionHandlers:
             return None
         reply = command.reply(ended.code, ended.remark)
         is_done = ended.code is ResponseCode.SUCCESS and not command.is_oneway
-        return self._ack_gate.answer(reply, connection) if is_done else reply
+        return self._ack_gate.reply_or_hold(reply, connection) if is_done else reply
 
     # ------- transactions that were given up
 
     @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume(self, command: Command, connection: Connection) -> Command | None:
         """Resume a transaction that was given up; the answer waits until its half message is durable."""
-        message = self._given_up(HalfMessage.read(command.ext).msg_id or "")
+        message = self._find_given_up(HalfMessage.read(command.ext).msg_id or "")
         if self._transactions.writer.is_resumed(message):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "its check was resumed before: a newer half message exists")
-        if records.real_queue(message) is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "the check of this message was resumed before: a newer half message exists",
+            )
+        if records.find_destination(message) is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the message has no valid destination topic and queue")
         self._transactions.writer.resume(message)
-        return self._ack_gate.answer(command.reply(), connection)
+        return self._ack_gate.reply_or_hold(command.reply(), connection)
 
-    def _given_up(self, message_id: str) -> StoredMessage:
+    def _find_given_up(self, message_id: str) -> StoredMessage:
         """Return the given-up message with this id. Raises Refused if it is anything else."""
         try:
             _, _, offset = parse_offset_message_id(message_id)

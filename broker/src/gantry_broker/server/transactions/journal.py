@@ -21,7 +21,7 @@ from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.core.offsets import SEPARATOR, ConsumerOffsets, OffsetDocument
 from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_broker.server.transactions import records
-from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_places
+from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_copies
 from gantry_broker.server.transactions.records import Outcome
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
@@ -97,11 +97,11 @@ class TransactionJournal:
         self._epoch = -1
         """The epoch for which ``halves`` was read."""
 
-        self._begin = 0
+        self._promotion_end = 0
         """The end of the log when this broker became the master."""
 
         self._is_caught_up = False
-        """Whether the queues were read up to ``_begin``."""
+        """Whether the queues were read up to ``_promotion_end``."""
 
         self.is_waiting = False
         """Whether the next message is damaged and may still be healed from a replica; reading waits for it."""
@@ -123,7 +123,7 @@ class TransactionJournal:
     def is_ready(self) -> bool:
         """Whether all messages from before the promotion are read, so that transactions may be changed."""
         self._follow_epoch()
-        return self._is_caught_up and self._core.store.dispatcher.dispatched >= self._begin
+        return self._is_caught_up and self._core.store.dispatcher.dispatched >= self._promotion_end
 
     def read_up_to(self, half_offset: int) -> bool:
         """Read new messages if they are few; return whether the journal is ready and includes this half message."""
@@ -137,9 +137,8 @@ class TransactionJournal:
     def read_next(self) -> bool:
         """Read a slice of each queue. True if both are read to their ends."""
         self._follow_epoch()
-        is_all_dispatched = (
-            self._core.store.dispatcher.dispatched >= self._begin
-        )  # checked before reading, since it grows meanwhile
+        # Checked before reading, since the dispatched position grows meanwhile.
+        is_all_dispatched = self._core.store.dispatcher.dispatched >= self._promotion_end
         if not self._read_halves() or not self._read_ops():
             return False
         self._is_caught_up = self._is_caught_up or is_all_dispatched
@@ -154,7 +153,7 @@ class TransactionJournal:
         half = offsets.find(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0) or 0
         op = offsets.find(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0) or 0
         self.halves, self._epoch, self._is_caught_up = OpenHalves(half, op), epoch, False
-        self._begin = self._core.store.log.wrote
+        self._promotion_end = self._core.store.log.wrote
         self._unflushed.clear()
 
     def _read_halves(self) -> bool:
@@ -190,13 +189,13 @@ class TransactionJournal:
 
     # -- reading single messages ---------------------------------------------------------------------------------------
 
-    def message(self, half: Half) -> StoredMessage | None:
+    def read_message(self, half: Half) -> StoredMessage | None:
         """Return the half message of a transaction; None if it has expired or is damaged."""
-        message = self.half_at(half.physical, is_known=True)
+        message = self.read_half_at(half.physical, is_known=True)
         return message if message is not None and message.queue_offset == half.queue_offset else None
 
-    def half_at(self, physical_offset: int, *, is_known: bool = False) -> StoredMessage | None:
-        """Return the half message at this physical offset, or None. ``is_known``: a record begins there."""
+    def read_half_at(self, physical_offset: int, *, is_known: bool = False) -> StoredMessage | None:
+        """Return the half message at this physical offset, or None. ``is_known``: a record starts there."""
         store = self._core.store
         record = store.guard.message_at(physical_offset, is_known=is_known) if physical_offset >= 0 else None
         message = None if record is None else decode_record(record)
@@ -252,7 +251,7 @@ class TransactionWriter:
     def end(self, half: Half, outcome: Outcome, drafts: list[Draft]) -> None:
         """End a transaction: append ``drafts`` and the op message together. Raises errors of the store."""
         core = self._core
-        core.store.append_contiguous([*drafts, self._op(half, newest_places(half), outcome)])
+        core.store.append_contiguous([*drafts, self._op_draft(half, newest_copies(half), outcome)])
         core.stats.count_put(len(drafts), core.store)
         self._journal.halves.mark_ended(half, outcome)
 
@@ -266,7 +265,7 @@ class TransactionWriter:
             draft = records.renewed_draft(message, store.queues.get_or_create(names.HALF_TOPIC, 0), half)
         except LocalProtocolError:
             return None
-        op = self._op(half, [half.queue_offset], Outcome.STORED_AGAIN)
+        op = self._op_draft(half, [half.queue_offset], Outcome.STORED_AGAIN)
         physical_offsets, queue_offsets = store.append_contiguous([draft, op])
         half.set_successor(queue_offsets[0])
         return replace(
@@ -275,7 +274,7 @@ class TransactionWriter:
         )  # fmt: skip
 
     def resume(self, message: StoredMessage) -> None:
-        """Store a message that was given up as a half message again. Raises errors of the store."""
+        """Store the message of a transaction that was given up as a half message again. Raises errors of the store."""
         core = self._core
         draft = records.resumed_draft(message, core.store.queues.get_or_create(names.HALF_TOPIC, 0))
         [physical_offset], _ = core.store.append([draft])
@@ -298,12 +297,12 @@ class TransactionWriter:
             raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
         return False
 
-    def log_cut(self, end: int) -> None:
+    def on_log_cut(self, end: int) -> None:
         """Forget half messages from ``end`` on: other messages will be stored at their offsets."""
         for place in [place for place, half in self._resumed.items() if half >= end]:
             del self._resumed[place]
 
-    def _op(self, half: Half, ended: list[int], outcome: Outcome) -> Draft:
+    def _op_draft(self, half: Half, ended: list[int], outcome: Outcome) -> Draft:
         core = self._core
         queue = core.store.queues.get_or_create(names.OP_HALF_TOPIC, 0)
         return records.op_draft(queue, half, ended, outcome, host=core.store_host, now_ms=core.clock.wall_ms())
@@ -331,14 +330,14 @@ class TransactionProgress:
 
     def receive(self, document: OffsetDocument, end: int) -> None:
         """Replace the recovery points in a master's document, stamped with ``end``, by those of this broker."""
-        begins: dict[str, int] = {}
+        starts: dict[str, int] = {}
         for topic in TOPICS:
             key = f"{topic}{SEPARATOR}{names.TRANSACTION_GROUP}"
-            begins[topic] = document.offset_table.pop(key, {}).get(0, 0)
+            starts[topic] = document.offset_table.pop(key, {}).get(0, 0)
             own = self._offsets.find(names.TRANSACTION_GROUP, topic, 0)
             if own is not None:
                 document.offset_table[key] = {0: own}
-        self._waiting.receive(begins, end)
+        self._waiting.receive(starts, end)
 
     def apply_up_to(self, position: int) -> None:
         """Apply the recovery point for a log that equals the master's up to ``position``."""
@@ -356,6 +355,6 @@ class TransactionProgress:
         self._waiting.clear()
         self._commit({topic: 0 for topic in TOPICS if self._offsets.find(names.TRANSACTION_GROUP, topic, 0)})
 
-    def _commit(self, begins: dict[str, int]) -> None:
-        for topic, offset in begins.items():
+    def _commit(self, starts: dict[str, int]) -> None:
+        for topic, offset in starts.items():
             self._offsets.commit(names.TRANSACTION_GROUP, topic, 0, offset)

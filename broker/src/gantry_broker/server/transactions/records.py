@@ -161,7 +161,7 @@ def resumed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
     return copy_draft(message, queue, {**properties, keys.TRANSACTION_CHECK_TIMES: "0"})
 
 
-def real_queue(message: StoredMessage) -> tuple[str, int] | None:
+def find_destination(message: StoredMessage) -> tuple[str, int] | None:
     """Return the destination topic and queue of a half message; None if they are missing or invalid."""
     properties = message.properties
     topic, queue_text = properties.get(keys.REAL_TOPIC, ""), properties.get(keys.REAL_QUEUE_ID, "")

@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 FAILURE_PAUSE_S: Final = 1.0
-KNOWN_TIMEOUT_S: Final = 10.0
-KNOWN_POLL_S: Final = 0.005
+READ_TIMEOUT_S: Final = 10.0
+"""How long the end of a transaction waits until the journal has read its half message."""
+READ_POLL_S: Final = 0.005
 
 CHECKS_PER_SLICE_MAX: Final = 16
 """The limit of checks in one slice."""
@@ -64,8 +65,8 @@ class TransactionChecker:
         self._core: Final = core
         self._journal: Final = journal
         self._writer: Final = writer
-        self._may_be_shown: Final = may_see_unpublished
-        self._turn = 0
+        self._may_see_unpublished: Final = may_see_unpublished
+        self._rotation = 0
         self.check_count = 0
         self.given_up = 0
 
@@ -84,8 +85,8 @@ class TransactionChecker:
         return True
 
     def _check(self, half: Half, now_ms: int) -> None:
-        message = self._journal.message(half)
-        place = None if message is None else records.real_queue(message)
+        message = self._journal.read_message(half)
+        place = None if message is None else records.find_destination(message)
         if message is None and self._core.store.guard.damage.may_be_healed(half.physical):
             self._journal.halves.check_later(half, now_ms + ABSENT_RETRY_MS)
             return
@@ -122,9 +123,9 @@ class TransactionChecker:
     def _producer(self, group: str, topic: str) -> Connection | None:
         """Return a live producer of the group that may see the message, in rotation; None if there is none."""
         members = self._core.clients.producers.get(group, {})
-        alive = [one for one in members if one.is_open and self._may_be_shown(one, topic)]
-        self._turn += 1
-        return alive[self._turn % len(alive)] if alive else None
+        alive = [one for one in members if one.is_open and self._may_see_unpublished(one, topic)]
+        self._rotation += 1
+        return alive[self._rotation % len(alive)] if alive else None
 
 
 @final
@@ -145,19 +146,19 @@ class Transactions:
     def __repr__(self) -> str:
         return f"<Transactions {self.journal!r}>"
 
-    def log_cut(self, end: int) -> None:
+    def on_log_cut(self, end: int) -> None:
         """Forget records from ``end`` on, which were cut from the log."""
-        self.journal.healed.log_cut(end)
-        self.writer.log_cut(end)
+        self.journal.healed.on_log_cut(end)
+        self.writer.on_log_cut(end)
 
     async def wait_until_known(self, half_offset: int) -> bool:
         """Wait until the journal has read this half message; False on timeout."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + KNOWN_TIMEOUT_S
+        deadline = loop.time() + READ_TIMEOUT_S
         while not self.journal.read_up_to(half_offset):
             if loop.time() >= deadline:
                 return False
-            await asyncio.sleep(KNOWN_POLL_S)
+            await asyncio.sleep(READ_POLL_S)
         return True
 
     async def run(self) -> None:
