@@ -59,18 +59,18 @@ class Link:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def start(self) -> None:
-        for work in (self._carry_log, self._take_acks, self._give_acks):
+        for work in (self._forward_log, self._receive_acks, self._send_acks):
             threading.Thread(target=self._until_closed, args=(work,), daemon=True).start()
 
     def _until_closed(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(OSError):
             work()
-        # Either end closing closes the other, as a cable would.
+        # If one side closes its connection, the other connection is closed, too.
         for end in (self._slave, self._master):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _carry_log(self) -> None:
+    def _forward_log(self) -> None:
         exit_, entry = os.pipe()
         try:
             while count := os.splice(self._master.fileno(), entry, PIPE_BYTES):
@@ -80,12 +80,12 @@ class Link:
             os.close(exit_)
             os.close(entry)
 
-    def _take_acks(self) -> None:
+    def _receive_acks(self) -> None:
         while data := self._slave.recv(ACK_BYTES):
             self._held.put((time.monotonic_ns() + self._delay.ns, data))
         self._held.put((0, b""))
 
-    def _give_acks(self) -> None:
+    def _send_acks(self) -> None:
         while True:
             due_ns, data = self._held.get()
             if not data:

@@ -20,7 +20,7 @@ import click
 import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
-from gantry_bench.machine import Cores, Machine, describe_machine, hand_out_cores
+from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import MODES, Goal, Mode, ModeName, Summary, cpu_ratio, summarise
 from gantry_bench.processes import start_broker, start_name_server
 from gantry_bench.table import print_goals
@@ -75,7 +75,7 @@ def expect_refusal(load: LoadGenerator, mode: Mode, target: Target) -> None:
 
 def measure(modes: Sequence[Mode], bodies_bytes: Sequence[int], repetitions: int, timing: Timing) -> list[Pair]:
     """Measure both brokers under every load, in turn."""
-    cores = hand_out_cores(os.sched_getaffinity(0))
+    cores = assign_cores(os.sched_getaffinity(0))
     load = LoadGenerator(build(), core=cores.load)
     secret = secrets.token_hex(16)
     pairs: list[Pair] = []
@@ -138,7 +138,7 @@ def main(
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
     goals = [pair.goal for pair in pairs]
-    cores = hand_out_cores(os.sched_getaffinity(0))
+    cores = assign_cores(os.sched_getaffinity(0))
     results = Results(started_at, describe_machine(), cores, repetitions, pairs, goals)
     path = RESULTS / f"acl-{started_at}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")

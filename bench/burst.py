@@ -36,7 +36,7 @@ from gantry_bench.figures import print_figures, publish
 from gantry_bench.ha_apache import apache_missing_reason, start_apache_broker
 from gantry_bench.machine import Machine, describe_machine
 from gantry_bench.measurement import Goal
-from gantry_bench.page import goal_figures, surroundings
+from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.processes import ROOT, start_broker, start_name_server
 from gantry_bench.table import print_goals
 from rich.console import Console
@@ -115,19 +115,19 @@ def measure(plan: Plan, addresses: dict[SystemName, str], report: Callable[[str]
 
 @contextmanager
 def both_brokers(folder: Path, *, has_apache: bool) -> Iterator[dict[SystemName, str]]:
-    """Yield the addresses of our broker and, if requested, of Apache's, with empty stores and default limits."""
+    """Yield the addresses of Gantry's broker and, if requested, of Apache's, with empty stores and default limits."""
     with ExitStack() as stack:
         name_server = stack.enter_context(start_name_server(folder))
-        ours = stack.enter_context(start_broker(folder / "ours", name_server=name_server, core=None))
-        addresses: dict[SystemName, str] = {"Gantry": ours.target.address}
+        gantry = stack.enter_context(start_broker(folder / "ours", name_server=name_server, core=None))
+        addresses: dict[SystemName, str] = {"Gantry": gantry.target.address}
         if has_apache:
             addresses["Apache"] = stack.enter_context(start_apache_broker(folder / "theirs"))
         yield addresses
 
 
 @contextmanager
-def stopped_in_order() -> Iterator[None]:
-    """On SIGTERM, end the processes that were started, as on Ctrl-C."""
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM inside of the `with` block, so that all started processes are ended."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -157,7 +157,7 @@ def write_results(results: Results) -> Path:
 )  # fmt: skip
 @click.option("--count", type=click.IntRange(10, 1_000_000), default=BURST_COUNT, show_default=True, help="Sends.")
 @click.option("--repetitions", type=click.IntRange(1, 100), default=REPETITIONS, show_default=True)
-@click.option("--without-apache", "is_alone", is_flag=True, help="Measure only our broker; needs no Java.")
+@click.option("--without-apache", "is_alone", is_flag=True, help="Measure only Gantry's broker; needs no Java.")
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(
@@ -181,7 +181,11 @@ def main(
             console.print(f"without Apache RocketMQ: {without}", style="yellow", highlight=False)
         if is_publishing and without:
             raise click.ClickException(f"a page without Apache RocketMQ is not published: {without}")
-        with stopped_in_order(), working_folder() as folder, both_brokers(folder, has_apache=not without) as addresses:
+        with (
+            interrupt_on_sigterm(),
+            working_folder() as folder,
+            both_brokers(folder, has_apache=not without) as addresses,
+        ):
             for cell in measure(plan, addresses, lambda text: console.print(f"  {text} ...", style="dim")):
                 cells.append(cell)
     except (BenchmarkFailed, OSError) as error:
@@ -195,7 +199,7 @@ def main(
     )
     console.print(f"written to {write_results(results).relative_to(ROOT)}", highlight=False)
     if is_publishing:
-        tables = [surroundings(machine, started_at), goal_figures(goals), figures]
+        tables = [machine_figures(machine, started_at), goal_figures(goals), figures]
         PAGE.write_text(publish(PAGE.read_text(), tables, benchmark=BENCHMARK))
         console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)
     sys.exit(1 if assert_goals and any(not goal.is_met for goal in goals) else 0)

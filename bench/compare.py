@@ -32,7 +32,7 @@ from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, Setup
 from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, attach, load_of, room_needed, settle, start_pair
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
-from gantry_bench.machine import Cores, Machine, describe_machine, hand_out_cores
+from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import MODES, Goal, Mode
 from gantry_bench.media import buffer_place
 from gantry_bench.parts import ROOM_FOR_HEADERS_BYTES
@@ -117,7 +117,7 @@ def goals_of(cells: Sequence[Cell]) -> list[Goal]:
 
 
 @contextmanager
-def checked_out(revision: str, folder: Path) -> Iterator[Path]:
+def extract_commit(revision: str, folder: Path) -> Iterator[Path]:
     """Extract the files of a commit into a folder of their own."""
     place = folder / "before"
     done = subprocess.run(
@@ -131,13 +131,13 @@ def checked_out(revision: str, folder: Path) -> Iterator[Path]:
 
 
 def prefix_for(tree: Path) -> tuple[str, ...]:
-    """Return a command prefix that makes Python import the packages of ``tree``. Raises if it would not."""
+    """Return a command prefix that makes Python import the packages of ``tree``. Raises BenchmarkFailed."""
     roots = [tree / root for root in SOURCE_ROOTS]
     prefix = ("env", f"PYTHONPATH={os.pathsep.join(map(str, roots))}")
     command = [*prefix, sys.executable, "-c", "import gantry_broker; print(gantry_broker.__file__)"]
     found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tree).stdout.strip()
     if not Path(found).is_relative_to(tree):
-        raise BenchmarkFailed(f"a broker started for {tree} imports gantry_broker from {found or 'nowhere'}")
+        raise BenchmarkFailed(f"a broker started for {tree} imports gantry_broker from {found or 'no path'}")
     return prefix
 
 
@@ -275,11 +275,11 @@ def main(before: str, names: Sequence[PartName], *, rounds: int, duration_ms: in
     try:
         with (
             tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as name,
-            checked_out(before, Path(name)) as tree,
+            extract_commit(before, Path(name)) as tree,
         ):
             comparison = Comparison(
                 {"before": prefix_for(tree), "after": prefix_for(ROOT)},
-                Path(name), cores=hand_out_cores(os.sched_getaffinity(0)), rounds=rounds, timing=timing,
+                Path(name), cores=assign_cores(os.sched_getaffinity(0)), rounds=rounds, timing=timing,
                 report=report,
             )  # fmt: skip
             parts: dict[PartName, Callable[[], None]] = {"send": comparison.send, "ha": comparison.ha}

@@ -1,8 +1,8 @@
 """The baseline of `make bench-send`: a server that returns the bytes that it reads, on the event loop of the broker.
 
 It costs what sockets, the event loop and one Python call per read cost, and nothing else. The broker's CPU time per
-message is reported as a multiple of this one's, in the same run, so that the figure describes the broker and
-not about the machine. It does not parse frames: one read, one write.
+message is reported as a multiple of this server's, in the same run, so that the figure describes the broker and not the
+machine. It does not parse frames: one read, one write.
 
 With `--relay PORT` it is the baseline of `make bench-ha`: it forwards its input to the server at that port, and the
 replies back, each on a connection of its own. So a message passes two processes and four sockets, like one

@@ -80,7 +80,7 @@ def messages() -> Iterator[Mapping[str, str]]:
         yield {name: value for name, value in wanted.items() if number % 11 or name != "kind"}
 
 
-def rate(judge: Callable[[], int], seconds: float, repetitions: int) -> float:
+def measure_rate(judge: Callable[[], int], seconds: float, repetitions: int) -> float:
     """Return verdicts per second of CPU time, as a median of repetitions; ``judge`` gives 512 verdicts per call."""
     judge()
     rates = []
@@ -114,8 +114,12 @@ def measure(seconds: float, repetitions: int) -> list[Rate]:
                 name=name,
                 words=sql.weight,
                 taken=taken / MESSAGES,
-                evaluations_per_second=rate(lambda judge=accepts: sum(map(judge, parsed)), seconds, repetitions),  # type: ignore[misc]
-                records_per_second=rate(
+                evaluations_per_second=measure_rate(
+                    lambda judge=accepts: sum(map(judge, parsed)),  # type: ignore[misc]
+                    seconds,
+                    repetitions,
+                ),
+                records_per_second=measure_rate(
                     lambda judge=encoded: sum(judge(stored_properties(record, 0) or "") for record in records),  # type: ignore[misc]
                     seconds,
                     repetitions,

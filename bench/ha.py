@@ -1,9 +1,9 @@
 """`make bench-ha`: the cost of replication, alone and compared with Apache RocketMQ.
 
-Four parts: the table of flush, replication and buffer with a slave attached, on our brokers and on Apache's in the same
-minutes, with a relayed echo as a baseline; Apache's own benchmark producer against both; synchronous replication in
+Four parts: the table of flush, replication and buffer with a slave attached, on Gantry's brokers and on Apache's at the
+same time, with a relayed echo as a baseline; Apache's own benchmark producer against both; synchronous replication in
 control groups of 256 MiB and 4 GiB; and a slave with late acks. Goals are printed as met or not met; the exit code is 1
-when an answer of ours was wrong or a refusal, or when a goal was missed and `--assert-goals` was given. With
+when an answer of Gantry was wrong or a refusal, or when a goal was missed and `--assert-goals` was given. With
 `--publish` the tables of docs/benchmarks.md are replaced by this run's.
 """
 
@@ -33,7 +33,7 @@ from gantry_bench.ha_scale import FULL, QUICK, HaScale
 from gantry_bench.loadgen import LoadGenerator, build
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
-from gantry_bench.page import goal_figures, surroundings
+from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.processes import ROOT
 from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
 from rich.console import Console
@@ -75,8 +75,8 @@ def working_folder(free_bytes_needed: int) -> Iterator[Path]:
 
 
 @contextmanager
-def stopped_in_order() -> Iterator[None]:
-    """On SIGTERM, end the processes that were started, as on Ctrl-C."""
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM inside of the `with` block, so that all started processes are ended."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -106,9 +106,9 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
     if results.errors:
-        console.print(f"{results.errors} answers of ours were wrong or refusals", style="red")
+        console.print(f"{results.errors} answers of Gantry were wrong or refusals", style="red")
     if is_publishing:
-        tables = [surroundings(results.machine, results.started_at), goal_figures(results.goals), *tables]
+        tables = [machine_figures(results.machine, results.started_at), goal_figures(results.goals), *tables]
         PAGE.write_text(publish(PAGE.read_text(), tables, benchmark=BENCHMARK))
         console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)
 
@@ -143,7 +143,7 @@ def measure(
     "--without-apache",
     "is_alone",
     is_flag=True,
-    help="Measure only our brokers; needs no Java and a third of the time.",
+    help="Measure only Gantry's brokers; needs no Java and a third of the time.",
 )
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
@@ -162,7 +162,7 @@ def main(names: Sequence[PartName], *, quick: bool, is_alone: bool, is_publishin
         without = apache_missing_reason() if needs_apache else "not requested"
         if is_publishing and without:
             raise click.ClickException(f"a page without Apache RocketMQ is not published: {without}")
-        with stopped_in_order():
+        with interrupt_on_sigterm():
             measure(names, scale, console, without=without, outcomes=outcomes)
     except BenchmarkFailed as error:
         failure = error

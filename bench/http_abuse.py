@@ -63,7 +63,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 
 
 class Attack(Protocol):
-    """The first step of each connection, and its step in every later round."""
+    """What each connection does after it was opened, and then in every round, that of its opening included."""
 
     def begin(self, attacker: Attacker) -> None: ...
 
@@ -73,7 +73,7 @@ class Attack(Protocol):
 @final
 @dataclass(frozen=True)
 class Send:
-    """Sends ``first`` at the start, and a part of ``step`` in each round."""
+    """Sends ``first`` at the start, and in each round the next byte of ``rounds``, repeatedly."""
 
     first: bytes
     rounds: bytes = b""
@@ -127,7 +127,7 @@ class HttpAbuseReport:
         return {answer: count for answer, count in self.answers.items() if not answer.endswith(" 200")}
 
 
-def rss_kib(pid: int) -> int:
+def read_rss_kib(pid: int) -> int:
     """Return the resident memory of a process; 0 if it has ended."""
     with suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -135,7 +135,7 @@ def rss_kib(pid: int) -> int:
     return 0
 
 
-def descriptors(pid: int) -> int:
+def count_descriptors(pid: int) -> int:
     """Return the number of open descriptors of a process."""
     with suppress(OSError):
         return len(os.listdir(f"/proc/{pid}/fd"))
@@ -156,10 +156,13 @@ async def run_http_abuse(
 ) -> HttpAbuseReport:
     """Attack an HTTP listener of process ``pid``, and request ``paths`` in each round meanwhile.
 
-    The connections come from as many ``addresses`` of loopback.
+    The connections come from this number of loopback ``addresses``.
     """
     report = HttpAbuseReport(
-        attack=attack, connections=connections, rss_before_kib=rss_kib(pid), descriptors_before=descriptors(pid)
+        attack=attack,
+        connections=connections,
+        rss_before_kib=read_rss_kib(pid),
+        descriptors_before=count_descriptors(pid),
     )
     answers: Counter[str] = Counter()
     took_ms: list[float] = []
@@ -178,8 +181,8 @@ async def run_http_abuse(
                 began = time.perf_counter()
                 answers[f"{path} {await request_status(address, path, headers or {}, tls)}"] += 1
                 took_ms.append((time.perf_counter() - began) * 1000)
-            report.rss_most_kib = max(report.rss_most_kib, rss_kib(pid))
-            report.descriptors_most = max(report.descriptors_most, descriptors(pid))
+            report.rss_most_kib = max(report.rss_most_kib, read_rss_kib(pid))
+            report.descriptors_most = max(report.descriptors_most, count_descriptors(pid))
         report.closed = sum(attacker.is_closed for attacker in attackers)
     finally:
         await asyncio.gather(*(attacker.close() for attacker in attackers))

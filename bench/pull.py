@@ -4,8 +4,8 @@ One broker runs in this process, and one client in another process pulls stored 
 is switched off and on in turns of a fraction of a second, so that other work on the machine affects both; the figures
 are medians over the turns. *Hot* reads are of messages whose checksums were verified before, as after they were sent.
 *First* reads are of messages that were not read since the start: their records are verified one by one, once. The
-messages of one queue lie side by side with one queue, and apart from each other with many. Rates are pulls of 32
-messages per second of the broker's CPU time: a rate by the clock would also measure the client and other work on the
+messages of one queue are adjacent in the log if there is one queue, and far apart if there are many. Rates are pulls of
+32 messages per second of the broker's CPU time: a rate by the clock would also measure the client and other work on the
 machine.
 """
 
@@ -114,7 +114,7 @@ def pull_forever(port: int, queues: int, ends: list[int]) -> None:
 
 
 @contextmanager
-def puller(port: int, queues: int, ends: list[int]) -> Iterator[None]:
+def run_puller(port: int, queues: int, ends: list[int]) -> Iterator[None]:
     """Run the client for the duration of the context."""
     process = multiprocessing.get_context("spawn").Process(target=pull_forever, args=(port, queues, ends), daemon=True)
     process.start()
@@ -146,7 +146,7 @@ async def wait_until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def rate(broker: Broker, scale: Scale, *, is_verifying: bool, is_first: bool) -> float:
+async def measure_rate(broker: Broker, scale: Scale, *, is_verifying: bool, is_first: bool) -> float:
     """Return the pulls per second of CPU time in one turn."""
     store, stats = broker.store, broker.core.stats
     store.guard.is_verifying = is_verifying
@@ -159,7 +159,7 @@ async def rate(broker: Broker, scale: Scale, *, is_verifying: bool, is_first: bo
 
 
 async def measure(root: Path, scale: Scale, queues: int) -> list[Cell]:
-    """Measure hot and first reads of a topic with so many queues."""
+    """Measure hot and first reads of a topic with this number of queues."""
     main, fast, replication = free_ports(3)
     conf = {
         "storePathRootDir": str(root), "brokerName": "bench", "bindAddress": "127.0.0.1", "listenPort": str(main),
@@ -171,13 +171,13 @@ async def measure(root: Path, scale: Scale, queues: int) -> list[Cell]:
     cells = []
     try:
         ends = fill(broker, queues, scale.messages)
-        with puller(broker.port, queues, ends):
+        with run_puller(broker.port, queues, ends):
             await wait_until(lambda: broker.core.stats.get_found > 0)
             for reads in ("hot", "first"):
                 rates: dict[bool, list[float]] = {False: [], True: []}
                 for turn in range(2 * scale.turns + 2):
                     is_verifying = bool(turn % 2)
-                    one = await rate(broker, scale, is_verifying=is_verifying, is_first=reads == "first")
+                    one = await measure_rate(broker, scale, is_verifying=is_verifying, is_first=reads == "first")
                     if turn > 1:
                         rates[is_verifying].append(one)
                 off, on = rates[False], rates[True]

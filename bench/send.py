@@ -22,7 +22,7 @@ import click
 import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
-from gantry_bench.machine import Cores, Machine, describe_machine, hand_out_cores
+from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import (
     MODES,
     Goal,
@@ -73,7 +73,7 @@ class Session:
     def __init__(self, plan: Plan, console: Console) -> None:
         self._plan = plan
         self._console = console
-        self.cores = hand_out_cores(os.sched_getaffinity(0))
+        self.cores = assign_cores(os.sched_getaffinity(0))
         self.cells: list[Cell] = []
         self.idle_memory: list[ResidentMemory] = []
         self.runs: list[Run] = []

@@ -37,7 +37,7 @@ SLOW: Final = "slow path"
 FIRST: Final = next(iter(KINDS))
 
 
-def properties(names: str, number: int) -> str:
+def build_properties(names: str, number: int) -> str:
     """Return the properties of one message."""
     values = {
         "UNIQ_KEY": f"7F00000100002A139A55{number:012X}",
@@ -50,10 +50,10 @@ def properties(names: str, number: int) -> str:
     return properties_text(**{"UNIQ_KEY" if name == "SHORT" else name: values[name] for name in names.split()})
 
 
-def frame(code: int, form: str, names: str, number: int, body: bytes) -> bytes:
+def build_frame(code: int, form: str, names: str, number: int, body: bytes) -> bytes:
     """Return the frame of one send."""
     extra = {"reconsumeTimes": "0", "unitMode": "false", "batch": "false"}
-    ext = send_ext(code, properties=properties(names, number), **extra)
+    ext = send_ext(code, properties=build_properties(names, number), **extra)
     if form == "binary":
         header = Header(code=code, opaque=number, language="JAVA", version=479, ext=ext)
         return encode_frame(encode_binary_header(header), body, 1)
@@ -84,7 +84,9 @@ async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]
                 for kind, (code, form, names) in KINDS.items():
                     data = []
                     for _ in range(passes):
-                        data.append(b"".join(frame(code, form, names, number + n, body) for n in range(PASS_FRAMES)))
+                        data.append(
+                            b"".join(build_frame(code, form, names, number + n, body) for n in range(PASS_FRAMES))
+                        )
                         number += PASS_FRAMES
                     took[kind].append(run(broker, data, is_slow=kind.startswith(SLOW)))
                     await asyncio.sleep(0)

@@ -5,12 +5,13 @@ In one run, on one log in the page cache:
 - `cp` of the log's files to tmpfs, the limit of this machine;
 - the same bytes as ranges of 8 MiB over one connection each, from the `sendfile` port, and from the main one;
 - sends' p99 while a range read runs at full speed (no rate), at the default rate, and without any reader;
-- how long `/livez` and `/v1/status` take while the broker is stopped and a range read runs;
-- CPU of sidecar and broker while the sidecar is scraped every 5 s, against while it is not.
+- how long `/livez`, `/v1/status` and `/v1/group` take while the broker is stopped and a range read runs;
+- CPU of sidecar and broker while the sidecar is scraped every 5 s, compared with the same time without scrapes.
 
-The goals: ranges at 60% of `cp`, p99 within 1.2x, a scrape below 1% of a core. Compared measurements take
-turns, so that other work of the machine affects all of them. Rates are medians of the repetitions; quantiles of
-sends are of all sends of all turns, since the p99 of one short turn is a handful of sends.
+The goals: ranges at 60% of `cp`, p99 of sends within 1.2x, answers within 100 ms, scrapes below 1% of a core. Compared
+measurements take turns, so that other work of the machine affects all of them. Rates are medians of the repetitions;
+quantiles of sends are of all sends of all turns, since only a handful of sends in one short turn are slower than its
+p99.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ RECEIVE_BYTES = 1 << 20
 SHORT_RECEIVE_BYTES: Final = 256 << 10
 """The receive size of the reader beside sends: a non-preemptive kernel keeps the core while it copies."""
 FREE: Final = ("--log-rate", "0", "--log-nice", "0")
+"""The options of a sidecar that reads the log without a rate limit and at normal priority."""
 POLITE: Final = ("--log-rate", "0")
+"""The options of a sidecar that reads the log without a rate limit, at the default lower priority."""
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -70,7 +73,7 @@ def fill(broker: BrokerChild, size: int) -> int:
     return broker.end
 
 
-def copy_rate(store: Path, size: int) -> float:
+def measure_copy_rate(store: Path, size: int) -> float:
     """Return the bytes per second of `cp` of the files with the first ``size`` bytes to tmpfs."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as target:
         began = time.perf_counter()
@@ -83,7 +86,7 @@ def copy_rate(store: Path, size: int) -> float:
         return done / (time.perf_counter() - began)
 
 
-def range_rate(address: str, size: int) -> float:
+def measure_range_rate(address: str, size: int) -> float:
     """Return the bytes per second of ranges of 8 MiB into one buffer, by a client without other work."""
     host, _, port = address.rpartition(":")
     buffer = bytearray(RANGE_BYTES + (1 << 16))
@@ -110,7 +113,7 @@ def receive(connection: socket.socket, buffer: bytearray) -> None:
         left -= connection.recv_into(view[: min(left, RECEIVE_BYTES)])
 
 
-def latencies_ms(broker: BrokerChild, count: int) -> list[float]:
+def measure_latencies_ms(broker: BrokerChild, count: int) -> list[float]:
     """Return the durations of sequential sends."""
 
     async def send() -> list[float]:
@@ -127,10 +130,10 @@ def latencies_ms(broker: BrokerChild, count: int) -> list[float]:
 
 
 @contextmanager
-def reading(address: str | None, size: int) -> Iterator[None]:
-    """Read range after range in another process meanwhile.
+def run_reader(address: str | None, size: int) -> Iterator[None]:
+    """Read range after range in another process for the duration of the context; read nothing without an address.
 
-    It stands for another machine, so it uses only idle time: SCHED_IDLE, and short system calls.
+    The process stands for another machine, so it uses only idle time: SCHED_IDLE, and short system calls.
     """
     if address is None:
         yield
@@ -141,7 +144,7 @@ def reading(address: str | None, size: int) -> Iterator[None]:
         RECEIVE_BYTES = SHORT_RECEIVE_BYTES  # changes only this process
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         while True:
-            range_rate(address, size)
+            measure_range_rate(address, size)
 
     process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
     process.start()
@@ -152,28 +155,28 @@ def reading(address: str | None, size: int) -> Iterator[None]:
         process.join()
 
 
-def cpu_s(pid: int) -> float:
+def read_cpu_s(pid: int) -> float:
     """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def scrape_shares(pids: list[int], sidecar: SidecarChild, seconds: float) -> tuple[list[float], list[float]]:
+def measure_scrape_shares(pids: list[int], sidecar: SidecarChild, seconds: float) -> tuple[list[float], list[float]]:
     """Return the shares of a core that each process uses: idle, and while the sidecar is scraped every 5 s."""
     found = []
     for is_scraped in (False, True):
-        used, began = [cpu_s(pid) for pid in pids], time.monotonic()
+        used, began = [read_cpu_s(pid) for pid in pids], time.monotonic()
         while time.monotonic() - began < seconds:
             if is_scraped:
                 sidecar.get("/metrics", Accept="application/openmetrics-text;version=1.0.0")
             time.sleep(SCRAPE_INTERVAL_S)
         elapsed_s = time.monotonic() - began
-        found.append([(cpu_s(pid) - before) / elapsed_s for pid, before in zip(pids, used, strict=True)])
+        found.append([(read_cpu_s(pid) - before) / elapsed_s for pid, before in zip(pids, used, strict=True)])
     return found[0], found[1]
 
 
-def medians(works: dict[str, Callable[[], float]], repetitions: int) -> dict[str, float]:
-    """Return the median of each measurement, taken in turns."""
+def measure_medians(works: dict[str, Callable[[], float]], repetitions: int) -> dict[str, float]:
+    """Run all measurements in turns, and return the median of each."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repetitions):
         for name, work in works.items():
@@ -218,12 +221,12 @@ def main(log_mib: int, repetitions: int, sends: int, turns: int, scrape_s: float
 
 def report_rates(store: Path, free: SidecarChild, size: int, repetitions: int) -> None:
     """Print the rates of `cp` and of both ports."""
-    copy_rate(store, size)  # fills the page cache
-    rates = medians(
+    measure_copy_rate(store, size)  # fills the page cache
+    rates = measure_medians(
         {
-            "cp": lambda: copy_rate(store, size),
-            "sendfile": lambda: range_rate(free.fast, size),
-            "main": lambda: range_rate(free.address, size),
+            "cp": lambda: measure_copy_rate(store, size),
+            "sendfile": lambda: measure_range_rate(free.fast, size),
+            "main": lambda: measure_range_rate(free.address, size),
         },
         repetitions,
     )
@@ -241,8 +244,8 @@ def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, 
     for turn in range(turns):
         names = list(readers)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            with reading(readers[name], size):
-                took[name] += latencies_ms(broker, sends)
+            with run_reader(readers[name], size):
+                took[name] += measure_latencies_ms(broker, sends)
     alone = statistics.quantiles(took["none"], n=1000)
     for name, values in took.items():
         found = statistics.quantiles(values, n=1000)
@@ -255,7 +258,7 @@ def report_answers(broker: BrokerChild, sidecar: SidecarChild, size: int) -> Non
     """Print response times of a sidecar whose broker is stopped with SIGSTOP, and whose log is read at full speed."""
     broker.child.send(signal.SIGSTOP)
     try:
-        with reading(sidecar.fast, size), httpx.Client(base_url=sidecar.url, timeout=30) as client:
+        with run_reader(sidecar.fast, size), httpx.Client(base_url=sidecar.url, timeout=30) as client:
             for path in ("/livez", "/v1/status", "/v1/group"):
                 took = []
                 for _ in range(ANSWERS_COUNT):
@@ -272,7 +275,7 @@ def report_answers(broker: BrokerChild, sidecar: SidecarChild, size: int) -> Non
 def report_scrapes(broker: BrokerChild, sidecar: SidecarChild, seconds: float) -> None:
     """Print the CPU use of sidecar and broker."""
     pids = [sidecar.child.process.pid, broker.child.process.pid]
-    idle, scraped = scrape_shares(pids, sidecar, seconds)
+    idle, scraped = measure_scrape_shares(pids, sidecar, seconds)
     for name, before, after in zip(("sidecar", "broker"), idle, scraped, strict=True):
         print(f"CPU of the {name:8} idle, scraped        {before:8.2%} {after:8.2%} of a core")
     print(f"CPU of being scraped every 5 s         {sum(scraped) - sum(idle):8.2%} of a core, goal {SCRAPE_GOAL:.0%}")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gantry_bench.spark_group import Group
-from gantry_bench.spark_run import drain, topic
+from gantry_bench.spark_run import drain, read_topic
 
 from gantry_pipelines.session import spark_session
 
@@ -17,9 +17,9 @@ from gantry_pipelines.session import spark_session
 def main(folder: str, sign: str) -> None:
     """Read the topic repeatedly until killed."""
     spark = spark_session("bench-spark-reader", cores=1, conf={"spark.driver.memory": "1g"})
-    here = Group(Path(folder))
+    source = Group(Path(folder))
     while True:
-        drain(topic(spark, here, "http", readFrom="slave"))
+        drain(read_topic(spark, source, "http", readFrom="slave"))
         Path(sign).touch()
 
 

@@ -23,7 +23,7 @@ from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import print_figures, publish
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
-from gantry_bench.page import goal_figures, surroundings
+from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.parts import Outcome, PartName, Parts
 from gantry_bench.processes import ROOT
 from gantry_bench.scale import FULL, QUICK, Scale
@@ -72,7 +72,7 @@ def warn_if_busy(console: Console) -> None:
 
 
 def report(console: Console, results: Results, *, is_publishing: bool) -> None:
-    """Print tables and goals, write the results file, and publish the tables if requested."""
+    """Print tables and goals, and write the results file. If requested and all answers were right, publish."""
     for outcome in results.outcomes.values():
         print_figures(console, outcome.figures)
     print_goals(console, results.goals)
@@ -82,7 +82,7 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
     if results.errors:
         console.print(f"{results.errors} answers were wrong or refusals", style="red")
     elif is_publishing:
-        tables = [surroundings(results.machine, results.started_at), goal_figures(results.goals)]
+        tables = [machine_figures(results.machine, results.started_at), goal_figures(results.goals)]
         tables += [outcome.figures for outcome in results.outcomes.values()]
         PAGE.write_text(publish(PAGE.read_text(), tables))
         console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)

@@ -4,8 +4,8 @@ python scripts/changed_tests.py [SINCE]      one path a line; SINCE is a commit,
 
 A test file imports a module directly, or through helpers of tests (`gantry_testing`, the files beside it), which
 are followed. Other modules are not followed: nearly all tests reach nearly all modules through them. A conftest.py
-selects the tests below its folder; a script, or the Makefile, selects the tests of the repository itself. So this is
-for the time between two whole runs, and replaces none.
+selects the tests below its folder; a script, or the Makefile, selects the tests of the repository itself. The selection
+is meant for the time between two complete test runs, and does not replace them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def helpers() -> Iterator[tuple[str, Path]]:
                 yield f"{path.parent.name}.{path.stem}", path
 
 
-def chosen(changed: Collection[str]) -> list[str]:
+def select_tests(changed: Collection[str]) -> list[str]:
     """Return the test files to run, as paths relative to the root."""
     files = {ROOT / name for name in changed}
     modules = {name for path in changed if (name := module_of(PurePath(path))) is not None}
@@ -110,7 +110,7 @@ def chosen(changed: Collection[str]) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Print the paths of the test files to run."""
     since = arguments[0] if arguments else default_since()
-    found = chosen(changed_files(since))
+    found = select_tests(changed_files(since))
     print("\n".join(found))
     print(f"{len(found)} test files import files changed since {since[:12]}", file=sys.stderr)
     return 0

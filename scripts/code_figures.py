@@ -63,7 +63,7 @@ def imports_in(tree: ast.Module) -> set[str]:
     return found
 
 
-def made_in(function: Function) -> set[str]:
+def new_objects_in(function: Function) -> set[str]:
     """Return the names that a function binds to a new object, the result of calling a capitalized name."""
 
     def is_class(call: ast.Call) -> bool:
@@ -95,7 +95,7 @@ def outside_assignments(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and text of each assignment to an attribute of another object."""
     seen: set[int] = set()
     for function in functions_in(tree):
-        own = {"self", "cls", *made_in(function)}
+        own = {"self", "cls", *new_objects_in(function)}
         for node in ast.walk(function):
             for attribute in assigned_attributes(node):
                 owner = attribute.value

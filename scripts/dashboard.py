@@ -177,8 +177,8 @@ def _variables() -> list[dict[str, Any]]:
         "namespace": "label_values(gantry_epoch, namespace)",
         "group": 'label_values(gantry_epoch{namespace="$namespace"}, gantry_dev_group)',
     }
-    asked = [
+    queried = [
         {"name": name, "type": "query", "datasource": source, "query": query, "refresh": 2}
         for name, query in queries.items()
     ]
-    return [{"name": "datasource", "type": "datasource", "query": "prometheus"}, *asked]
+    return [{"name": "datasource", "type": "datasource", "query": "prometheus"}, *queried]

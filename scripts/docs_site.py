@@ -33,11 +33,11 @@ def pages_of(root: Path) -> list[Path]:
 
 
 def targets_of(root: Path, page: Path) -> Iterator[Path]:
-    """Yield what the links of a page lead to, relative to the root. Raises SiteError for a dead link."""
+    """Yield the files to which a page links, relative to the root. Raises SiteError for a dead link."""
     for match in LINK.finditer((root / page).read_text(encoding="utf-8")):
         target = (root / page.parent / match[2]).resolve()
         if not target.exists() or not target.is_relative_to(root.resolve()):
-            raise SiteError(f"{page}: the link to {match[2]} leads nowhere")
+            raise SiteError(f"{page}: the link {match[2]} has no target in the repository")
         yield target.relative_to(root.resolve())
 
 

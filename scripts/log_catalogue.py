@@ -43,7 +43,7 @@ may want to know. The page is written by `make format` from the source and from 
 
 
 class CatalogueError(Exception):
-    """The source and the explanations do not agree; the text says where."""
+    """The source and the explanations do not agree; the text names the differences."""
 
 
 @final
@@ -157,7 +157,7 @@ def explanations_of(root: Path) -> dict[str, dict[str, str]]:
 
 
 def disagreements(events: Iterable[LogEvent], explanations: dict[str, dict[str, str]]) -> list[str]:
-    """Say which events have no explanation, which explanations no event, and which lack a part."""
+    """Describe the events without an explanation, the explanations without an event, and those that lack a part."""
     texts = {event.text for event in events}
     return [
         *(f"no explanation of the log event {text!r}" for text in sorted(texts - explanations.keys())),
@@ -173,8 +173,8 @@ def disagreements(events: Iterable[LogEvent], explanations: dict[str, dict[str, 
 def page(root: Path) -> str:
     """Return docs/logs.md as it should be. Raises CatalogueError when source and explanations do not agree."""
     events, explanations = events_of(root), explanations_of(root)
-    if problem := disagreements(events, explanations):
-        raise CatalogueError("docs/logs.toml: " + "; ".join(problem))
+    if problems := disagreements(events, explanations):
+        raise CatalogueError("docs/logs.toml: " + "; ".join(problems))
     parts = [BEGINNING]
     for component, packages in COMPONENTS.items():
         levels: dict[str, set[str]] = defaultdict(set)

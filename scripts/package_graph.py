@@ -62,7 +62,7 @@ def without_implied(graph: Graph) -> dict[str, list[str]]:
     return kept
 
 
-def drawing(graph: Graph) -> Iterator[str]:
+def draw(graph: Graph) -> Iterator[str]:
     """Yield the graph as Mermaid; an arrow leads from the importing package to the imported one."""
     yield "```mermaid"
     yield "graph TD"
@@ -90,7 +90,7 @@ def written(root: Path) -> str:
     packages = packages_of(root)
     graph = grimp.build_graph(*packages, cache_dir=None)
     lines = [
-        *drawing(imports_between(graph, packages)),
+        *draw(imports_between(graph, packages)),
         "",
         *table(imports_between(graph, packages), "package", "no other package"),
         "",

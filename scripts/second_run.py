@@ -1,4 +1,4 @@
-"""Report which tests failed in a run of `scripts/run_tests`, and which of them passed in the second run.
+"""Report the tests that failed in a run of `scripts/run_tests`, and those of them that passed in the second run.
 
 python scripts/second_run.py CACHE before          note the failed tests; exit code 1 if there is no second run
 python scripts/second_run.py CACHE after           the table, and CACHE.json with the unreliable tests; exit code 1 if a
@@ -27,7 +27,7 @@ RUNS: Final = 10
 PASSED: Final = "passed on the second run"
 
 
-def before(report: Path, failed: list[str]) -> int:
+def record_failures(report: Path, failed: list[str]) -> int:
     """Record the failed tests. Return exit code 1 if there are none, or too many for a second run."""
     report.write_text(json.dumps({"failed": failed}, indent=1))
     if not 0 < len(failed) <= FAILURES_MAX:
@@ -37,18 +37,18 @@ def before(report: Path, failed: list[str]) -> int:
     return 0
 
 
-def after(report: Path, failed: list[str]) -> int:
+def report_second_run(report: Path, failed: list[str]) -> int:
     """Print and record the tests that passed in the second run. Return exit code 1 if others have failed."""
     first = json.loads(report.read_text())["failed"]
     passed = [name for name in first if name not in failed]
     report.write_text(json.dumps({"failed": failed, PASSED: passed}, indent=1))
-    print("\npassed on the second run (each of these is not reliable: find out why, see above):")
+    print("\npassed on the second run (these tests are not reliable: find the cause of the failures above):")
     for name in passed or ["none"]:
         print(f"  {name}")
     return 1 if failed else 0
 
 
-def keep(report: Path, history: Path) -> int:
+def append_to_history(report: Path, history: Path) -> int:
     """Append the report to the history, and print the tests that were unreliable more than once in the last runs."""
     found = json.loads(report.read_text()) if report.exists() else {}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
@@ -73,13 +73,13 @@ def main(cache: Path, when: str, *files: str) -> int:
     """Run one subcommand and return the exit code."""
     report = cache.with_suffix(".json")
     if when == "history":
-        return keep(report, Path(*files))
+        return append_to_history(report, Path(*files))
     last_failed = cache / "v" / "cache" / "lastfailed"
     failed = sorted(json.loads(last_failed.read_text())) if last_failed.exists() else []
     if when == "failed":
         print("\n".join(failed))
         return 0
-    return before(report, failed) if when == "before" else after(report, failed)
+    return record_failures(report, failed) if when == "before" else report_second_run(report, failed)
 
 
 if __name__ == "__main__":

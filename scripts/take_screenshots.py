@@ -37,14 +37,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def take(started: Browser, url: str, folder: Path, watched_s: float) -> None:
+def take(started: Browser, url: str, folder: Path, load_s: float) -> None:
     """Take all screenshots of one console, which all pages have open at the same time."""
     with ExitStack() as stack:
         pages = [
             (name, size, stack.enter_context(page_at(started, url, size=size, scheme=scheme)))
             for name, size, scheme in PICTURES
         ]
-        pages[0][2].wait_for_timeout(watched_s * 1000)
+        pages[0][2].wait_for_timeout(load_s * 1000)
         for name, size, page in pages:
             page.wait_for_selector(".tile.good, .tile.warn")
             path = folder / name

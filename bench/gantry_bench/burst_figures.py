@@ -79,14 +79,14 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 def burst_goals(cells: Sequence[Cell]) -> list[Goal]:
-    """Return the goals: our refusals compared with Apache's in the same cell, and losses and side effects over all
-    cells.
+    """Return the goals: Gantry's refusals compared with Apache's in the same cell, and Gantry's losses and side effects
+    over all cells.
     """
     goals = []
     all_ours = [cell for cell in cells if cell.system == "Gantry"]
     for ours in all_ours:
         if not ours.program.is_oneway:
-            theirs = next((cell for cell in cells if cell.system == "Apache" and _same(cell, ours)), None)
+            theirs = next((cell for cell in cells if cell.system == "Apache" and _has_same_load(cell, ours)), None)
             limit = 0 if theirs is None else theirs.refused.total()
             text = f"refused: {ours.program.text}, ids {SHAPES[ours.shape]}, load {ours.load}"
             goals.append(Goal(text=text, limit=limit, measured=ours.refused.total(), unit="sends"))
@@ -97,7 +97,7 @@ def burst_goals(cells: Sequence[Cell]) -> list[Goal]:
     return goals
 
 
-def _same(one: Cell, other: Cell) -> bool:
+def _has_same_load(one: Cell, other: Cell) -> bool:
     return (one.load, one.program.name, one.shape) == (other.load, other.program.name, other.shape)
 
 

@@ -1,11 +1,11 @@
 """One run of the delay benchmark: a broker, many waiting messages, and others that come due meanwhile.
 
     idle memory -> `pending` messages with the longest delay -> memory -> a rate of messages with short delays
-        -> memory, how late each was delivered, and the CPU time
+        -> memory, how late each message was delivered, and the CPU time
 
 The lateness is the store time of the copy minus that of the original minus its level's delay. Both are the broker's own
 stamps, so no clock is compared with another. Every message is compared by its number, so a lost, a duplicate or a
-misordered message is an error and no figure.
+misordered message fails the run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
-def lateness(originals: Sequence[tuple[int, int]], copies: Sequence[tuple[int, int]], delay_ms: int) -> list[float]:
+def lateness_of(originals: Sequence[tuple[int, int]], copies: Sequence[tuple[int, int]], delay_ms: int) -> list[float]:
     """Return the lateness of each copy, from (number, time stored) of both. Raises BenchmarkFailed if the numbers
     differ.
     """
@@ -110,7 +110,7 @@ async def measure_lateness(channel: Channel, scale: DelayScale) -> list[float]:
         originals = await read_queue(channel, SCHEDULE_TOPIC, level - 1, end)
         copies = await read_queue(channel, TOPIC, level, end)
         pairs = [[(one.serial, one.stored_ms) for one in found] for found in (originals, copies)]
-        late += lateness(pairs[0], pairs[1], delay_s * 1000)
+        late += lateness_of(pairs[0], pairs[1], delay_s * 1000)
     return late
 
 

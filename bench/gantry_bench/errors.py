@@ -1,7 +1,7 @@
-"""The one exception of the benchmark: a one-line message with what a person must do or know.
+"""The one exception of the benchmarks: a one-line message with the cause and the remedy.
 
-Everything that can go wrong between processes (a missing tool, a server that does not start, a load generator that
-gives up) ends as this, so that the command prints a sentence and a remedy instead of a traceback.
+Every failure between processes (a missing tool, a server that does not start, a load generator that stops early) is
+raised as this exception, so that the command prints a sentence and a remedy instead of a traceback.
 """
 
 from __future__ import annotations

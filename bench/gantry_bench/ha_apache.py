@@ -1,8 +1,8 @@
-"""Apache RocketMQ 5.3.3, master and slave, set up as ours are, and its own benchmark producer.
+"""Apache RocketMQ 5.3.3, master and slave, set up like Gantry's pair, and its own benchmark producer.
 
-Built and started by `e2e/interop`, which contains Apache's artifacts; the settings of a pair are here. Each broker gets
-1 GiB of heap, as the acceptance list requires, and direct memory for its buffers. If Java or Maven is missing, or the
-build fails, the benchmark continues without Apache and reports the reason.
+`e2e/interop` builds and starts both, because it contains Apache's artifacts; the settings of a pair are here. Each
+broker gets 1 GiB of heap, as the acceptance list requires, and direct memory for its buffers. If Java or Maven is
+missing, or the build fails, the benchmark continues without Apache and reports the reason.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _start(plan: PairPlan, folder: Path, nursery: Nursery) -> Pair:
     keys = slave_keys(plan.setup, segment_bytes=plan.segment_bytes)
     keys |= {"listenPort": str(slave_port), "haListenPort": str(slave_port + 1)}
     slave = _start_broker("slave", {**common, **keys}, folder, nursery, ROOM_FOR_HEAP_MIB)
-    wait_until("the slave's answer", lambda: _answers(slave_port), READY_SECONDS_MAX, slave)
+    wait_until("the slave's answer", lambda: _is_answering(slave_port), READY_SECONDS_MAX, slave)
     return Pair(
         system="Apache",
         setup=plan.setup,
@@ -119,7 +119,7 @@ def _start_name_server(folder: Path, nursery: Nursery) -> str:
     settings.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
     command = replace(peers.NAME_SERVER, is_measured=True).command(home, ["-c", str(settings)])
     child = nursery.start("name-server", command, java.environment(home))
-    wait_until("the name server's answer", lambda: _answers(port), READY_SECONDS_MAX, child)
+    wait_until("the name server's answer", lambda: _is_answering(port), READY_SECONDS_MAX, child)
     return f"127.0.0.1:{port}"
 
 
@@ -133,7 +133,7 @@ def _start_broker(role: str, settings: dict[str, str], folder: Path, nursery: Nu
     return nursery.start(role, program.command(home, ["-c", str(path)]), java.environment(home))
 
 
-def _answers(port: int) -> bool:
+def _is_answering(port: int) -> bool:
     try:
         probe.send_request(f"127.0.0.1:{port}", probe.GET_ROUTE_BY_TOPIC, {"topic": peers.AUTO_CREATE_TOPIC})
     except OSError:
@@ -150,7 +150,7 @@ def run_producer(pair: Pair, plan: ProducerPlan, folder: Path) -> ProducerRun:
         with Nursery(folder / "logs") as nursery:
             command = benchmark.PRODUCER.command(home, arguments)
             producer = nursery.start("producer", command, java.environment(home))
-            text = _listen(producer, plan)
+            text = _read_reports(producer, plan)
         logs = sorted((home / "logs").rglob("*.log"))
         log_text = "\n".join(path.read_text(errors="replace") for path in logs)
     except (InteropError, OSError) as error:
@@ -160,11 +160,11 @@ def run_producer(pair: Pair, plan: ProducerPlan, folder: Path) -> ProducerRun:
     return read_producer(text, log_text, system=pair.system, setup=pair.setup, threads=plan.threads)
 
 
-def _listen(producer: Child, plan: ProducerPlan) -> str:
-    """Return its output, once it has printed so many reports or its time is over."""
+def _read_reports(producer: Child, plan: ProducerPlan) -> str:
+    """Return the producer's output, once it has printed the planned reports, has ended, or its time is over."""
     end = time.monotonic() + PRODUCER_SECONDS_MAX
     while True:
         text = producer.log.read_text(errors="replace")
-        if text.count("Send TPS") >= plan.reports or time.monotonic() > end or not producer.running():
+        if text.count("Send TPS") >= plan.reports or time.monotonic() > end or not producer.is_running():
             return text
         time.sleep(0.2)

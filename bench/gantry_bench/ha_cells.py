@@ -2,8 +2,8 @@
 
 A *setup* is one of eight: whether a send is answered before or after the flush, before or after replication, and with
 or without a write buffer. A slave is attached in all of them. A *cell* is a setup, a number of sends in
-flight, and the system: ours, or Apache's in the same setup and minutes. A run that could not be
-measured is a cell with the reason, so that a failure of the other system is shown and does not stop the benchmark.
+flight, and the system: Gantry, or Apache RocketMQ, which runs at the same time in the same setup. A run that could not
+be measured is a cell with the reason, so that a failure of Apache's system is shown and does not stop the benchmark.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class HaCell(msgspec.Struct, frozen=True):
         return ", ".join(f"{code}: {count:,}" for code, count in rest.items()) or "0"
 
 
-def one_line(error: Exception) -> str:
+def reason_line(error: Exception) -> str:
     """Return the reason of a failed run for a table cell: its first line, shortened, without a vertical bar."""
     return str(error).partition("\n")[0].replace("|", "/")[:PROBLEM_MAX]
 
@@ -140,7 +140,7 @@ def summarise_cells(runs: Sequence[HaRun]) -> list[HaCell]:
     return [summarise_cell([one for one in runs if (one.system, one.setup, one.level) == key]) for key in keys]
 
 
-def find(cells: Sequence[HaCell], system: System, setup: Setup, level: int) -> HaCell | None:
+def find_cell(cells: Sequence[HaCell], system: System, setup: Setup, level: int) -> HaCell | None:
     """Return the cell, or None if it was not run."""
     for cell in cells:
         if (cell.system, cell.setup, cell.level) == (system, setup, level):
@@ -149,7 +149,7 @@ def find(cells: Sequence[HaCell], system: System, setup: Setup, level: int) -> H
 
 
 def broker_keys(setup: Setup, *, segment_bytes: int, buffers_count: int) -> dict[str, str]:
-    """Return the `broker.conf` lines of a master for the setup; they are the same for RocketMQ and for us."""
+    """Return the `broker.conf` lines of a master for the setup; they are the same for RocketMQ and for Gantry."""
     keys = {
         "brokerRole": "SYNC_MASTER" if setup.replication == "sync" else "ASYNC_MASTER",
         "inSyncReplicas": "2" if setup.replication == "sync" else "1",
@@ -162,8 +162,8 @@ def broker_keys(setup: Setup, *, segment_bytes: int, buffers_count: int) -> dict
 
 
 def slave_keys(setup: Setup, *, segment_bytes: int) -> dict[str, str]:
-    """Return the `broker.conf` lines of its slave: the same flush mode and no buffer, since RocketMQ's slave never has
-    one.
+    """Return the `broker.conf` lines of the slave: its master's flush mode, and no buffer, because RocketMQ's slave
+    never has one.
     """
     return {
         "brokerRole": "SLAVE",

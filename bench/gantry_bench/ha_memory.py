@@ -1,8 +1,8 @@
 """Synchronous replication with little memory, compared with much memory. Pure.
 
-In RocketMQ, four times the messages needed four times the heap, since every message was first built there. Our broker
-writes a message directly to its final place. So a broker in a control group of 256 MiB must be as fast as one of 4
-GiB; a third, whose 256 MiB include the page cache of its log, is shown without a goal.
+In RocketMQ, four times the messages needed four times the heap, since every message was first built on the heap.
+Gantry's broker writes a message directly to its final place. So a broker in a control group of 256 MiB must be as fast
+as one of 4 GiB; a third, whose 256 MiB include the page cache of its log, is shown without a goal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A master of ours with an attached slave: starting them, and waiting until they can be measured.
+"""Gantry's master with an attached slave: starting them, and waiting until they can be measured.
 
     load -> master:port            slave -> [delayed acks ->] master:replication port
 
@@ -62,7 +62,7 @@ class PairPlan(msgspec.Struct, frozen=True):
     segment_bytes: int
     buffers_count: int
     pool_path: str
-    """The folder for the master's buffers; each pair makes a folder of its own in it."""
+    """The folder for write buffers; the buffers of each master get a folder of their own in it."""
 
     master_program: tuple[str, ...] = BROKER_PROGRAM
     has_ack_proxy: bool = False
@@ -82,12 +82,12 @@ def load_of(level: int) -> Mode:
 
 
 def pool_keys(pool: Path | None) -> dict[str, str]:
-    """Return the `broker.conf` lines for the place of our master's buffers."""
+    """Return the `broker.conf` lines for the place of the buffers of Gantry's master."""
     return {} if pool is None else {"transientStorePoolPath": str(pool)}
 
 
 @contextmanager
-def own_pool(plan: PairPlan, name: str) -> Iterator[Path | None]:
+def pool_folder(plan: PairPlan, name: str) -> Iterator[Path | None]:
     """Make a folder for the buffers of one master and remove it at the end; None for a setup without a buffer."""
     if not plan.setup.has_buffer:
         yield None
@@ -102,13 +102,13 @@ def own_pool(plan: PairPlan, name: str) -> Iterator[Path | None]:
 
 @contextmanager
 def start_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
-    """Start our master and slave with empty stores below ``folder``, which is created and removed."""
+    """Start Gantry's master and slave with empty stores below ``folder``, which is created and removed."""
     folder.mkdir()
     name = f"ours-{folder.name}"
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         name_server = stack.enter_context(start_name_server(folder))
-        pool = stack.enter_context(own_pool(plan, name))
+        pool = stack.enter_context(pool_folder(plan, name))
         ports = free_broker_port()
         keys = broker_keys(plan.setup, segment_bytes=plan.segment_bytes, buffers_count=plan.buffers_count)
         keys |= {"brokerName": name, "haListenPort": str(ports + 1), **pool_keys(pool)}

@@ -31,7 +31,7 @@ class HaOutcome(msgspec.Struct, frozen=True):
     runs: list[HaRun] | list[ProducerRun] | list[MemoryRun] | list[SlowRun]
     relay: list[HaRun] = []
     errors: int = 0
-    """Answers of ours that were wrong or refusals."""
+    """The number of Gantry's answers that were wrong or refusals."""
 
 
 @final
@@ -43,13 +43,13 @@ class HaParts:
         self._runner = runner
         self._without = without
         self.by_name: dict[PartName, Callable[[], HaOutcome]] = {
-            "table": self.table,
-            "producer": self.producer,
-            "memory": self.memory,
-            "slow": self.slow,
+            "table": self.measure_table,
+            "producer": self.measure_producer,
+            "memory": self.measure_memory,
+            "slow": self.measure_slow,
         }
 
-    def _conditions(self, repetitions: int, what: str) -> str:
+    def _load_note(self, repetitions: int, what: str) -> str:
         seconds, segment = self._scale.timing.duration_ms / 1000, self._scale.segment_bytes // MEBIBYTE
         return (
             f"Messages of {BODY_BYTES} bytes over loopback on up to {CONNECTIONS_MAX} connections, each answer "
@@ -57,69 +57,69 @@ class HaParts:
             f"failures are sums. Log files of {segment} MiB. {UNPINNED}"
         )
 
-    def _buffers(self) -> str:
+    def _buffers_note(self) -> str:
         medium = self._runner.medium
         return f"With the buffer on, {self._scale.buffers_count} buffers of a log file each: Gantry's on {medium}"
 
-    def _missing(self) -> list[str]:
+    def _missing_notes(self) -> list[str]:
         return [f"Without Apache RocketMQ: {self._without}."] if self._without else []
 
-    def table(self) -> HaOutcome:
+    def measure_table(self) -> HaOutcome:
         """Measure every setup and the relay."""
-        runs, relay = self._runner.table()
+        runs, relay = self._runner.measure_table()
         cells, relayed = summarise_cells(runs), summarise_cells(relay)
         apache = "." if self._without else ", Apache RocketMQ 5.3.3's in direct memory; its brokers have -Xmx1g."
         conditions = [
-            f"{self._conditions(self._scale.repetitions, 'both systems')} A slave is connected in every cell. "
+            f"{self._load_note(self._scale.repetitions, 'both systems')} A slave is connected in every cell. "
             f"Before the first run each master gets {self._scale.first_load_ms / 1000:g} s of load. "
-            f"{self._buffers()}{apache} Synchronous replication is `inSyncReplicas=2`. {_others(cells)}",
-            *self._missing(),
+            f"{self._buffers_note()}{apache} Synchronous replication is `inSyncReplicas=2`. {_other_load_note(cells)}",
+            *self._missing_notes(),
         ]
         relay_text = "The echo passes client, first server, second server, first server, client: two uvloop processes."
         figures = [table_figures(cells, conditions), relay_figures(cells, relayed, [relay_text])]
         return HaOutcome(figures, table_goals(cells, relayed), runs, relay, _errors(cells) + _errors(relayed))
 
-    def producer(self) -> HaOutcome:
+    def measure_producer(self) -> HaOutcome:
         """Measure with Apache's own producer."""
         if self._without:
-            return HaOutcome([producer_figures([], self._missing())], [], list[ProducerRun]())
-        runs = self._runner.producer()
+            return HaOutcome([producer_figures([], self._missing_notes())], [], list[ProducerRun]())
+        runs = self._runner.measure_producer()
         conditions = [
             f"The benchmark producer of RocketMQ's examples, messages of {BODY_BYTES} bytes, each thread one send at a "
             "time; one run for each cell, both systems in turn; the rate of the ten seconds before the last report. It "
             "counts answers 10, 11 and 12 as sent; refused are the errors in its client's log, also of retries. "
-            f"{self._buffers()}, Apache's in direct memory; its brokers have -Xmx1g. {UNPINNED}"
+            f"{self._buffers_note()}, Apache's in direct memory; its brokers have -Xmx1g. {UNPINNED}"
         ]
         errors = sum(run.failed for run in runs if run.system == "Gantry")
         return HaOutcome([producer_figures(runs, conditions)], producer_goals(runs), runs, [], errors)
 
-    def memory(self) -> HaOutcome:
+    def measure_memory(self) -> HaOutcome:
         """Measure in two sizes of control group, and in one that includes the page cache."""
         if reason := cgroups_missing_reason():
             return HaOutcome([memory_figures([], [f"Not measured: {reason}."])], [], list[MemoryRun]())
-        runs = self._runner.memory()
+        runs = self._runner.measure_memory()
         room = 2 * self._scale.segment_bytes // MEBIBYTE
         conditions = [
-            f"{self._conditions(self._scale.memory_repetitions, 'the groups')} Master and slave have one control "
+            f"{self._load_note(self._scale.memory_repetitions, 'the groups')} Master and slave have one control "
             f"group each. A group cannot exclude page cache, so the limits of 256 MiB and 4 GiB are increased by "
             f"{room} MiB for mapped log files and queues. A broker's own memory is sampled after each run. "
-            f"{self._buffers()}; huge pages are not counted, and the limit includes room for tmpfs. Limit met: how "
-            "often the kernel dropped page cache to stay within the limit."
+            f"{self._buffers_note()}; huge pages are not counted, and the limit includes room for tmpfs. Limit met: "
+            "how often the kernel dropped page cache to stay within the limit."
         ]
         errors = sum(
             _errors(summarise_cells([one.run for one in runs if one.group == group])) for group in _groups(runs)
         )
         return HaOutcome([memory_figures(runs, conditions)], memory_goals(runs), runs, [], errors)
 
-    def slow(self) -> HaOutcome:
+    def measure_slow(self) -> HaOutcome:
         """Measure with a slave whose acks are delayed."""
-        runs = self._runner.slow()
+        runs = self._runner.measure_slow()
         cells = summarise_slow(runs)
         conditions = [
-            f"{self._conditions(self._scale.slow_repetitions, 'with and without the delay')} SYNC_MASTER with one "
+            f"{self._load_note(self._scale.slow_repetitions, 'with and without the delay')} SYNC_MASTER with one "
             "slave behind a proxy that delays every ack by this time, in order and without a limit of bandwidth; runs "
             "without a delay use the proxy, too. Pulls of 32 stored messages, one at a time, 4 ms after the previous "
-            f"answer. {self._buffers()}; with the slow disk none."
+            f"answer. {self._buffers_note()}; with the slow disk none."
         ]
         errors = sum(cell.errors + cell.pulls_refused for cell in cells)
         return HaOutcome([slow_figures(cells, conditions)], slow_goals(cells), runs, [], errors)
@@ -133,7 +133,7 @@ def _errors(cells: Sequence[HaCell]) -> int:
     return sum(sum(cell.failures.values()) for cell in cells if cell.system == "Gantry")
 
 
-def _others(cells: Sequence[HaCell]) -> str:
+def _other_load_note(cells: Sequence[HaCell]) -> str:
     """Return a note on other load. The slaves' CPU time is not known separately, so this is an upper bound."""
     most = max((cell.other_cores for cell in cells), default=0.0)
     return f"Slaves and other programs together used up to {most:.1f} cores."

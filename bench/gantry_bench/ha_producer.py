@@ -31,7 +31,7 @@ EQUAL_LEVELS: Final = (1, 64, 256)
 EQUAL_MIN: Final = 1.0
 """Goal: synchronous replication with the buffer on reaches at least the rate of Apache's with its pool off."""
 ALONE_MIN: Final = 10.0
-"""Goal: with one thread it reaches at least so many times the rate of Apache's with its pool on."""
+"""Goal: with one thread, the same setup reaches at least this multiple of the rate of Apache's with its pool on."""
 
 
 class ProducerPlan(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ def producer_goals(runs: Sequence[ProducerRun]) -> list[Goal]:
 
 
 def _share(runs: Sequence[ProducerRun], beside: Setup, threads: int) -> float | None:
-    """Return our rate with a buffer and synchronous replication as a multiple of Apache's in another setup."""
+    """Return Gantry's rate with a buffer and synchronous replication as a multiple of Apache's in another setup."""
     ours, theirs = rate_of(runs, "Gantry", SYNC_BUFFERED, threads), rate_of(runs, "Apache", beside, threads)
     if ours is None or theirs is None:
         return None

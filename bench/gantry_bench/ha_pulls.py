@@ -31,7 +31,7 @@ READ_BYTES: Final = 1 << 17
 
 
 class PullLoop:
-    """The pull thread appends to the lists; other threads only read them."""
+    """A thread that pulls and measures. Only this thread appends to the lists; other threads only read them."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -42,7 +42,7 @@ class PullLoop:
         self._problem: OSError | None = None
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def run_meanwhile(self) -> Iterator[None]:
         """Pull for the duration of the context."""
         thread = threading.Thread(target=self._run)
         thread.start()

@@ -1,8 +1,8 @@
 """Runs the parts of `make bench-ha`: which pairs run together, and in which order they take the load.
 
 Compared systems run at the same time and take their loads in turn, one load at a time, so that other work of the
-machine is spread over all of them. An idle pair only sends heartbeats. A failure of our pair fails the run; a failure
-of Apache's becomes a cell with the reason.
+machine is spread over all of them. An idle pair only sends heartbeats. A failure of Gantry's pair fails the run; a
+failure of Apache's becomes a cell with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_apache import run_producer, start_apache_pair
-from gantry_bench.ha_cells import SYNC_BUFFERED, HaRun, Setup, System, one_line
+from gantry_bench.ha_cells import SYNC_BUFFERED, HaRun, Setup, System, reason_line
 from gantry_bench.ha_groups import MemoryGroup, memory_group
 from gantry_bench.ha_memory import OWN_BYTES, GroupName, MemoryRun, limit_bytes
 from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, attach, load_of, room_needed, settle, start_pair
@@ -59,7 +59,7 @@ class Runner:
 
     # -- the table -----------------------------------------------------------------------------------------------------
 
-    def table(self) -> tuple[list[HaRun], list[HaRun]]:
+    def measure_table(self) -> tuple[list[HaRun], list[HaRun]]:
         """Measure every setup on both systems, and the relay; the relay's runs are in the second list."""
         runs: list[HaRun] = []
         relayed: list[HaRun] = []
@@ -67,7 +67,7 @@ class Runner:
             self._report_progress(f"replication, setup {number} of {len(self._scale.setups)}: {setup.text}; starting")
             with ExitStack() as stack:
                 relay = stack.enter_context(start_relay(self._folder, core=None)) if setup == SYNC_BUFFERED else None
-                pairs = self._pairs(stack, setup, f"table-{setup.short}", problems=runs)
+                pairs = self._start_pairs(stack, setup, f"table-{setup.short}", problems=runs)
                 for level in self._scale.levels:
                     self._report_progress(f"replication, {setup.text}, {level} outstanding")
                     for _ in range(self._scale.repetitions):
@@ -77,22 +77,22 @@ class Runner:
                             relayed.append(HaRun(system="Gantry", setup=setup, level=level, run=run))
         return runs, relayed
 
-    def _pairs(self, stack: ExitStack, setup: Setup, name: str, problems: list[HaRun]) -> list[Pair]:
-        """Start our pair, and Apache's if possible; if not, ``problems`` gets a cell for each level."""
+    def _start_pairs(self, stack: ExitStack, setup: Setup, name: str, problems: list[HaRun]) -> list[Pair]:
+        """Start Gantry's pair, and Apache's if possible; if not, ``problems`` gets a cell for each level."""
         plan = self._plan(setup, stack)
         pairs = [stack.enter_context(start_pair(plan, self._folder / name))]
         self._make_ready(pairs[0])
         if self._has_apache:
             try:
-                pairs.append(self._apache(stack, plan, name))
+                pairs.append(self._start_apache(stack, plan, name))
             except BenchmarkFailed as error:
                 problems += [
-                    HaRun(system="Apache", setup=setup, level=level, run=None, problem=one_line(error))
+                    HaRun(system="Apache", setup=setup, level=level, run=None, problem=reason_line(error))
                     for level in self._scale.levels
                 ]
         return pairs
 
-    def _apache(self, stack: ExitStack, plan: PairPlan, name: str) -> Pair:
+    def _start_apache(self, stack: ExitStack, plan: PairPlan, name: str) -> Pair:
         with ExitStack() as own:
             pair = own.enter_context(start_apache_pair(plan, self._folder / f"{name}-apache"))
             self._make_ready(pair)
@@ -130,7 +130,7 @@ class Runner:
         except BenchmarkFailed as error:
             if pair.system == "Gantry":
                 raise
-            return HaRun(system=pair.system, setup=pair.setup, level=level, run=None, problem=one_line(error))
+            return HaRun(system=pair.system, setup=pair.setup, level=level, run=None, problem=reason_line(error))
         return HaRun(system=pair.system, setup=pair.setup, level=level, run=run)
 
     def _send(self, target: Target, level: int) -> Run:
@@ -138,7 +138,7 @@ class Runner:
 
     # -- Apache's producer ---------------------------------------------------------------------------------------------
 
-    def producer(self) -> list[ProducerRun]:
+    def measure_producer(self) -> list[ProducerRun]:
         """Measure Apache's own producer against both systems."""
         runs: list[ProducerRun] = []
         setups = self._scale.producer_setups
@@ -146,7 +146,7 @@ class Runner:
             self._report_progress(f"Apache's producer, setup {number} of {len(setups)}: {setup.text}; starting")
             with ExitStack() as stack:
                 problems: list[HaRun] = []
-                pairs = self._pairs(stack, setup, f"producer-{setup.short}", problems)
+                pairs = self._start_pairs(stack, setup, f"producer-{setup.short}", problems)
                 for threads in self._scale.producer_levels:
                     for pair in pairs:
                         self._report_progress(f"Apache's producer, {setup.text}, {threads} threads, {pair.system}")
@@ -163,17 +163,17 @@ class Runner:
         except BenchmarkFailed as error:
             if pair.system == "Gantry":
                 raise
-            return _no_run(pair.system, pair.setup, threads, one_line(error))
+            return _no_run(pair.system, pair.setup, threads, reason_line(error))
 
     # -- little memory -------------------------------------------------------------------------------------------------
 
-    def memory(self) -> list[MemoryRun]:
+    def measure_memory(self) -> list[MemoryRun]:
         """Measure the same pair in groups of different size, in turn."""
         runs: list[MemoryRun] = []
         for setup in self._scale.memory_setups:
             self._report_progress(f"small memory, {setup.text}; starting")
             with ExitStack() as stack:
-                pairs = self._grouped_pairs(stack, setup)
+                pairs = self._start_grouped_pairs(stack, setup)
                 for level in self._scale.memory_levels:
                     self._report_progress(f"small memory, {setup.text}, {level} outstanding")
                     for _ in range(self._scale.memory_repetitions):
@@ -183,7 +183,7 @@ class Runner:
                             runs.append(MemoryRun(group=group, run=run, own_bytes=own, hits=hits))
         return runs
 
-    def _grouped_pairs(self, stack: ExitStack, setup: Setup) -> list[tuple[GroupName, Pair, list[MemoryGroup]]]:
+    def _start_grouped_pairs(self, stack: ExitStack, setup: Setup) -> list[tuple[GroupName, Pair, list[MemoryGroup]]]:
         scale, found = self._scale, []
         plans = self._with_place(
             [
@@ -206,7 +206,7 @@ class Runner:
 
     # -- the slow slave ------------------------------------------------------------------------------------------------
 
-    def slow(self) -> list[SlowRun]:
+    def measure_slow(self) -> list[SlowRun]:
         """Measure one pair with timely and late acks, in turn; then one whose disk is slow too."""
         runs: list[SlowRun] = []
         scale = self._scale
@@ -227,7 +227,7 @@ class Runner:
             pair = stack.enter_context(start_pair(plan, self._folder / "slow-disk"))
             attach(pair, self._load)
             assert pair.acks is not None
-            pair.acks.delay(ACK_DELAY_MS)
+            pair.acks.set_delay(ACK_DELAY_MS)
             for level in scale.both_levels:
                 self._report_progress(f"slow slave and slow disk, {level} outstanding")
                 for _ in range(scale.slow_repetitions):
@@ -237,10 +237,10 @@ class Runner:
 
     def _run_slow(self, pair: Pair, level: int, delay_ms: float) -> SlowRun:
         assert pair.acks is not None
-        pair.acks.delay(delay_ms)
+        pair.acks.set_delay(delay_ms)
         settle(pair)
         pulls = PullLoop(pair.master.address)
-        with pulls.running():
+        with pulls.run_meanwhile():
             run = self._send(pair.master, level)
             end = monotonic()
         # The load generator ends right after its measurement, so its start can be calculated.

@@ -1,7 +1,7 @@
 """The slow slave: the cost of acks that arrive 5 ms later. Pure.
 
-With a fixed number of sends in flight an ack's delay must add once to each send's time: L0 + 5 ms, L0
-being the mean time without. With enough sends in flight it must change neither the rate nor the duration of pulls
+With a fixed number of sends in flight an ack's delay must add once to each send's time: L0 + 5 ms, where L0 is the mean
+time without the delay. With enough sends in flight the delay must change neither the rate nor the duration of pulls
 meanwhile. And a master whose disk is as slow as its slave waits for both at once: 5 ms and not 10.
 """
 
@@ -69,7 +69,7 @@ class SlowCell(msgspec.Struct, frozen=True):
 
 
 def pull_report(samples_us: Sequence[float], refused: int) -> PullReport:
-    """Return percentiles as nearest ranks, rounded up."""
+    """Return the percentiles: each is the sample that this share of the samples precede."""
     ordered = sorted(samples_us)
     if not ordered:
         return PullReport(pulls=0, p50_us=0, p99_us=0, refused=refused)
@@ -102,7 +102,7 @@ def _cell(runs: Sequence[SlowRun]) -> SlowCell:
 
 
 def bound(plain: SlowCell) -> float:
-    """Return the messages per second that so many sends allow if each takes L0 and the delay."""
+    """Return the messages per second that this level of sends in flight allows if each takes L0 and the delay."""
     return plain.level / (plain.mean_us / 1e6 + ACK_DELAY_MS / 1e3)
 
 

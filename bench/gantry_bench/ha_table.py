@@ -1,4 +1,5 @@
-"""The table of eight setups, ours and Apache's, the goals in it, and a list of the cells in which we are slower. Pure.
+"""The table of eight setups on Gantry and on Apache RocketMQ, its goals, and a list of the cells in which Gantry is
+slower. Pure.
 
 A goal compares two cells of the same run. A cell without any stored message counts as missed and not as
 undefined. Apache's figures are shown, and checked only where a goal compares with them.
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gantry_bench.figures import Figures
-from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, HaCell, System, find
+from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, HaCell, System, find_cell
 from gantry_bench.measurement import Goal
 
 LEVELS: Final = (1, 16, 64, 256)
@@ -33,12 +34,15 @@ def table_goals(cells: Sequence[HaCell], relay: Sequence[HaCell]) -> list[Goal]:
     """Return the goals that the measured cells allow to check."""
     goals = []
     for level in dict.fromkeys(cell.level for cell in cells):
-        plain, synced = find(cells, "Gantry", PLAIN, level), find(cells, "Gantry", SYNC_BUFFERED, level)
+        plain, synced = find_cell(cells, "Gantry", PLAIN, level), find_cell(cells, "Gantry", SYNC_BUFFERED, level)
         if level >= SHARE_LEVEL_MIN and plain is not None and synced is not None:
             share = ratio(synced.messages_per_second, plain.messages_per_second)
             text = f"sync replication, buffer on, {level} outstanding"
             goals.append(Goal(text=text, limit=SHARE_MIN, measured=share, unit="x async, buffer off", is_floor=True))
-    synced, beside = find(cells, "Gantry", SYNC_BUFFERED, 1), next((cell for cell in relay if cell.level == 1), None)
+    synced, beside = (
+        find_cell(cells, "Gantry", SYNC_BUFFERED, 1),
+        next((cell for cell in relay if cell.level == 1), None),
+    )
     if synced is not None and beside is not None:
         measured = ratio(synced.p50_us, beside.p50_us) if synced.messages else float("inf")
         text = "sync replication, buffer on, 1 outstanding: p50"
@@ -59,7 +63,7 @@ def table_figures(cells: Sequence[HaCell], conditions: list[str]) -> Figures:
     for setup, level in keys:
         row = [setup.flush, setup.replication, setup.buffer, str(level)]
         for system in systems:
-            row += _columns(find(cells, system, setup, level))
+            row += _columns(find_cell(cells, system, setup, level))
         rows.append(row)
     headings = ["flush", "replication", "buffer", "outstanding"]
     for system in systems:
@@ -81,7 +85,7 @@ def lost_notes(cells: Sequence[HaCell]) -> list[str]:
     """List the cells in which Apache's broker had a higher rate or a lower p99, as sentences."""
     slower, later, compared = [], [], 0
     for ours in cells:
-        theirs = find(cells, "Apache", ours.setup, ours.level)
+        theirs = find_cell(cells, "Apache", ours.setup, ours.level)
         if ours.system != "Gantry" or theirs is None or theirs.problem:
             continue
         compared += 1
@@ -93,12 +97,12 @@ def lost_notes(cells: Sequence[HaCell]) -> list[str]:
     if not compared:
         return []
     return [
-        f"Fewer messages a second than Apache RocketMQ in {len(slower)} of {compared} cells{_listed(slower)}",
-        f"A longer p99 than Apache RocketMQ in {len(later)} of {compared} cells{_listed(later)}",
+        f"Fewer messages a second than Apache RocketMQ in {len(slower)} of {compared} cells{_list_text(slower)}",
+        f"A longer p99 than Apache RocketMQ in {len(later)} of {compared} cells{_list_text(later)}",
     ]
 
 
-def _listed(names: list[str]) -> str:
+def _list_text(names: list[str]) -> str:
     return ": " + "; ".join(names) + "." if names else "."
 
 
@@ -106,7 +110,7 @@ def relay_figures(cells: Sequence[HaCell], relay: Sequence[HaCell], conditions: 
     """Return the cost of a message to another process and back, compared with synchronous replication."""
     rows = []
     for beside in relay:
-        synced = find(cells, "Gantry", SYNC_BUFFERED, beside.level)
+        synced = find_cell(cells, "Gantry", SYNC_BUFFERED, beside.level)
         if synced is None:
             continue
         rows.append([

@@ -108,7 +108,7 @@ def arguments(mode: Mode, body_bytes: int, *, header: str, target: Target, timin
 
 
 class LoadGenerator:
-    """A built load generator that is pinned to a core."""
+    """A built load generator; if ``core`` is given, it is pinned to this core."""
 
     def __init__(self, binary: Path, *, core: int | None) -> None:
         self._binary = binary

@@ -43,7 +43,7 @@ class Machine(msgspec.Struct, frozen=True):
     uvloop: str
 
 
-def hand_out_cores(available: set[int]) -> Cores:
+def assign_cores(available: set[int]) -> Cores:
     """Return the two lowest cores that this process may use."""
     if len(available) < 2:
         return Cores(server=None, load=None)
@@ -124,7 +124,8 @@ def children_cpu_seconds() -> float:
 class OtherWork:
     """Measures how many cores' worth of time other processes used during the context.
 
-    Processes that we start in it must end in it; ``server`` is one that runs before and after.
+    Processes that the benchmark starts within the context must end within it; ``server`` is one that runs before and
+    after.
     """
 
     def __init__(self, server: int | None = None) -> None:

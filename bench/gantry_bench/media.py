@@ -66,7 +66,8 @@ def buffer_place(bytes_needed: int) -> Iterator[BufferPlace]:
             if medium in media.paths:
                 yield BufferPlace(medium=medium, path=media.paths[medium])
                 return
-        raise BenchmarkFailed(f"no place for buffers: {media.missing}")
+        reasons = "; ".join(f"{medium}: {reason}" for medium, reason in media.missing.items())
+        raise BenchmarkFailed(f"no place for write buffers: {reasons}")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 A mapped log file's pages are page cache: the kernel drops them when it needs memory, and they would be cached whether
 mapped or not. Everything else that is resident counts, the interpreter's own code and shared libraries included, so the
-figure is an upper bound. The kernel counts pages in huge page files separately from Rss and are added here.
+figure is an upper bound. The kernel does not count pages of huge page files as Rss; they are added here.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class StandInCluster:
             read_bufsize=LINE_BYTES_MAX,
         )
         for number in range(NODES_COUNT):
-            await self._node(f"node-{number}")
+            await self._create_node(f"node-{number}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -83,7 +83,7 @@ class StandInCluster:
         assert self._session is not None, "entered before it is closed"
         await self._session.close()
 
-    async def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    async def request(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Send a request. Raises BenchmarkFailed if it is refused."""
         assert self._session is not None, "entered before it is used"
         data = None if body is None else json.dumps(body)
@@ -96,7 +96,7 @@ class StandInCluster:
     async def create_group(self, name: str, spec: dict[str, Any]) -> None:
         """Create a group with its spec."""
         head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": name}}
-        await self.ask("POST", GROUPS, head | {"spec": spec})
+        await self.request("POST", GROUPS, head | {"spec": spec})
 
     # -- periodic tasks ------------------------------------------------------------------------------------------------
 
@@ -140,13 +140,13 @@ class StandInCluster:
                 holder = self._sidecars.holder(key)
                 if holder:
                     spec = {"holderIdentity": holder, "renewTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"}
-                    await self.ask("PATCH", f"{LEASES}/{names.shard_name(*key)}", {"spec": spec}, MERGE)
+                    await self.request("PATCH", f"{LEASES}/{names.shard_name(*key)}", {"spec": spec}, MERGE)
                     self._sidecars.on_renewal(key)
                     self.renewals += 1
             wait_s = began_s + RENEWAL_S - time.monotonic() if keys else STEP_S
             await asyncio.sleep(wait_s)
 
-    # -- what watches tell ---------------------------------------------------------------------------------------------
+    # -- objects from watches ------------------------------------------------------------------------------------------
 
     def _on_lease(self, document: dict[str, Any]) -> None:
         metadata = document["metadata"]
@@ -175,32 +175,34 @@ class StandInCluster:
     async def _start(self, home: dict[str, Any], name: str, ordinal: int) -> None:
         """Start one pod: bind its claims and report its containers as running."""
         async with self._places:
-            claims = [await self._claim(template, name) for template in home["spec"].get("volumeClaimTemplates") or []]
-            pod = await self.ask("POST", f"{CORE}/pods", pod_of(home, name, ordinal))
+            claims = [
+                await self._bind_claim(template, name) for template in home["spec"].get("volumeClaimTemplates") or []
+            ]
+            pod = await self.request("POST", f"{CORE}/pods", pod_of(home, name, ordinal))
             place = names.member_of(home["metadata"]["labels"][names.GROUP_LABEL], name)
             address = "127.0.0.1"
             if place is not None:
                 group = home["metadata"]["labels"][names.GROUP_LABEL]
                 address = await self._sidecars.begin(group, place, claims[0], now_ms())
-            await self.ask("PATCH", f"{CORE}/pods/{name}/status", {"status": running(pod, address)}, MERGE)
+            await self.request("PATCH", f"{CORE}/pods/{name}/status", {"status": running_status(pod, address)}, MERGE)
             self.pods += 1
 
-    async def _claim(self, template: dict[str, Any], pod: str) -> str:
+    async def _bind_claim(self, template: dict[str, Any], pod: str) -> str:
         """Bind a claim and return its uid."""
         labels = template["metadata"].get("labels") or {}
         name = f"{template['metadata']['name']}-{pod}"
         head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "labels": labels}}
-        made = await self.ask("POST", f"{CORE}/persistentvolumeclaims", head | {"spec": template["spec"]})
+        made = await self.request("POST", f"{CORE}/persistentvolumeclaims", head | {"spec": template["spec"]})
         status = {"status": {"phase": "Bound"}}
-        await self.ask("PATCH", f"{CORE}/persistentvolumeclaims/{name}/status", status, MERGE)
+        await self.request("PATCH", f"{CORE}/persistentvolumeclaims/{name}/status", status, MERGE)
         return str(made["metadata"]["uid"])
 
-    async def _node(self, name: str) -> None:
-        await self.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    async def _create_node(self, name: str) -> None:
+        await self.request("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
         room = {"cpu": "64", "memory": "256Gi", "hugepages-2Mi": "64Gi", "pods": "200"}
         condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
         status = {"conditions": [condition], "allocatable": room, "capacity": room}
-        await self.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, MERGE)
+        await self.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, MERGE)
 
 
 def now_ms() -> int:
@@ -222,7 +224,7 @@ def pod_of(home: dict[str, Any], name: str, ordinal: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec}
 
 
-def running(pod: dict[str, Any], address: str) -> dict[str, Any]:
+def running_status(pod: dict[str, Any], address: str) -> dict[str, Any]:
     """Return the status that kubelet reports for a healthy pod."""
     state = {"running": {"startedAt": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}}
 

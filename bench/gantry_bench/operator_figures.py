@@ -1,7 +1,7 @@
 """The evaluation of the operator's benchmark: quantiles, calls, goals and the table. Pure.
 
 Two figures do not come from the operator itself: API calls are counted from the API server's audit log, and memory is
-reported by the kernel. How long a round of a group takes only the operator can measure; its histogram gives quantiles
+reported by the kernel. Only the operator can measure how long a round of a group takes; its histogram gives quantiles
 as exact as its buckets are narrow.
 """
 
@@ -145,7 +145,7 @@ def resource_of(event: Mapping[str, dict[str, str] | str]) -> str:
     return "leader's lease" if is_leader else f"{name}/{part}" if part else name
 
 
-# -- what it amounts to ------------------------------------------------------------------------------------------------
+# -- summary ------------------------------------------------------------------------------------------------
 
 
 def calls_per_group(phase: Phase, groups: int) -> float:
@@ -175,7 +175,7 @@ def operator_figures(report: OperatorReport, scale: OperatorScale) -> Figures:
                   "per group and minute", "of a core", "resident MiB"],
         rows=[_row(phase, report.groups) for phase in (report.creation, report.rest)],
         notes=[
-            f"{report.groups} groups with {report.pods} pods, asked for at once: Ready after "
+            f"{report.groups} groups with {report.pods} pods, all created at once: Ready after "
             f"{report.ready_p50_s:.1f} s (median), the last after {report.ready_max_s:.1f} s. Peak of memory: "
             f"{report.peak_bytes / MEBIBYTE:.0f} MiB.",
             f"Calls at rest: {', '.join(f'{one.verb} {one.resource} {one.count}' for one in report.rest.calls)}. "
@@ -190,7 +190,7 @@ def _row(phase: Phase, groups: int) -> list[str]:
         phase.name,
         f"{phase.seconds:.0f}",
         f"{phase.rounds:,}",
-        f"{_bounded(phase.p50_ms)} / {_bounded(phase.p95_ms)}",
+        f"{_format_bounded(phase.p50_ms)} / {_format_bounded(phase.p95_ms)}",
         f"{phase.calls_count:,}",
         f"{phase.call_ms:.0f}",
         f"{calls_per_group(phase, groups):.2f}",
@@ -199,7 +199,7 @@ def _row(phase: Phase, groups: int) -> list[str]:
     ]
 
 
-def _bounded(value_ms: float) -> str:
+def _format_bounded(value_ms: float) -> str:
     """Format a value; the last bucket of the histogram has no upper bound."""
     last_ms = BUCKETS[-1] * 1000
     return f"over {last_ms:,.0f}" if value_ms >= last_ms else f"{value_ms:.0f}"

@@ -4,8 +4,8 @@
     the operator, a process of its own, with exactly the permissions of its chart
     stand-ins for the processes on nodes, in this process
 
-At rest, brokers store messages and sidecars renew Leases as usual. The measurement there is the operator's
-reaction to that.
+At rest, brokers store messages and sidecars renew Leases as usual. What is measured then is the operator's reaction to
+both.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class OperatorChild:
             time.sleep(0.05)
 
     def log_tail(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the operator's log."""
         return self.log.read_text()[-LOG_SHOWN:]
 
     def memory(self, name: str) -> int:
@@ -101,7 +101,7 @@ class OperatorChild:
         return int(found[1]) * 1024
 
     async def read_sample(self) -> OperatorSample:
-        """Read its metrics and the kernel's figures."""
+        """Read the operator's metrics and the kernel's figures about its process."""
         url = f"http://127.0.0.1:{self.port}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             text = await answer.text()
@@ -122,7 +122,7 @@ class OperatorChild:
 
 
 @contextmanager
-def operator_child(server: ApiServer, folder: Path) -> Iterator[OperatorChild]:
+def start_operator(server: ApiServer, folder: Path) -> Iterator[OperatorChild]:
     """Start an operator and wait until it leads."""
     child = OperatorChild(server.kubeconfig(folder, SYSTEM, "gantry-operator"), folder)
     try:
@@ -134,7 +134,7 @@ def operator_child(server: ApiServer, folder: Path) -> Iterator[OperatorChild]:
 
 
 @contextmanager
-def audited_server(folder: Path) -> Iterator[ApiServer]:
+def start_audited_server(folder: Path) -> Iterator[ApiServer]:
     """Start an API server with all objects of the operator's chart, which logs the operator's requests in
     `audit.log`."""
     rules = [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}]
@@ -160,7 +160,7 @@ def measure(scale: OperatorScale, cores: Cores, folder: Path, report_progress: C
         raise BenchmarkFailed("no API server program found; run scripts/kubernetes")
     with OtherWork() as others:
         report_progress("an API server and the operator")
-        with audited_server(folder) as server, operator_child(server, folder) as child:
+        with start_audited_server(folder) as server, start_operator(server, folder) as child:
             try:
                 report = asyncio.run(_run(scale, server.url, child, report_progress))
             except* BenchmarkFailed as group:
@@ -203,7 +203,7 @@ async def _run_measured(
     report_progress(f"{scale.groups} groups at once")
     before = await child.read_sample()
     await asyncio.gather(*(cluster.create_group(name, SPEC) for name in names))
-    await _all_ready(scale, cluster, child)
+    await _wait_all_ready(scale, cluster, child)
     creation = _phase("creation", before, await child.read_sample(), child)
     took = sorted(at - before.monotonic_s for at in cluster.ready_s.values())
     report_progress(f"all are Ready after {took[-1]:.1f} s; a rest of {scale.settle_s + scale.rest_s:g} s")
@@ -226,7 +226,7 @@ async def _run_measured(
     )
 
 
-async def _all_ready(scale: OperatorScale, cluster: StandInCluster, child: OperatorChild) -> None:
+async def _wait_all_ready(scale: OperatorScale, cluster: StandInCluster, child: OperatorChild) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(scale.ready_s_max):
             while len(cluster.ready_s) < scale.groups:  # noqa: ASYNC110  (what is waited for is counted by a watch)

@@ -66,8 +66,8 @@ class StandInSidecars:
     async def __aenter__(self) -> StandInSidecars:
         app = web.Application()
         app.router.add_get("/v1/role/now", self._get_status)
-        app.router.add_get("/v1/topics", self._topics)
-        app.router.add_post("/v1/role/{name}", self._order)
+        app.router.add_get("/v1/topics", self._get_topics)
+        app.router.add_post("/v1/role/{name}", self._post_order)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         self._stack.push_async_callback(self._runner.cleanup)
@@ -76,7 +76,7 @@ class StandInSidecars:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    # -- pods come, time passes ----------------------------------------------------------------------------------------
+    # -- pods and time -------------------------------------------------------------------------------------------------
 
     async def begin(self, group: str, place: names.PodPlace, claim: str, now_ms: int) -> str:
         """Start a broker with its sidecar; return its address."""
@@ -109,7 +109,7 @@ class StandInSidecars:
     def advance(self, now_ms: int, load: float) -> None:
         """Let the brokers store and copy messages. Raises BenchmarkFailed once a promise was broken."""
         for shard in self.shards.values():
-            with self._checking_promises():
+            with self._record_broken_promise():
                 shard.advance(now_ms - shard.now_ms, load)
                 for number, broker in list(shard.brokers.items()):
                     if broker.role is Role.SLAVE:
@@ -119,7 +119,7 @@ class StandInSidecars:
             raise BenchmarkFailed(f"a promise was broken: {self.broken_promise}")
 
     @contextmanager
-    def _checking_promises(self) -> Iterator[None]:
+    def _record_broken_promise(self) -> Iterator[None]:
         """Record a broken promise, because the sender of an order would only send it again."""
         try:
             yield
@@ -139,7 +139,7 @@ class StandInSidecars:
         is_named = any((one.number, one.store.epoch) == (term.master, term.epoch) for one in shard.masters())
         return names.member_pod(*key, term.master) if is_named else ""
 
-    # -- asked ---------------------------------------------------------------------------------------------------------
+    # -- requests of the operator ------------------------------------------------------------------------------------
 
     def _find_home(self, request: web.Request) -> Home:
         if not request.headers.get("Authorization", "").startswith("Bearer "):
@@ -151,15 +151,15 @@ class StandInSidecars:
         key, member = self._find_home(request)
         return web.json_response(self.shards[key].status(member))
 
-    async def _topics(self, request: web.Request) -> web.Response:
+    async def _get_topics(self, request: web.Request) -> web.Response:
         self._find_home(request)
         return web.json_response({"source": "broker", "left_out": 0, "topics": []})
 
-    async def _order(self, request: web.Request) -> web.Response:
+    async def _post_order(self, request: web.Request) -> web.Response:
         key, member = self._find_home(request)
         order, expected = order_from(request.match_info["name"], await request.json())
         try:
-            with self._checking_promises():
+            with self._record_broken_promise():
                 self.shards[key].obey(member, order, expected)
         except Refused as error:
             return web.json_response({"reason": str(error)}, status=409)

@@ -9,8 +9,8 @@ from gantry_bench.machine import Machine
 from gantry_bench.measurement import Goal
 
 
-def surroundings(machine: Machine, started_at: str) -> Figures:
-    """Return a table about the machine and the software."""
+def machine_figures(machine: Machine, started_at: str) -> Figures:
+    """Return a table of the machine and the software that were measured."""
     kernel = ".".join(machine.kernel.split(".")[:2])
     return Figures(
         name="measured on",

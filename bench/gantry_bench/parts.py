@@ -13,7 +13,7 @@ import msgspec
 from gantry_bench.figures import Figures
 from gantry_bench.group_commit import CONNECTIONS_MAX, SLOW_SYNC_MS, SyncRun, summarise_sync, sync_figures, sync_goals
 from gantry_bench.loadgen import LoadGenerator, build
-from gantry_bench.machine import OtherWork, hand_out_cores
+from gantry_bench.machine import OtherWork, assign_cores
 from gantry_bench.measurement import Goal
 from gantry_bench.media import PoolMedia, pool_media
 from gantry_bench.recovery import FillPlan, RecoveryCell, recovery_figures
@@ -53,22 +53,22 @@ class Parts:
         self._scale = scale
         self._folder = folder
         self._report_progress = report_progress
-        self._cores = hand_out_cores(os.sched_getaffinity(0))
+        self._cores = assign_cores(os.sched_getaffinity(0))
         self.by_name: dict[PartName, Callable[[], Outcome]] = {
-            "tail": self.tail,
-            "sync": self.sync,
-            "recovery": self.recovery,
-            "rss": self.resident,
+            "tail": self.measure_tail,
+            "sync": self.measure_sync,
+            "recovery": self.measure_recovery,
+            "rss": self.measure_resident,
         }
 
-    def tail(self) -> Outcome:
+    def measure_tail(self) -> Outcome:
         """Measure every medium and the control in several rounds."""
         scale = self._scale
         with self._pool_media(scale.tail_segment_bytes) as media:
             plans = [self._loop_plan(medium, media) for medium in self._order(media)]
             rounds = []
             for number in range(1, scale.tail_rounds + 1):
-                report_progress = self._prefixed(f"append tail, round {number} of {scale.tail_rounds}")
+                report_progress = self._add_prefix(f"append tail, round {number} of {scale.tail_rounds}")
                 rounds.append(run_round(plans, folder=self._folder, report_progress=report_progress))
         others = max(one.other_cores for one in rounds)
         conditions = [
@@ -76,9 +76,9 @@ class Parts:
             f"{scale.tail_messages_per_call} in a call, flushed every {scale.tail_flush_interval_ms} ms; "
             f"log files of {scale.tail_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers; "
             f"{scale.tail_rounds} rounds of {scale.tail_seconds:g} s for each line, interleaved; medians. "
-            f"{others_text(others)}",
+            f"{other_work_note(others)}",
             *([ANONYMOUS_NOTE] if "anonymous" in media.paths else []),
-            *missing_text(media),
+            *missing_notes(media),
         ]
         cells = summarise_tail(rounds)
         return Outcome(tail_figures(cells, conditions), tail_goals(cells), rounds, others)
@@ -103,7 +103,7 @@ class Parts:
             buffers_count=scale.buffers_count,
         )
 
-    def sync(self) -> Outcome:
+    def measure_sync(self) -> Outcome:
         """Measure three brokers at every level."""
         scale = self._scale
         runs = run_sync(
@@ -115,12 +115,12 @@ class Parts:
         conditions = [
             f"Messages of {BODY_BYTES} bytes over loopback on up to {CONNECTIONS_MAX} connections, each answer "
             f"followed by the next send; no buffer; {scale.sync_repetitions} runs of {seconds:g} s, in turn; medians. "
-            f"In the last two columns every fdatasync takes {SLOW_SYNC_MS} ms longer. {others_text(others)}"
+            f"In the last two columns every fdatasync takes {SLOW_SYNC_MS} ms longer. {other_work_note(others)}"
         ]
         errors = sum(cell.errors for cell in cells)
         return Outcome(sync_figures(cells, conditions), sync_goals(cells), runs, others, errors)
 
-    def recovery(self) -> Outcome:
+    def measure_recovery(self) -> Outcome:
         """Recover one log of each size."""
         cells: list[RecoveryCell] = []
         segment_bytes = self._scale.recovery_segment_bytes
@@ -133,15 +133,15 @@ class Parts:
                     body_bytes=BODY_BYTES,
                     unflushed_bytes_max=UNFLUSHED_BYTES_MAX,
                 )
-                cells += run_recovery(plan, report_progress=self._prefixed(f"recovery, {size:,} bytes"))
+                cells += run_recovery(plan, report_progress=self._add_prefix(f"recovery, {size:,} bytes"))
         conditions = [
             f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
             "each, after `kill -9`. A recovery point is written every 10 s. Reading includes verifying every byte, "
-            f"rebuilding queues and index, and syncing everything. {others_text(others.cores)}"
+            f"rebuilding queues and index, and syncing everything. {other_work_note(others.cores)}"
         ]
         return Outcome(recovery_figures(cells, conditions), [], cells, others.cores)
 
-    def resident(self) -> Outcome:
+    def measure_resident(self) -> Outcome:
         """Measure a broker on each medium."""
         scale = self._scale
         seconds = scale.resident_timing.duration_ms / 1000
@@ -155,15 +155,15 @@ class Parts:
         conditions = [
             f"Log files of {scale.resident_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers, one "
             f"connection, 64 messages of {BODY_BYTES} bytes in flight, {seconds:g} s. Own memory is the resident "
-            f"memory without the store's mapped files and the buffers. {others_text(others.cores)}",
-            *missing_text(media),
+            f"memory without the store's mapped files and the buffers. {other_work_note(others.cores)}",
+            *missing_notes(media),
         ]
         return Outcome(resident_figures(cells, conditions), [], cells, others.cores)
 
     def _load(self) -> LoadGenerator:
         return LoadGenerator(build(), core=self._cores.load)
 
-    def _prefixed(self, prefix: str) -> Callable[[str], None]:
+    def _add_prefix(self, prefix: str) -> Callable[[str], None]:
         return lambda text: self._report_progress(f"{prefix}, {text}")
 
     @contextmanager
@@ -172,13 +172,13 @@ class Parts:
             yield media
 
 
-def others_text(cores: float) -> str:
+def other_work_note(cores: float) -> str:
     """Return a sentence about other work on the machine."""
     if cores <= OTHER_CORES_NOTICED:
         return "Nothing else ran."
     return f"Other programs used up to {cores:.1f} cores meanwhile."
 
 
-def missing_text(media: PoolMedia) -> list[str]:
+def missing_notes(media: PoolMedia) -> list[str]:
     """Return a sentence for each missing medium."""
     return [f"Without {medium}: {reason}." for medium, reason in media.missing.items()]

@@ -1,8 +1,7 @@
 """The servers of a run: echo server, name server and broker, as processes of their own that never outlive it.
 
-Brokers are started only by `start_broker`. Each server is tied to one core with all its threads, writes its output to a
-file in the run's own folder, and gets SIGTERM before it is killed. A server that does not come up is an error that
-shows the end of that file.
+Each server writes its output to a file in the run's own folder, and gets SIGTERM before it is killed. If a core is
+given, the server is tied to it with all its threads. If a server does not start, the error shows the end of its output.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ class Server(msgspec.Struct, frozen=True):
         return self.process.pid
 
     def last_lines(self) -> str:
-        """Return the end of its output, for an error message."""
+        """Return the end of the server's output, for an error message."""
         return self.log.read_text(errors="replace")[-1500:].strip() or "it wrote nothing"
 
 
 @contextmanager
-def started(command: list[str], *, log: Path, core: int | None) -> Iterator[Server]:
+def run_server(command: list[str], *, log: Path, core: int | None) -> Iterator[Server]:
     """Run a server for the duration of the context."""
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -109,7 +108,7 @@ def _give_up_if_ended(server: Server, *, what: str) -> None:
 def start_echo_server(folder: Path, *, core: int | None) -> Iterator[Target]:
     """Start an echo server, the baseline of `make bench-send`."""
     command = [sys.executable, str(ECHO_SERVER)]
-    with started(command, log=folder / "echo.log", core=core) as server:
+    with run_server(command, log=folder / "echo.log", core=core) as server:
         port = wait_for_line(server, what="echo server")
         yield Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=True)
 
@@ -119,7 +118,7 @@ def start_relay(folder: Path, *, core: int | None) -> Iterator[Target]:
     """Start an echo server with a relay in front of it, the baseline of `make bench-ha`."""
     with start_echo_server(folder, core=core) as echo:
         command = [sys.executable, str(ECHO_SERVER), "--relay", echo.address.rpartition(":")[2]]
-        with started(command, log=folder / "relay.log", core=core) as server:
+        with run_server(command, log=folder / "relay.log", core=core) as server:
             port = wait_for_line(server, what="relay")
             yield Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=True)
 
@@ -129,7 +128,7 @@ def start_name_server(folder: Path) -> Iterator[str]:
     """Start a name server on a free port; yield its address."""
     data = folder / "nameserver"
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", "127.0.0.1:0", "--data", str(data)]
-    with started([*command, "--log-level", "WARNING"], log=folder / "nameserver.log", core=None) as server:
+    with run_server([*command, "--log-level", "WARNING"], log=folder / "nameserver.log", core=None) as server:
         line = wait_for_line(server, what="name server")
         yield f"127.0.0.1:{line.rpartition(':')[2]}"
 
@@ -182,15 +181,15 @@ def start_broker(
     settings = folder / "broker.conf"
     settings.write_text(broker_settings(store, listen_port=port, name_server=name_server, extra=extra))
     command = [*prefix, sys.executable, "-m", *program, "-c", str(settings)]
-    with started(command, log=folder / "broker.log", core=core) as server:
+    with run_server(command, log=folder / "broker.log", core=core) as server:
         wait_for_port(server, port, what="broker")
-        memory = settled_memory(server, store)
+        memory = read_settled_memory(server, store)
         name = (extra or {}).get("brokerName", BROKER_NAME)
         target = Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=False, broker_name=name)
         yield Broker(target=target, idle_memory=memory, server=server)
 
 
-def settled_memory(server: Server, store: Path) -> ResidentMemory:
+def read_settled_memory(server: Server, store: Path) -> ResidentMemory:
     """Return the resident memory once it has stopped changing after the start."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     samples: list[ResidentMemory] = []

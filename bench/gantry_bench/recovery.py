@@ -1,9 +1,9 @@
 """How fast a start reads a log after a kill: the runs and their summary. Pure.
 
-One store is filled and killed, then recovered three times, and killed again each time: as it is, which is from its
-recovery point if there was time for one; without a point, so that the whole log is read and all queues and the index
-are written again, with the log in the page cache, as after a kill; and the same with the log on the disk only, as
-after a reboot.
+One store is filled and killed, then recovered three times, and killed again each time: first as it is, from its
+recovery point if there was time to write one; then without a recovery point, so that the whole log is read and all
+queues and the index are written again, with the log in the page cache, as after a kill; then the same with the log on
+the disk only, as after a reboot.
 """
 
 from __future__ import annotations

@@ -48,17 +48,17 @@ def run_recovery(plan: FillPlan, *, report_progress: Callable[[str], None] = lam
         cells = []
         for way in WAYS:
             report_progress(way)
-            prepare(store, way)
+            prepare_store(store, way)
             again = RecoverPlan(store_path=plan.store_path, segment_bytes=plan.segment_bytes)
             report, peak = run_process("recover", again, RecoverReport)
-            check(way, filled, report)
+            check_report(way, filled, report)
             cells.append(RecoveryCell(log_bytes=plan.log_bytes, way=way, report=report, peak=peak))
         return cells
     finally:
         shutil.rmtree(store, ignore_errors=True)
 
 
-def prepare(store: Path, way: Way) -> None:
+def prepare_store(store: Path, way: Way) -> None:
     """Put the store into the state that is to be recovered."""
     if way == "as the kill left it":
         return
@@ -73,7 +73,7 @@ def prepare(store: Path, way: Way) -> None:
                 os.close(descriptor)
 
 
-def check(way: Way, filled: FillReport, report: RecoverReport) -> None:
+def check_report(way: Way, filled: FillReport, report: RecoverReport) -> None:
     """Raise BenchmarkFailed if the recovery found or read something else than expected."""
     if report.is_clean or report.end != filled.end:
         raise BenchmarkFailed(f"the recovery {way!r} found a log up to {report.end} of {filled.end}")
@@ -92,7 +92,7 @@ def run_process(verb: str, plan: FillPlan | RecoverPlan, kind: type[ReportType])
             if time.monotonic() > deadline:
                 process.kill()
                 raise BenchmarkFailed(f"the store process ({verb}) did not end in {TIMEOUT_SECONDS} s")
-            now = resident(status.read_text())
+            now = parse_peak(status.read_text())
             anonymous, files = max(anonymous, now.anonymous_bytes), max(files, now.file_bytes)
             time.sleep(SAMPLE_SECONDS)
         output, errors = process.communicate()
@@ -102,7 +102,7 @@ def run_process(verb: str, plan: FillPlan | RecoverPlan, kind: type[ReportType])
     return msgspec.json.decode(output, type=kind), Peak(anonymous_bytes=anonymous, file_bytes=files)
 
 
-def resident(status_text: str) -> Peak:
+def parse_peak(status_text: str) -> Peak:
     """Parse RssAnon and RssFile in /proc/PID/status; a process that is just ending has neither."""
     sizes = {"RssAnon": 0, "RssFile": 0}
     for line in status_text.splitlines():

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import Figures, print_figures
-from gantry_bench.machine import Cores, Machine, describe_machine, hand_out_cores
+from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import Goal
 from gantry_bench.processes import ROOT
 from gantry_bench.table import print_goals
@@ -59,7 +59,7 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
         RESULTS.mkdir(parents=True, exist_ok=True)
         try:
             with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as folder:
-                cores = hand_out_cores(os.sched_getaffinity(0))
+                cores = assign_cores(os.sched_getaffinity(0))
                 report = self.measure(
                     scale,
                     cores,

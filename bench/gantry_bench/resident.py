@@ -53,7 +53,8 @@ class _Sampler:
         self.samples: list[ResidentMemory] = []
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def sample_meanwhile(self) -> Iterator[None]:
+        """Sample for the duration of the context."""
         thread = threading.Thread(target=self._sample)
         thread.start()
         try:
@@ -92,7 +93,7 @@ def run_resident(
             start_broker(own, name_server=name_server, core=cores.server, extra=keys) as broker,
         ):
             sampler = _Sampler(broker.target.process_id, own / "store")
-            with sampler.running():
+            with sampler.sample_meanwhile():
                 run = load.run(MODES[SHOWN_LOAD], body_bytes, header="json", target=broker.target, timing=timing)
         shutil.rmtree(own)
         cells.append(

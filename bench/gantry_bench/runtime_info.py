@@ -41,7 +41,7 @@ def read_progress(address: str) -> LogProgress:
 
 
 def read_log_end(address: str) -> int:
-    """Return the end of the log of the broker at ``host:port``, ours or Apache's."""
+    """Return the end of the log of the broker at ``host:port``, Gantry's or Apache's."""
     try:
         return int(msgspec.json.decode(_read_runtime_table(address), type=_Body).table["commitLogMaxOffset"])
     except (msgspec.MsgspecError, KeyError, ValueError) as error:

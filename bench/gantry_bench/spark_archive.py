@@ -14,23 +14,23 @@ from gantry_pipelines.reporting import Output, Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 
 
-def archive(here: Group, target: Path) -> int:
+def archive(source: Group, target: Path) -> int:
     """Archive the topic from the slave's files; return the number of rows that the job reports."""
     document = {
         "topics": {"include": [TOPIC]},
         "transport": "file",
         "runtime": {
-            "nameServers": [here.name_server],
-            "directories": {here.broker: str(here.slave_store)},
+            "nameServers": [source.name_server],
+            "directories": {source.broker: str(source.slave_store)},
             "destination": str(target),
             "once": True,
         },
     }
     job, reporter = ArchiveJob(), Reporter("archive", output=Output(lines=io.StringIO(), result=io.StringIO()))
-    with reporter.stop.handling_signals():
+    with reporter.stop.handle_signals():
         return job.run(job.parse(config_of(document, ArchiveSpec)), reporter).rows
 
 
-def archived_rows(target: Path) -> int:
+def count_archived_rows(target: Path) -> int:
     """Count the rows by a plain listing of the folder, as every reader of Parquet does."""
     return int(datasets.dataset(sorted(str(path) for path in target.rglob("*.parquet"))).count_rows())

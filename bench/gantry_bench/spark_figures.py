@@ -83,7 +83,7 @@ class SparkReport(msgspec.Struct, frozen=True):
     parquet_bytes: int
     rows_missing: int
     other_cores: float
-    """CPU use of other programs before and after the measurement, when nothing of ours ran."""
+    """CPU use of other programs before and after the measurement, when nothing of the benchmark ran."""
 
     def way(self, name: str) -> Way:
         """Return the way with this name."""
@@ -118,7 +118,7 @@ def spark_figures(report: SparkReport, scale: SparkScale) -> Figures:
         rows=[_row(way, report.bytes_stored / scale.rows, tuples) for way in report.ways],
         notes=[
             f"{scale.rows:,} messages, {report.bytes_stored / 1e9:.2f} GB in the log; medians of"
-            f" {scale.repetitions} in turns, behind one that warms up.",
+            f" {scale.repetitions} repetitions, in turns, after one turn that warms up.",
             f"Parquet of the archive {report.archive_bytes / 1e6:,.0f} MB, of Spark's writer"
             f" {report.parquet_bytes / 1e6:,.0f} MB (zstd, both).",
             f"The same batch again and again is {ratio(report, CEILING, PARQUET_READ):.2f} times as fast as Spark's"

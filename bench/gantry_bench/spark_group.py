@@ -95,7 +95,7 @@ class Group:
 
 
 @contextmanager
-def group(folder: Path) -> Iterator[Group]:
+def start_group(folder: Path) -> Iterator[Group]:
     """Start a group on free ports, and remove it afterwards."""
     manifest = folder.with_suffix(".yaml")
     manifest.write_text(_MANIFEST)
@@ -114,7 +114,7 @@ def _gantry(*words: str) -> None:
 
 
 def fill(group: Group, rows: int) -> None:
-    """Send so many messages; each is acknowledged, and all are on the slave."""
+    """Send this number of messages. Raises BenchmarkFailed if one is not acknowledged or not stored."""
     asyncio.run(_fill(group.name_server, rows))
 
 
@@ -170,7 +170,7 @@ def _order_body(random: Random) -> bytes:
     return found[1:ROOM_BYTES].encode() + b"}"
 
 
-def latencies_ms(group: Group, count: int) -> list[float]:
+def measure_latencies_ms(group: Group, count: int) -> list[float]:
     """Return the durations of sequential sends to the master."""
 
     async def send() -> list[float]:

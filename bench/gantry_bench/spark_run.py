@@ -27,9 +27,9 @@ from gantry_bench import spark_figures as ways
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Cores, OtherWork, pin
 from gantry_bench.processes import ROOT
-from gantry_bench.spark_archive import archive, archived_rows
+from gantry_bench.spark_archive import archive, count_archived_rows
 from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
-from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, group, latencies_ms
+from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, measure_latencies_ms, start_group
 from gantry_bench.spark_still import StillSource
 from gantry_bench.spark_tuples import TupleSource
 from gantry_pipelines.session import spark_session
@@ -44,12 +44,12 @@ ARCHIVE: Final = "archive"
 
 def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Callable[[str], None]) -> SparkReport:
     """Run the whole measurement and return its report."""
-    before = _others()
+    before = _measure_other_cores()
     os.environ["PYTHONPATH"] = str(ROOT / "bench")  # Spark's workers import the reader of tuples from there
-    with group(folder / "group") as here:
+    with start_group(folder / "group") as source:
         report_progress(f"sending {scale.rows:,} messages of 1 KiB")
-        fill(here, scale.rows)
-        stored = sum(one.stat().st_blocks * 512 for one in (here.slave_store / "commitlog").iterdir())
+        fill(source, scale.rows)
+        stored = sum(one.stat().st_blocks * 512 for one in (source.slave_store / "commitlog").iterdir())
         spark = spark_session(
             "bench-spark",
             cores=CORES,
@@ -58,11 +58,11 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Call
         try:
             spark.dataSource.register(TupleSource)
             spark.dataSource.register(StillSource)
-            measured, missing = _ways(spark, here, scale, folder, report_progress)
-            sinks = _sinks(spark, here, scale, folder, report_progress)
+            measured, missing = _measure_ways(spark, source, scale, folder, report_progress)
+            sinks = _measure_sinks(spark, source, scale, folder, report_progress)
         finally:
             spark.stop()
-        alone, beside = _sends(here, scale, folder, cores, report_progress)
+        alone, beside = _measure_sends(source, scale, folder, cores, report_progress)
         report = SparkReport(
             bytes_stored=stored,
             ways=measured + sinks,
@@ -73,14 +73,14 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Call
             rows_missing=missing,
             other_cores=0.0,
         )
-    return _with_others(report, max(before, _others()))
+    return _with_other_cores(report, max(before, _measure_other_cores()))
 
 
-def _with_others(report: SparkReport, cores: float) -> SparkReport:
+def _with_other_cores(report: SparkReport, cores: float) -> SparkReport:
     return msgspec.structs.replace(report, other_cores=cores)
 
 
-def _others() -> float:
+def _measure_other_cores() -> float:
     with OtherWork() as work:
         time.sleep(IDLE_S)
     return work.cores
@@ -89,8 +89,8 @@ def _others() -> float:
 # -- reading and writing files -----------------------------------------------------------------------------------------
 
 
-def _ways(
-    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, report_progress: Callable[[str], None]
+def _measure_ways(
+    spark: SparkSession, source: Group, scale: SparkScale, folder: Path, report_progress: Callable[[str], None]
 ) -> tuple[list[Way], int]:
     """Time each way to read or write the rows; return also how many rows were missing. The first turn is not counted.
 
@@ -99,7 +99,7 @@ def _ways(
     found: dict[str, list[float]] = {}
     parquet, archived = folder / PARQUET, folder / ARCHIVE
 
-    def timed(name: str, work: Callable[[], object]) -> None:
+    def measure_way(name: str, work: Callable[[], object]) -> None:
         report_progress(name if turn else f"warming up: {name}")
         began = time.perf_counter()
         work()
@@ -109,40 +109,40 @@ def _ways(
     for turn in range(scale.repetitions + 1):
         for old in (parquet, archived):
             shutil.rmtree(old, ignore_errors=True)
-        timed(ways.ALL, lambda: drain(topic(spark, here, "file")))
-        timed(ways.PARQUET_WRITE, partial(write_parquet, spark, here, parquet))
-        timed(ways.PARQUET_READ, partial(read_parquet, spark, parquet))
-        timed(ways.CEILING, lambda: drain(still(spark, here, scale.rows)))
-        timed(ways.HEADERS, lambda: drain(topic(spark, here, "file", columns=",".join(HEADER_COLUMNS))))
+        measure_way(ways.ALL, lambda: drain(read_topic(spark, source, "file")))
+        measure_way(ways.PARQUET_WRITE, partial(write_parquet, spark, source, parquet))
+        measure_way(ways.PARQUET_READ, partial(read_parquet, spark, parquet))
+        measure_way(ways.CEILING, lambda: drain(read_still(spark, source, scale.rows)))
+        measure_way(ways.HEADERS, lambda: drain(read_topic(spark, source, "file", columns=",".join(HEADER_COLUMNS))))
         if turn:  # needs no warm-up, because it compiles no code of its own
-            timed(ways.TUPLES, lambda: drain(tuples(spark, here)))
-        timed(ways.ARCHIVE, partial(archive, here, archived))
-        timed(ways.HTTP, lambda: drain(topic(spark, here, "http")))
-        timed(ways.PULL, lambda: drain(topic(spark, here, "pull")))
+            measure_way(ways.TUPLES, lambda: drain(read_tuples(spark, source)))
+        measure_way(ways.ARCHIVE, partial(archive, source, archived))
+        measure_way(ways.HTTP, lambda: drain(read_topic(spark, source, "http")))
+        measure_way(ways.PULL, lambda: drain(read_topic(spark, source, "pull")))
     report_progress("counting")
     counts = [
-        topic(spark, here, "file").count(), topic(spark, here, "http", columns="offset").count(),
-        tuples(spark, here).count(), still(spark, here, scale.rows).count(),
-        spark.read.parquet(str(parquet)).count(), archived_rows(archived),
+        read_topic(spark, source, "file").count(), read_topic(spark, source, "http", columns="offset").count(),
+        read_tuples(spark, source).count(), read_still(spark, source, scale.rows).count(),
+        spark.read.parquet(str(parquet)).count(), count_archived_rows(archived),
     ]  # fmt: skip
     missing = sum(abs(scale.rows - count) for count in counts)
     return [Way(name, scale.rows, seconds) for name, seconds in found.items()], missing
 
 
-def topic(spark: SparkSession, here: Group, transport: str, **options: str) -> DataFrame:
+def read_topic(spark: SparkSession, source: Group, transport: str, **options: str) -> DataFrame:
     """Read the topic by one transport."""
-    return spark.read.format("rocketmq").options(**here.options(transport), **options).load()
+    return spark.read.format("rocketmq").options(**source.options(transport), **options).load()
 
 
-def tuples(spark: SparkSession, here: Group) -> DataFrame:
+def read_tuples(spark: SparkSession, source: Group) -> DataFrame:
     """Read the topic by the reader of tuples."""
-    options = {"store": str(here.slave_store), "topic": TOPIC, "broker": here.broker}
+    options = {"store": str(source.slave_store), "topic": TOPIC, "broker": source.broker}
     return spark.read.format("rocketmq_tuples").options(**options).load()
 
 
-def still(spark: SparkSession, here: Group, rows: int) -> DataFrame:
+def read_still(spark: SparkSession, source: Group, rows: int) -> DataFrame:
     """Read as many rows, all from one repeated batch."""
-    return spark.read.format("rocketmq_still").options(**here.options("file"), rows=str(rows)).load()
+    return spark.read.format("rocketmq_still").options(**source.options("file"), rows=str(rows)).load()
 
 
 def drain(frame: DataFrame) -> None:
@@ -150,9 +150,9 @@ def drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def write_parquet(spark: SparkSession, here: Group, path: Path) -> None:
+def write_parquet(spark: SparkSession, source: Group, path: Path) -> None:
     """Write all columns with Spark's own writer."""
-    topic(spark, here, "file").write.parquet(str(path))
+    read_topic(spark, source, "file").write.parquet(str(path))
 
 
 def read_parquet(spark: SparkSession, path: Path) -> None:
@@ -167,8 +167,8 @@ def _size(folder: Path) -> int:
 # -- writing to a topic ------------------------------------------------------------------------------------------------
 
 
-def _sinks(
-    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, report_progress: Callable[[str], None]
+def _measure_sinks(
+    spark: SparkSession, source: Group, scale: SparkScale, folder: Path, report_progress: Callable[[str], None]
 ) -> list[Way]:
     """Measure the sink, at-least-once and transactional, with rows that Spark holds in memory."""
     rows = spark.read.parquet(str(folder / PARQUET)).select("body", "tags", "keys").limit(scale.sink_rows)
@@ -181,7 +181,7 @@ def _sinks(
         for _ in range(scale.repetitions):
             report_progress(name)
             began = time.perf_counter()
-            options = {"nameServers": here.name_server, "topic": SINK_TOPIC, **more}
+            options = {"nameServers": source.name_server, "topic": SINK_TOPIC, **more}
             rows.write.format("rocketmq").options(**options).mode("append").save()
             took.append(time.perf_counter() - began)
         measured.append(Way(name, scale.sink_rows, took))
@@ -191,22 +191,22 @@ def _sinks(
 # -- sends beside a reader ---------------------------------------------------------------------------------------------
 
 
-def _sends(
-    here: Group, scale: SparkScale, folder: Path, cores: Cores, report_progress: Callable[[str], None]
+def _measure_sends(
+    source: Group, scale: SparkScale, folder: Path, cores: Cores, report_progress: Callable[[str], None]
 ) -> tuple[Sends, Sends]:
     """Measure sends to the master in turns: while Spark reads from the slave, and while it is stopped."""
     report_progress("sends beside a reader")
-    for pid in here.pids(of_slave=True):
+    for pid in source.pids(of_slave=True):
         pin(pid, cores.load)
-    for pid in (os.getpid(), *here.pids(of_slave=False)):
+    for pid in (os.getpid(), *source.pids(of_slave=False)):
         pin(pid, cores.server)
     took: dict[bool, list[float]] = {False: [], True: []}
-    with reader(here, folder, cores.load) as process:
-        latencies_ms(here, scale.sends)
+    with start_reader(source, folder, cores.load) as process:
+        measure_latencies_ms(source, scale.sends)
         for turn in range(scale.turns * 2):
             is_beside = turn % 2 == 1
             os.killpg(process.pid, signal.SIGCONT if is_beside else signal.SIGSTOP)
-            took[is_beside] += latencies_ms(here, scale.sends)
+            took[is_beside] += measure_latencies_ms(source, scale.sends)
             if process.poll() is not None:
                 raise BenchmarkFailed("the reader beside the sends has ended")
     return _quantiles("none", took[False]), _quantiles("Spark, from the slave", took[True])
@@ -218,12 +218,12 @@ def _quantiles(name: str, values: list[float]) -> Sends:
 
 
 @contextmanager
-def reader(here: Group, folder: Path, core: int | None) -> Iterator[subprocess.Popen[bytes]]:
+def start_reader(source: Group, folder: Path, core: int | None) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process group that reads the topic repeatedly from the slave's sidecar."""
     sign = folder / "reading"
     log = (folder / "reader.log").open("wb")
     process = subprocess.Popen(
-        ["chrt", "--idle", "0", sys.executable, str(ROOT / "bench" / "spark_reader.py"), str(here.folder), str(sign)],
+        ["chrt", "--idle", "0", sys.executable, str(ROOT / "bench" / "spark_reader.py"), str(source.folder), str(sign)],
         stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The upper bound: a data source that only returns the same batch repeatedly.
+"""The upper bound of a source's speed: a data source that only returns the same batch repeatedly.
 
 Its cost is Spark's cost of receiving rows from a Python worker, which every source in Python has.
 """
@@ -30,7 +30,7 @@ class Share(InputPartition):
 
 @final
 class StillReader(DataSourceReader):
-    """Reads one batch of the topic as our source does, and returns it until all rows were returned."""
+    """Reads one batch of the topic as the connector's source does, and returns it until all rows were returned."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.schema = schema

@@ -1,6 +1,6 @@
 """The baseline: a straightforward data source, which decodes each record into one tuple of Python objects.
 
-It reads the same log files through the same mapping, and returns the same columns.
+Like the connector's source, it maps the log files of a store, and returns the same columns.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _moment(timestamp_ms: int) -> datetime:
 
 @final
 class TupleSource(DataSource):
-    """The source `format("rocketmq_tuples")` with the option `path`."""
+    """The source `format("rocketmq_tuples")` with the options `store` (a folder), `topic` and `broker` (its name)."""
 
     @classmethod
     def name(cls) -> str:

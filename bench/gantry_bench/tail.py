@@ -96,7 +96,7 @@ class TailCell(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One run of everything, in the order of running."""
+    """One run of the control and of each medium, in the order of running."""
 
     control: LoopReport
     runs: list[LoopReport]
@@ -104,7 +104,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def call_times(took_ns: Sequence[int]) -> CallTimes:
-    """Return percentiles of nanoseconds in microseconds, as nearest ranks, rounded up."""
+    """Return the percentiles in microseconds: each is the time that this share of the times precede."""
     if not took_ns:
         raise BenchmarkFailed("a run without a message has no percentiles")
     ordered = sorted(took_ns)
@@ -114,7 +114,7 @@ def call_times(took_ns: Sequence[int]) -> CallTimes:
     return CallTimes(**figures, max=ordered[-1] / 1000)
 
 
-def excess(run: LoopReport, control: LoopReport) -> CallTimes:
+def excess_of(run: LoopReport, control: LoopReport) -> CallTimes:
     """Return the difference to the control at each percentile, which may be negative."""
     return _combine([run.call_us, control.call_us], lambda values: values[0] - values[1])
 
@@ -129,7 +129,7 @@ def summarise_tail(rounds: Sequence[Round]) -> list[TailCell]:
 
 def _cell(pairs: Sequence[tuple[LoopReport, LoopReport]]) -> TailCell:
     runs = [run for run, _ in pairs]
-    excesses = [excess(run, control) for run, control in pairs]
+    excesses = [excess_of(run, control) for run, control in pairs]
     return TailCell(
         medium=runs[0].medium,
         call_us=_combine([run.call_us for run in runs], median),
@@ -143,7 +143,7 @@ def _cell(pairs: Sequence[tuple[LoopReport, LoopReport]]) -> TailCell:
 
 
 def _combine(times: Sequence[CallTimes], reduce: Callable[[list[float]], float]) -> CallTimes:
-    """Reduce several figures to one, field by field."""
+    """Combine the same percentile of all call times by ``reduce``, for each percentile."""
     fields = CallTimes.__struct_fields__
     return CallTimes(**{name: reduce([float(getattr(one, name)) for one in times]) for name in fields})
 

@@ -6,7 +6,7 @@ Each transaction is a half message, its commit, and both answers. The other open
 never checked, so that they only have the cost of being open. The broker's own CPU time is the figure that counts,
 because the rate also depends on this program, which is the producer.
 
-Every cell ends with the check that the queues hold exactly the committed messages; otherwise there is no figure.
+The run ends with the check that the queues hold exactly the committed messages; otherwise the run fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOPIC: Final = "BenchTransactions"
 QUEUES: Final = 4
 BROKER_NAME: Final = "bench"
 RATIO_MAX: Final = 1.25
-"""The noise between two cells of one broker."""
+"""Goal: the CPU time of a transaction is at most this multiple of the reference's; this is the noise between cells."""
 
 PATIENCE_MS: Final = 24 * 3_600_000
 """The check interval is so long that no transaction is checked during the run."""
@@ -62,7 +62,7 @@ QUICK: Final = TransactionScale(
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """Medians of the repetitions with so many others open."""
+    """Medians of the repetitions with this number of other transactions open."""
 
     others: int
     per_second: float
@@ -79,7 +79,7 @@ class TransactionReport(msgspec.Struct, frozen=True):
 
 
 async def begin_all(producer: TransactionProducer, count: int, scale: TransactionScale, *, commit: bool) -> None:
-    """Begin so many transactions with the scale's concurrency; uncommitted ones stay open."""
+    """Begin ``count`` transactions with the scale's concurrency; without ``commit`` they stay open."""
     numbers = iter(range(count))
 
     async def work() -> None:
@@ -106,7 +106,7 @@ async def measure_cell(producer: TransactionProducer, process: int, scale: Trans
     return Cell(others=others, per_second=statistics.median(rates), cpu_us=statistics.median(costs))
 
 
-async def committed_messages(address: str) -> int:
+async def count_committed(address: str) -> int:
     """Return the number of messages to consume."""
     channel = await Channel.connect(address)
     ends = [await queue_end(channel, TOPIC, queue_id) for queue_id in range(QUEUES)]
@@ -141,7 +141,7 @@ def measure(
                     opened = others
                     cells.append(await measure_cell(own, process, scale, others))
             wanted = len(cells) * scale.repetitions * scale.transactions
-            committed = await committed_messages(broker.target.address)
+            committed = await count_committed(broker.target.address)
             if committed != wanted:
                 raise BenchmarkFailed(f"{wanted} transactions were committed, but {committed} messages are stored")
             return TransactionReport(cells=cells, committed=committed, other_cores=0.0)
@@ -174,8 +174,8 @@ def transaction_figures(report: TransactionReport, scale: TransactionScale) -> F
         ],
         notes=[
             f"Bodies of {scale.body_bytes} bytes; a transaction is a half message and its commit, both answered; "
-            f"medians of {scale.repetitions} runs of {scale.transactions:,}. The producer is ours, in one process: it, "
-            "not the broker, bounds the rate.",
+            f"medians of {scale.repetitions} runs of {scale.transactions:,}. The producer is Gantry's client in one "
+            "process: it, not the broker, bounds the rate.",
             f"Other programs used {report.other_cores:.1f} cores meanwhile, the producer included.",
         ],
     )

@@ -8,8 +8,8 @@ import (
 )
 
 // Engine is one thread with one epoll set. It keeps every window full, checks every answer and counts. It does no
-// more per message than stamping a frame and searching a reply, so that the server, not this, is what is measured;
-// its own CPU use is in the report, which shows whether that was so.
+// more per message than stamping a frame and searching a reply, so that the server and not the load generator bounds
+// the rate; the load generator's own CPU use is in the report and shows whether that was so.
 type Engine struct {
 	options     Options
 	epoll       int
@@ -23,7 +23,7 @@ type Engine struct {
 	lastAnswer  int64
 }
 
-// Counts are what happened in one measurement.
+// Counts are the events of one measurement.
 type Counts struct {
 	Messages     uint64
 	Writes       uint64
@@ -87,8 +87,8 @@ func (e *Engine) Close() {
 	syscall.Close(e.epoll)
 }
 
-// RunFor keeps the load up for a time and forgets what was counted before; the windows stay full in between. On a
-// machine so busy that no answer came in that time it continues until the first, which patience bounds.
+// RunFor resets all counts and sends for a time; at the end the windows stay full. If no answer came in that time, it
+// continues until the first answer, for at most `patience`.
 func (e *Engine) RunFor(length time.Duration) (time.Duration, error) {
 	e.counts = Counts{RefusedBy: map[int]uint64{}}
 	e.latency.Reset()
@@ -242,7 +242,8 @@ func (e *Engine) send(c *connection) error {
 	return nil
 }
 
-// nextOpaque gives every sending of a slot its own number of a fixed width; the remainder tells the slot.
+// nextOpaque gives every sending of a slot its own number of a fixed width; its remainder modulo the number of slots
+// identifies the slot.
 func nextOpaque(previous, slot, slots int) int {
 	next := previous + slots
 	if previous == 0 || next >= opaqueEnd {

@@ -65,7 +65,7 @@ func ParseOptions(arguments []string) (Options, error) {
 	set.DurationVar(&o.WarmUp, "warm-up", 500*time.Millisecond, "load before the measurement")
 	set.DurationVar(&o.Duration, "duration", 2*time.Second, "length of the measurement")
 	set.IntVar(&o.ServerPID, "server-pid", 0, "process whose CPU time is measured; 0 for none")
-	set.BoolVar(&o.Echo, "echo", false, "the server returns every frame as it was")
+	set.BoolVar(&o.Echo, "echo", false, "the server is an echo server: expect every frame back unchanged")
 	set.StringVar(&o.AccessKey, "access-key", "", "sign every request as this account; nothing is signed if empty")
 	set.StringVar(&o.SecretKey, "secret-key", "", "the secret of that account, made up for a benchmark")
 	if err := set.Parse(arguments); err != nil {
@@ -112,7 +112,7 @@ func (o Options) validate() error {
 		return fmt.Errorf("header must be %s or %s, not %q", headerJSON, headerRocketMQ, o.Header)
 	}
 	if (o.AccessKey == "") != (o.SecretKey == "") {
-		return errors.New("access-key and secret-key go together")
+		return errors.New("access-key and secret-key must be given together")
 	}
 	if o.AccessKey != "" && o.Header != headerJSON {
 		return errors.New("only requests with header=json are signed")

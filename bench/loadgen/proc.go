@@ -13,7 +13,7 @@ import (
 
 // CPUTime is what a process has used so far. User and System come from /proc/PID/stat in steps of 10 ms; Precise is
 // the sum over its threads of the scheduler's nanosecond count, and is zero where the kernel does not keep one.
-// A thread that ends between two readings takes its nanoseconds along, never its share of User and System.
+// If a thread ends between two readings, its time is missing in Precise, but User and System still include it.
 type CPUTime struct {
 	User    time.Duration
 	System  time.Duration

@@ -13,7 +13,7 @@ import (
 
 const signaturePlaceholder = "AAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
-// Signer keeps the frame's signature true. Without an account frames are not signed.
+// Signer signs a frame again after each change of its fields. Without an account frames are not signed.
 type Signer struct {
 	mac         hash.Hash
 	content     []byte
@@ -31,7 +31,7 @@ func signedFields(o Options) [][2]string {
 	return [][2]string{{"AccessKey", o.AccessKey}, {"Signature", signaturePlaceholder}}
 }
 
-// newSigner takes the fields in the order of their names; frame is whole, but for the signature.
+// newSigner takes the fields in the order of their names; frame is complete except for the signature.
 func newSigner(o Options, fields [][2]string, frame, body []byte) *Signer {
 	if o.AccessKey == "" {
 		return nil
@@ -52,7 +52,7 @@ func newSigner(o Options, fields [][2]string, frame, body []byte) *Signer {
 	return s
 }
 
-// sign takes over what changed in the frame and writes its signature.
+// sign copies the changed fields of the frame to the signed text, and writes the new signature to the frame.
 func (s *Signer) sign(f *Frame) {
 	copy(s.content[s.bornAt:s.bornAt+bornDigits], f.bytes[f.bornAt:])
 	copy(s.content[s.uniqueAt:s.uniqueAt+uniqueDigits], f.bytes[f.uniqueAt:])

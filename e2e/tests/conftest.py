@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 import pytest
-from gantry_cluster import lifecycle, machine_state, our_images
+from gantry_cluster import image_builds, lifecycle, machine_state
 from gantry_cluster.capability_needs import MARKER, ChosenCluster, list_needs
 from gantry_cluster.choice import read_choice
 from gantry_cluster.cluster import Cluster, Plan, find
@@ -20,7 +20,7 @@ from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.paths import Folder, default_folder
 from gantry_interop import java
 
-from gantry_testing.requirements_plugin import demand
+from gantry_testing.requirements_plugin import require_needs
 
 LOCK = Path("/run/lock/gantry-cluster-tests")
 KEEP = "GANTRY_KEEP_CLUSTER"
@@ -44,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     The compile time must not count for the test, which has a time limit.
     """
-    demand(item, list_needs(item, item.config.stash[CHOSEN]))
+    require_needs(item, list_needs(item, item.config.stash[CHOSEN]))
     if item.get_closest_marker("needs_java") is not None:
         java.build()
 
@@ -65,7 +65,7 @@ class SharedCluster:
     def operated(self, operator: Path | None) -> Cluster:
         """Return the cluster, made and provided with the operator on first use."""
         if self._cluster is None:
-            self._cluster = self._foreign() or self._kept() or self._made(our_images.BROKER.build_if_stale())
+            self._cluster = self._foreign() or self._kept() or self._made(image_builds.BROKER.build_if_stale())
             if not has_operator(self._cluster):
                 install_operator(self._cluster, operator)
         return self._cluster
@@ -130,13 +130,13 @@ def whole_machine(shared_cluster: SharedCluster) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def image_archive() -> Path:
-    """Our image as a file, built if it is stale."""
-    return our_images.BROKER.build_if_stale()
+    """Gantry's image as a file, built if it is stale."""
+    return image_builds.BROKER.build_if_stale()
 
 
 @pytest.fixture(scope="module")
 def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes with our image and some huge pages; afterwards the machine is restored."""
+    """Three nodes with Gantry's image and some huge pages; afterwards the machine is restored."""
     before = machine_state.capture_machine_state()
     folder = Folder.at(tmp_path_factory.mktemp("cluster") / "here")
     made = lifecycle.up(folder, Plan(NODES, HUGE_PAGES), print)
@@ -151,7 +151,7 @@ def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.T
 @pytest.fixture(scope="session")
 def operator_archive(pytestconfig: pytest.Config) -> Path | None:
     """The operator's image as a file, built if it is stale; None for other clusters, which have it already."""
-    return our_images.OPERATOR.build_if_stale() if pytestconfig.stash[CHOSEN].is_made_here else None
+    return image_builds.OPERATOR.build_if_stale() if pytestconfig.stash[CHOSEN].is_made_here else None
 
 
 @pytest.fixture
@@ -172,5 +172,5 @@ def namespaces(operated: Cluster) -> Iterator[NamespaceFactory]:
 def pipelines_image(operated: Cluster, shared_cluster: SharedCluster) -> str:
     """The name of the pipelines' image on the nodes, loaded once and only if a test needs it."""
     if "pipelines" not in shared_cluster.given:
-        [shared_cluster.given["pipelines"]] = operated.load_image(our_images.PIPELINES.build_if_stale())
+        [shared_cluster.given["pipelines"]] = operated.load_image(image_builds.PIPELINES.build_if_stale())
     return shared_cluster.given["pipelines"]

@@ -59,7 +59,7 @@ def wait_ready_nodes(cluster: Cluster, *names: str) -> float:
 
 def test_node_with_cut_network_is_not_ready(cluster: Cluster, pair: Namespace) -> None:
     """An unreachable node becomes not ready; its pods run on, and it becomes ready again after the cut."""
-    with faults.uplink_cut(cluster, "node2"):
+    with faults.cut_uplink(cluster, "node2"):
         assert not reaches(pair, "on-1", "on-2")
         print(f"cut -> NotReady: {wait_ready_nodes(cluster, 'node1', 'node3'):.1f} s")
         pod = pair.read_pod("on-2")
@@ -77,7 +77,7 @@ def test_node_can_lose_packets_from_one_other_node(cluster: Cluster, pair: Names
     """Packets from node2 to pods of node1 are lost there, so neither gets an answer; other connections work."""
     assert reaches(pair, "on-1", "on-2")
 
-    with faults.inbound_loss(cluster, "node1", network.pods_of(2)):
+    with faults.drop_inbound(cluster, "node1", network.pods_of(2)):
         assert not reaches(pair, "on-1", "on-2")
         assert ready_nodes(cluster.api) == set(cluster.nodes)
 
@@ -87,7 +87,7 @@ def test_node_can_lose_packets_from_one_other_node(cluster: Cluster, pair: Names
 def test_packets_can_be_lost_at_random(cluster: Cluster, pair: Namespace) -> None:
     """With a third of the packets lost, connections still succeed by retransmission; the rule counts dropped
     packets."""
-    with faults.inbound_loss(cluster, "node1", network.pods_of(2), share=0.33):
+    with faults.drop_inbound(cluster, "node1", network.pods_of(2), share=0.33):
         assert all(reaches(pair, "on-1", "on-2", seconds=30) for _ in range(3))
         listed = cluster.machines["node1"].run("iptables", "-t", "raw", "-nvL", "PREROUTING")
     [rule] = [line for line in listed.splitlines() if "statistic" in line]
@@ -118,7 +118,7 @@ def test_killed_api_server_comes_back_with_all_objects(cluster: Cluster, pair: N
 
 def test_paused_program_does_nothing_and_continues(cluster: Cluster) -> None:
     """A paused API server accepts connections and answers none until it continues."""
-    with faults.program_paused(cluster, "hub", "kube-apiserver"):
+    with faults.pause_program(cluster, "hub", "kube-apiserver"):
         with socket.create_connection((network.HUB_ADDRESS, 6443), 3):
             pass
         assert not cluster.api.is_ready()

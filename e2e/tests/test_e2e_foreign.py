@@ -130,7 +130,7 @@ def test_faults_of_foreign_nodes_are_refused(read_commands: CommandReader, tmp_p
         assert cluster.provide_images(None) == IMAGES
 
 
-@pytest.mark.parametrize("there", foreign.OURS)
+@pytest.mark.parametrize("there", foreign.GANTRY_OBJECTS)
 def test_cluster_with_an_operator_is_refused(
     read_commands: CommandReader, there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +170,7 @@ def test_images_are_passed_to_the_chart_as_strings(
     read_commands: CommandReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tag may look like a number, which the chart would refuse."""
-    monkeypatch.setenv("ANSWERS", json.dumps(READY | {foreign.OURS[0]: {"kind": "Namespace"}}))
+    monkeypatch.setenv("ANSWERS", json.dumps(READY | {foreign.GANTRY_OBJECTS[0]: {"kind": "Namespace"}}))
 
     with open_cluster(CHOICE) as cluster:
         install_operator(cluster, None)
@@ -186,14 +186,14 @@ def test_images_are_passed_to_the_chart_as_strings(
 @pytest.fixture
 def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Archives in place of built images."""
-    monkeypatch.setattr("gantry_cluster.our_images.OurImage.build_if_stale", lambda image: tmp_path / image.archive)
+    monkeypatch.setattr("gantry_cluster.image_builds.ImageBuild.build_if_stale", lambda image: tmp_path / image.archive)
 
 
 def test_kind_cluster_gets_our_images_and_is_deleted(
     read_commands: CommandReader, tmp_path: Path, archives: None
 ) -> None:
     """Every node gets the images under names with versions."""
-    with kind.made_cluster(Choice(Kind.IN_CONTAINERS), lambda text: None) as made:
+    with kind.make_cluster(Choice(Kind.IN_CONTAINERS), lambda text: None) as made:
         assert made.images == Images("localhost/gantry:e2e", "localhost/gantry-operator:e2e", policy="Never")
         assert not any("delete" in line for line in read_commands())
 
@@ -208,7 +208,7 @@ def test_kind_cluster_gets_our_images_and_is_deleted(
 
 def test_named_images_of_docker_are_loaded_into_kind(read_commands: CommandReader) -> None:
     """If images are named, nothing is built."""
-    with kind.made_cluster(Choice(Kind.IN_CONTAINERS, images=IMAGES), lambda text: None) as made:
+    with kind.make_cluster(Choice(Kind.IN_CONTAINERS, images=IMAGES), lambda text: None) as made:
         assert made.images == IMAGES
 
     assert f"kind load docker-image {IMAGES.broker} {IMAGES.operator} --name gantry-e2e" in read_commands()
@@ -222,7 +222,7 @@ def test_incomplete_kind_cluster_is_deleted(
     monkeypatch.setenv("FAILS", fails)
 
     choice = Choice(Kind.IN_CONTAINERS)
-    with pytest.raises(CommandFailed, match="no space"), kind.made_cluster(choice, lambda text: None):
+    with pytest.raises(CommandFailed, match="no space"), kind.make_cluster(choice, lambda text: None):
         pass
 
     assert read_commands()[-1].startswith("kind delete cluster --name gantry-e2e")
@@ -235,7 +235,7 @@ def test_existing_kind_cluster_is_refused(
     monkeypatch.setenv("CLUSTERS", "other\ngantry-e2e")
 
     choice = Choice(Kind.IN_CONTAINERS)
-    with pytest.raises(ClusterError, match="exists already"), kind.made_cluster(choice, lambda text: None):
+    with pytest.raises(ClusterError, match="exists already"), kind.make_cluster(choice, lambda text: None):
         pass
 
     assert read_commands() == ["kind get clusters"]

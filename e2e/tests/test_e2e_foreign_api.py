@@ -17,7 +17,7 @@ from gantry_cluster.foreign import ClusterNotOwned, ForeignCluster, open_cluster
 from gantry_cluster.image_names import Images
 
 from gantry_testing.programs import kubernetes_program
-from gantry_testing.requirements_plugin import Need, demand
+from gantry_testing.requirements_plugin import Need, require_needs
 
 pytestmark = [pytest.mark.verify, pytest.mark.needs_api_server, pytest.mark.needs_helm]
 
@@ -41,7 +41,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def choice(request: pytest.FixtureRequest, server: ApiServer, tmp_path: Path) -> Choice:
     """A kubeconfig whose current context is invalid, with another context for the server."""
-    demand(request.node, [KUBECTL])
+    require_needs(request.node, [KUBECTL])
     clusters = {"here": server.url, "nowhere": "https://127.0.0.1:1"}
     document = {
         "apiVersion": "v1", "kind": "Config", "current-context": "nowhere",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from gantry_cluster.capabilities import Capability
-from gantry_cluster.clients import external_address, outside_gantry
+from gantry_cluster.clients import external_address, run_gantry_outside
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.groups import Group
@@ -51,8 +51,8 @@ def test_sync_group_of_two_shards_with_hugepages_serves_clients_inside_and_outsi
     def is_seen() -> bool:
         """Return whether clients outside get the routes; kubelet updates ConfigMaps in pods with a delay."""
         try:
-            outside_gantry(address, "produce", TOPIC, "from outside")
-            return set(outside_gantry(address, "consume", TOPIC).splitlines()) == {*MESSAGES, "from outside"}
+            run_gantry_outside(address, "produce", TOPIC, "from outside")
+            return set(run_gantry_outside(address, "consume", TOPIC).splitlines()) == {*MESSAGES, "from outside"}
         except CommandFailed:
             return False
 

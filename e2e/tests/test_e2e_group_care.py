@@ -66,7 +66,7 @@ def test_paused_group_is_unchanged_until_the_pause_ends(namespaces: NamespaceFac
         wait_until("the edit", lambda: is_asked_for(group, LATER), NOTICED_SECONDS_MAX)
         assert group.record()["epoch"] > before
 
-    run_fault_under_load(group, "paused", pause).demand(PAUSED_SECONDS_MAX)
+    run_fault_under_load(group, "paused", pause).check_limits(PAUSED_SECONDS_MAX)
 
 
 def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: NamespaceFactory) -> None:
@@ -91,7 +91,7 @@ def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: Na
 
     outcome = run_fault_under_load(group, "fenced", fence)
 
-    outcome.demand(FENCED_SECONDS_MAX)
+    outcome.check_limits(FENCED_SECONDS_MAX)
     assert outcome.seconds >= WATCHED_S, "something was acknowledged behind the fence"
     assert outcome.verdict["failed"].get(UNSTORED, 0) > 0
 
@@ -122,7 +122,7 @@ def test_hibernated_group_wakes_up_with_all_messages(namespaces: NamespaceFactor
 
     outcome = run_fault_under_load(group, "hibernated", sleep)
 
-    outcome.demand(HIBERNATED_SECONDS_MAX)
+    outcome.check_limits(HIBERNATED_SECONDS_MAX)
     assert group.masters() == masters
     assert group.record()["epoch"] == hibernated[0]["epoch"]
     assert claim_ids(group) == claims

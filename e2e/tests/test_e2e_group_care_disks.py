@@ -11,7 +11,7 @@ from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, crashed_nodes_revived
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revive_crashed_nodes
 from gantry_cluster.group_life import claim_ids
 from gantry_cluster.groups import CLIENT
 from gantry_cluster.namespaces import NamespaceFactory
@@ -55,6 +55,6 @@ def test_volume_of_a_lost_machine_is_replaced_after_the_delay(namespaces: Namesp
         assert took <= REPLACED_SECONDS_MAX
         lifecycle.revive(operated, node)
 
-    with crashed_nodes_revived(operated):
-        run_fault_under_load(group, "volume replaced", lose).demand(CLIENTS_SECONDS_MAX)
+    with revive_crashed_nodes(operated):
+        run_fault_under_load(group, "volume replaced", lose).check_limits(CLIENTS_SECONDS_MAX)
     assert {name for name, uid in claim_ids(group).items() if before[name] != uid} == {claim}

@@ -11,7 +11,7 @@ from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
 from gantry_cluster.faults import kill_container
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, OPERATOR_CONTAINER, leader
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, OPERATOR_CONTAINER, find_leader
 from gantry_cluster.group_life import pod_runs
 from gantry_cluster.groups import CHART, OPERATOR, SYSTEM, Group
 from gantry_cluster.image_names import parse_name
@@ -42,7 +42,7 @@ def operators(cluster: Cluster) -> list[Object]:
 def acting(cluster: Cluster) -> str:
     """Return the pod of the leading operator, if there is one."""
     try:
-        return leader(cluster)
+        return find_leader(cluster)
     except (ApiRefused, KeyError):
         return ""
 
@@ -88,7 +88,7 @@ def test_operators_are_upgraded_and_rolled_back_without_interrupting_clients(
         wait_acting(operated, old)
         print(f"a role moved by the old operator in {promote(group, 'back'):.1f} s")
 
-    run_fault_under_load(group, "operators upgraded", upgrade).demand(UPGRADE_SECONDS_MAX)
+    run_fault_under_load(group, "operators upgraded", upgrade).check_limits(UPGRADE_SECONDS_MAX)
     assert pod_runs(group) == before, "no pod was replaced, and no container restarted"
 
 
@@ -99,19 +99,19 @@ def test_group_survives_the_end_of_either_operator(namespaces: NamespaceFactory,
     system = Namespace(operated, SYSTEM)
 
     def lose_both() -> None:
-        first, started = leader(operated), time.monotonic()
+        first, started = find_leader(operated), time.monotonic()
         operated.kubectl("delete", "pod", first, f"--namespace={SYSTEM}", "--wait=false")
         promote(group, "other")
         took = time.monotonic() - started
         print(f"RESULT another operator has moved a role {took:.1f} s after the deletion of the one that acted")
         assert took <= GIVEN_BACK_SECONDS_MAX
         group.wait_healthy()
-        [master], second = group.masters(), leader(operated)
+        [master], second = group.masters(), find_leader(operated)
         assert second != first
         kill_container(system, second, OPERATOR_CONTAINER)
         group.replace_pod(master)  # after a clean stop it regains its role from its sidecar, without the operator
         group.wait_healthy()
         print(f"a role moved in {promote(group, 'last'):.1f} s; {second} acted, and {acting(operated)} does now")
 
-    run_fault_under_load(group, "either operator gone", lose_both).demand(KILLED_SECONDS_MAX)
+    run_fault_under_load(group, "either operator gone", lose_both).check_limits(KILLED_SECONDS_MAX)
     wait_until("both operators", lambda: len(operators(operated)) == REPLICAS, NOTICED_SECONDS_MAX)

@@ -11,7 +11,7 @@ from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.commands import wait_until
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
-from gantry_cluster.group_life import claim_ids, delete, delete_completely, owners
+from gantry_cluster.group_life import claim_ids, delete, delete_completely, objects_by_owner
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import GROUP, NamespaceFactory
 from gantry_cluster.specs import SMALL, TOPIC, TWO_SLAVES
@@ -49,7 +49,7 @@ def test_deleted_group_is_restored_from_its_volumes(namespaces: NamespaceFactory
         print(f"epoch {before} before, {group.record()['epoch']} now")
         assert group.record()["epoch"] >= before
 
-    run_fault_under_load(group, "restored", restore).demand(RESTORED_SECONDS_MAX)
+    run_fault_under_load(group, "restored", restore).check_limits(RESTORED_SECONDS_MAX)
     assert claim_ids(group) == claims
 
 
@@ -65,12 +65,14 @@ def test_group_that_is_deleted_and_applied_at_once_is_restored(namespaces: Names
         group.apply(SMALL)
         second = str(group.read()["metadata"]["uid"])
         assert second != first
-        wait_until("nothing that the first group owns", lambda: set(owners(group)) == {second}, NOTICED_SECONDS_MAX)
+        wait_until(
+            "nothing that the first group owns", lambda: set(objects_by_owner(group)) == {second}, NOTICED_SECONDS_MAX
+        )
         print(f"healthy {group.wait_healthy():.1f} s after nothing was left of the first one")
 
-    run_fault_under_load(group, "replaced", replace).demand(AT_ONCE_SECONDS_MAX)
+    run_fault_under_load(group, "replaced", replace).check_limits(AT_ONCE_SECONDS_MAX)
     assert claim_ids(group) == claims
-    assert f"secrets/{GROUP}-sidecar" in owners(group)[str(group.read()["metadata"]["uid"])]
+    assert f"secrets/{GROUP}-sidecar" in objects_by_owner(group)[str(group.read()["metadata"]["uid"])]
 
 
 def set_policy(group: Group, volume: str, policy: str) -> None:
@@ -121,7 +123,7 @@ def test_group_is_restored_from_released_volumes(namespaces: NamespaceFactory) -
     try:
         for volume in volumes:
             set_policy(group, volume, "Retain")
-        run_fault_under_load(group, "rebound", lose_claims).demand(REBOUND_SECONDS_MAX)
+        run_fault_under_load(group, "rebound", lose_claims).check_limits(REBOUND_SECONDS_MAX)
     finally:
         for volume in volumes:
             set_policy(group, volume, "Delete")

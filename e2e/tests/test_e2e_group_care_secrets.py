@@ -22,7 +22,7 @@ from gantry_cluster.group_secrets import (
     credentials,
     probe_answers,
     put_secret,
-    served_certificates,
+    read_served_certificates,
     wait_all,
 )
 from gantry_cluster.groups import ClientSecrets, Group
@@ -95,7 +95,7 @@ def test_clients_with_tls_and_an_account_lose_nothing_and_others_are_refused(nam
         scene.group, "secured pod deleted", lambda: print(f"back in {scene.group.replace_pod(master):.1f} s")
     )
 
-    outcome.demand(POD_SECONDS_MAX)
+    outcome.check_limits(POD_SECONDS_MAX)
 
 
 def test_certificates_and_accounts_are_replaced_without_a_restart(namespaces: NamespaceFactory) -> None:
@@ -104,14 +104,14 @@ def test_certificates_and_accounts_are_replaced_without_a_restart(namespaces: Na
     group, before = scene.group, pod_runs(scene.group)
     second = certificate(scene.authority)
     pods = [*group.brokers(), *group.name_servers()]
-    assert served_certificates(group) == {pod: {scene.first.fingerprint} for pod in pods}
+    assert read_served_certificates(group) == {pod: {scene.first.fingerprint} for pod in pods}
 
     def replace() -> None:
         put_secret(group.namespace, CERTIFICATES, second.data)
         put_secret(group.namespace, ACCOUNTS, accounts(OWN_NEXT, OWN, CLIENTS))
         wanted = {pod: {second.fingerprint} for pod in pods}
         took = wait_all(
-            "the new certificate everywhere", lambda: served_certificates(group) == wanted, TAKEN_SECONDS_MAX
+            "the new certificate everywhere", lambda: read_served_certificates(group) == wanted, TAKEN_SECONDS_MAX
         )
         print(f"RESULT every server shows the new certificate after {took:.0f} s, at most {TAKEN_SECONDS_MAX:.0f}")
         wait_all("the new account everywhere", lambda: scene.probe_answers(OWN_NEXT) == {GOOD}, TAKEN_SECONDS_MAX)
@@ -123,6 +123,6 @@ def test_certificates_and_accounts_are_replaced_without_a_restart(namespaces: Na
         group.annotate("gantry.dev/promote", "0")
         wait_until("another master", lambda: group.masters() not in ([master], ["-"], [""]), NOTICED_SECONDS_MAX)
 
-    run_fault_under_load(group, "secrets replaced", replace).demand(REPLACED_SECONDS_MAX)
+    run_fault_under_load(group, "secrets replaced", replace).check_limits(REPLACED_SECONDS_MAX)
     assert scene.probe_answers(CLIENTS) == {GOOD}
     assert pod_runs(group) == before, "no pod was replaced, and no container restarted"

@@ -14,9 +14,9 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.group_faults import (
     BROKER,
     NOTICED_SECONDS_MAX,
-    leader,
-    leader_paused,
-    wait_epoch,
+    find_leader,
+    pause_leader,
+    wait_for_epoch,
 )
 from gantry_cluster.groups import OPERATOR, SYSTEM, Group, install_operator
 from gantry_cluster.namespaces import NamespaceFactory
@@ -46,15 +46,15 @@ def test_operator_paused_during_a_failover_does_no_harm(namespaces: NamespaceFac
     def fail_over() -> None:
         group.namespace.cluster.kubectl("delete", "pod", master, f"--namespace={group.namespace.name}", "--wait=false")
         wait_until("the beginning of a failover", lambda: group.record()["epoch"] > epoch, NOTICED_SECONDS_MAX)
-        with leader_paused(operated) as stopped:
+        with pause_leader(operated) as stopped:
             started = time.monotonic()
-            wait_until("another leader", lambda: leader(operated) != stopped, NOTICED_SECONDS_MAX)
+            wait_until("another leader", lambda: find_leader(operated) != stopped, NOTICED_SECONDS_MAX)
             print(f"another operator acts after {time.monotonic() - started:.1f} s")
-            wait_epoch(group, epoch)
+            wait_for_epoch(group, epoch)
             time.sleep(max(0.0, started + STOPPED_S - time.monotonic()))
         time.sleep(10)
 
-    run_fault_under_load(group, "operator stopped", fail_over).demand(STOPPED_SECONDS_MAX)
+    run_fault_under_load(group, "operator stopped", fail_over).check_limits(STOPPED_SECONDS_MAX)
 
 
 def without_api_server(group: Group, name: str, fault: Callable[[], None], *, is_async: bool) -> Outcome:
@@ -62,7 +62,7 @@ def without_api_server(group: Group, name: str, fault: Callable[[], None], *, is
 
     def outage() -> None:
         cluster = group.namespace.cluster
-        with faults.program_killed(cluster, "hub", "kube-apiserver"):
+        with faults.kill_temporarily(cluster, "hub", "kube-apiserver"):
             started = time.monotonic()
             fault()
             time.sleep(max(0.0, started + AWAY_S - time.monotonic()))
@@ -84,7 +84,7 @@ def test_clients_do_not_notice_an_outage_of_the_api_server(
 
     outcome = without_api_server(group, f"api away {name}", lambda: None, is_async=spec is BUFFERED)
 
-    outcome.demand(AWAY_SECONDS_MAX)
+    outcome.check_limits(AWAY_SECONDS_MAX)
     assert group.masters() == [master]
 
 
@@ -107,7 +107,7 @@ def test_broker_that_is_killed_during_an_api_outage_continues(
 
     outcome = without_api_server(group, f"api away broker killed {name}", kill, is_async=spec is BUFFERED)
 
-    outcome.demand(KILLED_SECONDS_MAX)
+    outcome.check_limits(KILLED_SECONDS_MAX)
 
 
 def test_group_works_without_an_operator(

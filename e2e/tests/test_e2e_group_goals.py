@@ -10,7 +10,7 @@ from gantry_cluster import lifecycle
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, crashed_nodes_revived, wait_epoch
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revive_crashed_nodes, wait_for_epoch
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import ASYNC, SMALL, TOPIC, TWO_SLAVES
@@ -35,7 +35,7 @@ def test_deleted_pod_interrupts_for_less_than_15_seconds(namespaces: NamespaceFa
         group, f"goal pod {kind}", lambda: print(f"{group.replace_pod(master):.1f} s"), is_async=SPECS[kind] is ASYNC
     )
 
-    outcome.demand(POD_GOAL_S)
+    outcome.check_limits(POD_GOAL_S)
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
@@ -50,13 +50,13 @@ def test_lost_machine_interrupts_for_less_than_30_seconds(
 
     def crash() -> None:
         crash_node(group, master)
-        wait_epoch(group, epoch)
+        wait_for_epoch(group, epoch)
         time.sleep(10)
         lifecycle.revive(operated, group.node_of(master))
 
-    with crashed_nodes_revived(operated):
+    with revive_crashed_nodes(operated):
         outcome = run_fault_under_load(group, f"goal node {kind}", crash, is_async=SPECS[kind] is ASYNC)
-    outcome.demand(NODE_GOAL_S)
+    outcome.check_limits(NODE_GOAL_S)
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -72,7 +72,7 @@ def test_planned_switchover_pauses_writes_for_less_than_a_second(namespaces: Nam
 
     outcome = run_fault_under_load(group, f"goal switchover {kind}", switch, is_async=SPECS[kind] is ASYNC)
 
-    outcome.demand(SWITCHOVER_GOAL_S)
+    outcome.check_limits(SWITCHOVER_GOAL_S)
     assert outcome.lost == 0
 
 
@@ -88,7 +88,7 @@ def test_old_master_is_back_in_sync_within_20_seconds(namespaces: NamespaceFacto
         group.wait_healthy()
         took.append(time.monotonic() - started)
 
-    run_fault_under_load(group, "goal back in sync", delete).demand(BACK_GOAL_S)
+    run_fault_under_load(group, "goal back in sync", delete).check_limits(BACK_GOAL_S)
     print(f"RESULT old pod back in sync after {took[0]:.1f} s, at most {BACK_GOAL_S:.0f}")
     assert took[0] <= BACK_GOAL_S
 
@@ -102,7 +102,7 @@ def test_sync_group_without_its_slave_acknowledges_nothing_and_reports_it(
     group.gantry("produce", TOPIC, "before")
     [master] = group.masters()
 
-    with crashed_nodes_revived(operated):
+    with revive_crashed_nodes(operated):
         crash_node(group, master)
         wait_until("NoInSyncSlave", lambda: available(group) == ("False", "NoInSyncSlave"), NOTICED_SECONDS_MAX)
         with group.application(TOPIC, first=0) as application:

@@ -14,7 +14,7 @@ from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, crashed_nodes_revived
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revive_crashed_nodes
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import ASYNC, SMALL, TOPIC
@@ -38,7 +38,7 @@ def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
     [master] = group.masters()
     [slave] = [pod for pod in group.brokers() if pod != master]
     number = int(group.node_of(master).removeprefix("node"))
-    with faults.inbound_loss(cluster, group.node_of(slave), network.pods_of(number)):
+    with faults.drop_inbound(cluster, group.node_of(slave), network.pods_of(number)):
         time.sleep(ALONE_S)
         crash_node(group, master)
 
@@ -54,7 +54,7 @@ def test_role_does_not_move_if_that_would_lose_too_much(namespaces: NamespaceFac
     epoch, [master] = group.record()["epoch"], group.masters()
     node = group.node_of(master)
 
-    with crashed_nodes_revived(operated), group.load(LOAD, 4) as load:
+    with revive_crashed_nodes(operated), group.load(LOAD, 4) as load:
         lose_the_only_copy(group, operated)
         time.sleep(WATCHED_S)
         epochs = [term["epoch"] for term in group.record()["terms"]]
@@ -80,7 +80,7 @@ def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, ope
     group = namespaces.group("unguarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
 
-    with crashed_nodes_revived(operated), group.load(LOAD, 4) as load, TermObserver(group, 0) as announcements:
+    with revive_crashed_nodes(operated), group.load(LOAD, 4) as load, TermObserver(group, 0) as announcements:
         lose_the_only_copy(group, operated)
         group.annotate("gantry.dev/accept-loss", "any")
         group.annotate("gantry.dev/promote", "0=2")

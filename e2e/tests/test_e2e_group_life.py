@@ -44,7 +44,7 @@ def test_new_image_is_rolled_out_without_loss(namespaces: NamespaceFactory, oper
         wait_until("the new image everywhere", lambda: images(group) == {NEW_IMAGE}, NOTICED_SECONDS_MAX)
         print(f"rolled in {time.monotonic() - started:.1f} s")
 
-    run_fault_under_load(group, "rolled", roll).demand(ROLL_SECONDS_MAX)
+    run_fault_under_load(group, "rolled", roll).check_limits(ROLL_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.RESIZE_VOLUMES)
@@ -64,7 +64,7 @@ def test_volumes_grow_under_load(namespaces: NamespaceFactory) -> None:
             path = f"{group.namespace.path('persistentvolumeclaims')}/{name}/status"
             group.namespace.cluster.api.merge(path, {"status": {"capacity": {"storage": "2Gi"}}})
 
-    run_fault_under_load(group, "volumes grown", grow).demand(EDIT_SECONDS_MAX)
+    run_fault_under_load(group, "volumes grown", grow).check_limits(EDIT_SECONDS_MAX)
     after = {pod: group.namespace.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
     assert after == before, "no pod was restarted for it"
 
@@ -94,7 +94,7 @@ def test_shards_are_added_and_removed_without_loss(namespaces: NamespaceFactory)
         group.apply(SMALL | {"shards": 2})
         wait_until("a second master", lambda: len(group.masters()) == 2 and "-" not in group.masters(), 120)
 
-    run_fault_under_load(group, "scaled out", out).demand(EDIT_SECONDS_MAX)
+    run_fault_under_load(group, "scaled out", out).check_limits(EDIT_SECONDS_MAX)
     wait_until("queues of the second shard", lambda: "orders-1" in group.gantry("topic", "describe", TOPIC), 90)
     started = time.monotonic()
     group.apply(SMALL)
@@ -125,5 +125,5 @@ def test_two_groups_in_two_namespaces_are_independent(namespaces: NamespaceFacto
         print(f"back in {first.replace_pod(master):.1f} s")
         first.wait_healthy()
 
-    run_fault_under_load(second, "neighbour lost", lose).demand(EDIT_SECONDS_MAX)
+    run_fault_under_load(second, "neighbour lost", lose).check_limits(EDIT_SECONDS_MAX)
     assert second.record()["epoch"] == second_before

@@ -11,7 +11,7 @@ from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, crashed_nodes_revived, wait_epoch
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revive_crashed_nodes, wait_for_epoch
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import SMALL, TWO_SLAVES
@@ -37,11 +37,11 @@ def test_crashed_machine_loses_nothing(namespaces: NamespaceFactory, operated: C
 
     def crash() -> None:
         node = crash_node(group, master)
-        print(f"a new master {wait_epoch(group, epoch):.1f} s after {node} was not ready")
+        print(f"a new master {wait_for_epoch(group, epoch):.1f} s after {node} was not ready")
         lifecycle.revive(operated, node)
 
-    with crashed_nodes_revived(operated):
-        run_fault_under_load(group, "node crashed", crash).demand(LOST_SECONDS_MAX)
+    with revive_crashed_nodes(operated):
+        run_fault_under_load(group, "node crashed", crash).check_limits(LOST_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CUT_NODES)
@@ -52,12 +52,12 @@ def test_machine_that_is_cut_off_acknowledges_nothing(namespaces: NamespaceFacto
     epoch = group.record()["epoch"]
 
     def cut() -> None:
-        with faults.uplink_cut(operated, group.node_of(master)):
-            print(f"a new master after {wait_epoch(group, epoch):.1f} s")
+        with faults.cut_uplink(operated, group.node_of(master)):
+            print(f"a new master after {wait_for_epoch(group, epoch):.1f} s")
             time.sleep(CUT_S)
         wait_until("all nodes", lambda: ready_nodes(operated.api) == set(operated.nodes), NOTICED_SECONDS_MAX)
 
-    run_fault_under_load(group, "node cut off", cut).demand(CUT_SECONDS_MAX)
+    run_fault_under_load(group, "node cut off", cut).check_limits(CUT_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CUT_NODES)
@@ -69,11 +69,11 @@ def test_machine_with_inbound_loss_loses_nothing(namespaces: NamespaceFactory, o
     epoch = group.record()["epoch"]
 
     def deafen() -> None:
-        with faults.inbound_loss(operated, group.node_of(master), network.PODS):
-            print(f"a new master after {wait_epoch(group, epoch):.1f} s")
+        with faults.drop_inbound(operated, group.node_of(master), network.PODS):
+            print(f"a new master after {wait_for_epoch(group, epoch):.1f} s")
             time.sleep(CUT_S)
 
-    run_fault_under_load(group, "node deaf", deafen).demand(CUT_SECONDS_MAX)
+    run_fault_under_load(group, "node deaf", deafen).check_limits(CUT_SECONDS_MAX)
 
 
 def drain(group: Group, node: str, seconds: int) -> None:
@@ -98,7 +98,7 @@ def test_machine_is_drained_without_loss(namespaces: NamespaceFactory, operated:
         finally:
             operated.kubectl("uncordon", node)
 
-    run_fault_under_load(group, "node drained", emptied).demand(DRAIN_SECONDS_MAX)
+    run_fault_under_load(group, "node drained", emptied).check_limits(DRAIN_SECONDS_MAX)
 
 
 def test_drain_waits_rather_than_evict_the_last_in_sync_slave(namespaces: NamespaceFactory, operated: Cluster) -> None:
@@ -118,7 +118,7 @@ def test_drain_waits_rather_than_evict_the_last_in_sync_slave(namespaces: Namesp
         assert group.masters() != [master]
         assert group.uid_of(master) == uid, "it was not evicted"
 
-    run_fault_under_load(group, "drain refused", refused).demand(MOVE_SECONDS_MAX)
+    run_fault_under_load(group, "drain refused", refused).check_limits(MOVE_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
@@ -130,7 +130,7 @@ def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, oper
 
     def lose() -> None:
         crash_node(group, master)
-        wait_epoch(group, epoch)
+        wait_for_epoch(group, epoch)
         operated.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
         claim = f"data-{master}"
         before = group.claims()[claim]["metadata"]["uid"]
@@ -144,5 +144,5 @@ def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, oper
         operated.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service-")
         lifecycle.revive(operated, node)
 
-    with crashed_nodes_revived(operated):
-        run_fault_under_load(group, "disk lost", lose).demand(DISK_SECONDS_MAX)
+    with revive_crashed_nodes(operated):
+        run_fault_under_load(group, "disk lost", lose).check_limits(DISK_SECONDS_MAX)

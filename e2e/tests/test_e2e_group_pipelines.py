@@ -41,18 +41,18 @@ def test_scheduled_archive_survives_a_kill_of_its_pod(namespaces: NamespaceFacto
     first = messages("first")
     group.gantry("produce", TOPIC, *first)
 
-    archive.wait("a driver", archive.running, RUN_SECONDS_MAX)
-    [driver, *_] = archive.running()
+    archive.wait("a driver", archive.running_pods, RUN_SECONDS_MAX)
+    [driver, *_] = archive.running_pods()
     archive.kill(driver)
     second = messages("second")
     group.gantry("produce", TOPIC, *second)
 
     archive.start_reader(CLAIM)
     wanted = sorted(first + second)
-    archive.wait("all of it in files", lambda: archive.archived(TOPIC) == wanted, 2 * RUN_SECONDS_MAX)
+    archive.wait("all of it in files", lambda: archive.read_archived(TOPIC) == wanted, 2 * RUN_SECONDS_MAX)
     end = archive.status().get("lastRun", {}).get("end", "")
     archive.wait("another run", lambda: archive.status().get("lastRun", {}).get("end", "") > end, RUN_SECONDS_MAX)
-    assert archive.archived(TOPIC) == wanted, "another run adds nothing"
+    assert archive.read_archived(TOPIC) == wanted, "another run adds nothing"
     assert archive.condition("Ready") == ("True", "Scheduled")
     assert archive.condition("DataLoss") == ("False", "NoneObserved")
     assert archive.status()["lag"]["rows"] == 0
@@ -78,21 +78,21 @@ def test_killed_executor_is_replaced(namespaces: NamespaceFactory, pipelines_ima
     first = messages("first")
     group.gantry("produce", TOPIC, *first)
 
-    archive.wait("two executors", lambda: len(archive.running("executor")) == 2, RUN_SECONDS_MAX)
-    [driver] = archive.running()
+    archive.wait("two executors", lambda: len(archive.running_pods("executor")) == 2, RUN_SECONDS_MAX)
+    [driver] = archive.running_pods()
     for pod in archive.pods("executor"):
         assert [one["name"] for one in pod["metadata"]["ownerReferences"]] == [driver]
     archive.start_reader(CLAIM)
-    archive.wait("the first messages", lambda: archive.archived(TOPIC) == sorted(first), RUN_SECONDS_MAX)
+    archive.wait("the first messages", lambda: archive.read_archived(TOPIC) == sorted(first), RUN_SECONDS_MAX)
 
-    [victim, kept] = archive.running("executor")
+    [victim, kept] = archive.running_pods("executor")
     archive.kill(victim)
     second = messages("second")
     group.gantry("produce", TOPIC, *second)
     wanted = sorted(first + second)
-    archive.wait("all of it in files", lambda: archive.archived(TOPIC) == wanted, RUN_SECONDS_MAX)
-    archive.wait("another executor", lambda: len(archive.running("executor")) == 2, RUN_SECONDS_MAX)
-    assert kept in archive.running("executor") and victim not in archive.running("executor")
+    archive.wait("all of it in files", lambda: archive.read_archived(TOPIC) == wanted, RUN_SECONDS_MAX)
+    archive.wait("another executor", lambda: len(archive.running_pods("executor")) == 2, RUN_SECONDS_MAX)
+    assert kept in archive.running_pods("executor") and victim not in archive.running_pods("executor")
     assert archive.condition("Ready") == ("True", "Running")
 
     archive.apply(spec | {"suspend": True})

@@ -18,7 +18,7 @@ from gantry_cluster.errors import CommandFailed
 from gantry_cluster.forwards import ForwardedSidecars
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
 from gantry_cluster.groups import SYSTEM, Group
-from gantry_cluster.local_operator import chart_environment, chart_kubeconfig, lease_holder, operators_scaled_down
+from gantry_cluster.local_operator import chart_environment, chart_kubeconfig, lease_holder, scale_down_operators
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.pods import Namespace
 from gantry_cluster.specs import SMALL, TOPIC, TWO_SLAVES
@@ -42,7 +42,7 @@ def settings(operated: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     kubeconfig = chart_kubeconfig(operated, tmp_path / "operator.kubeconfig")
     words = ["--kubeconfig", str(kubeconfig), "--namespace", SYSTEM, "--namespaces", SPACE, "--listen", "127.0.0.1:0"]
-    with operators_scaled_down(operated):
+    with scale_down_operators(operated):
         yield settings_of(main.make_context("gantry-operator", words).params)
 
 

@@ -336,7 +336,7 @@ def test_any_lost_acknowledged_message_is_found(seed: int) -> None:
     chance = random.Random(seed)
     group = IdealGroup(chance, Loss.NOTHING, 300)
     final = group.end()
-    acknowledged = [sent for sent, _ in group.history.acknowledged()]
+    acknowledged = [sent for sent, _ in group.history.acknowledged_sends()]
     if not acknowledged:
         return
     victim = chance.choice(acknowledged)

@@ -15,7 +15,7 @@ import pytest
 import trustme
 from gantry_histories.connector import ClientConnector
 from gantry_histories.events import Answered, History, Outcome, Queue, Sent
-from gantry_histories.in_pod import failures, longest_pause
+from gantry_histories.in_pod import count_failures, longest_pause
 
 from gantry_access import read_credentials
 from gantry_client import Admin, ClientSettings, ClientTlsSettings
@@ -63,7 +63,7 @@ def test_refusals_end_no_pause_and_are_counted() -> None:
     refused = history(5, 6, 7, code=14)
 
     assert longest_pause(refused, 4 * SECOND, 10 * SECOND).pause == 6
-    assert failures(refused) == {"14": 3}
+    assert count_failures(refused) == {"14": 3}
 
 
 class LoadProcess:

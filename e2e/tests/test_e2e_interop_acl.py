@@ -58,7 +58,7 @@ def test_every_denial_is_missing_without_access_control(tmp_path: Path) -> None:
     with Nursery(tmp_path / "logs") as nursery:
         peer = peers.start("gantry", nursery, layout)
         guarded.write_accounts([order.run], ["5.3.3"])
-        [found] = drivers.play(nursery, "5.3.3", acl.DENIALS, guarded.order(order), tmp_path / "home")
+        [found] = drivers.play(nursery, "5.3.3", acl.DENIALS, guarded.add_accounts(order), tmp_path / "home")
         peer.stop()
 
     assert not found.kept

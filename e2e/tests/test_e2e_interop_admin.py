@@ -41,14 +41,14 @@ def test_every_command_of_the_tool_has_a_row() -> None:
 def test_recorded_list_is_that_of_the_tool(tmp_path: Path) -> None:
     """The list is compared with that of mqadmin 5.3.3 itself."""
     with JsonProcess(scene.TOOL, tmp_path / "home", tmp_path / "tool.log") as tool:
-        known = play.known_commands(tool)
+        known = play.list_commands(tool)
 
     assert known == [one.command for one in verdicts.read()]
 
 
 def test_page_is_generated_from_the_recorded_run() -> None:
     """docs/compatibility.md has exactly the content of results.json."""
-    assert page.PAGE.read_text() == page.text(verdicts.read(), len(plan.ALL))
+    assert page.PAGE.read_text() == page.build_page(verdicts.read(), len(plan.ALL))
 
 
 def test_sixty_commands_are_the_same() -> None:

@@ -55,5 +55,5 @@ def test_java_client_receives_what_it_sent(
 
     assert (verdict.scenario, verdict.broken, verdict.kept) == (scenario, [], True)
     assert (verdict.sent, verdict.received, verdict.failed) == (COUNT, COUNT, 0)
-    assert peer.broker.running()
-    assert peer.name_server.running()
+    assert peer.broker.is_running()
+    assert peer.name_server.is_running()

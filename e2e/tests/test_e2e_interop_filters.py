@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gantry_interop import filter_judge, java
 from gantry_interop.errors import InteropError
-from gantry_interop.filter_cases import Case, corners
+from gantry_interop.filter_cases import Case, corner_cases
 from gantry_interop.filter_judge import Comparison
 
 PAIRS = 100_000
@@ -32,7 +32,7 @@ def test_recorded_verdicts_are_those_of_the_evaluator(tmp_path: Path) -> None:
     """The verdicts that tests without Java use are still those of Apache's evaluator."""
     golden = filter_judge.read_golden()
 
-    assert filter_judge.their_verdicts([case for case, _ in golden], tmp_path) == [verdicts for _, verdicts in golden]
+    assert filter_judge.apache_verdicts([case for case, _ in golden], tmp_path) == [verdicts for _, verdicts in golden]
 
 
 def test_different_verdict_is_a_finding() -> None:
@@ -65,4 +65,4 @@ def test_incomplete_answers_of_the_evaluator_are_an_error(tmp_path: Path, monkey
     monkeypatch.setattr(java.Program, "command", lambda self, home, arguments=(): ["/bin/sh", "-c", "echo TF; exit 1"])
 
     with pytest.raises(InteropError, match="answered 1 of"):
-        filter_judge.their_verdicts(corners(), tmp_path)
+        filter_judge.apache_verdicts(corner_cases(), tmp_path)

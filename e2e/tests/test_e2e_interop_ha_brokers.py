@@ -80,7 +80,7 @@ def log_end(broker: str) -> int:
     return int(table["commitLogMaxOffset"])
 
 
-def our_slave(theirs: peers.Layout, directory: Path) -> peers.Layout:
+def follow_as_gantry_slave(theirs: peers.Layout, directory: Path) -> peers.Layout:
     """Start our broker in the group of Apache's; the name server has the address of its master."""
     settings = {
         **ha_store.JAVA_SETTINGS,
@@ -100,7 +100,7 @@ async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
     """
     await asyncio.to_thread(java.build)
     theirs = peers.Layout(tmp_path / "java", settings={**ha_store.JAVA_SETTINGS, "registerNameServerPeriod": "10000"})
-    ours = our_slave(theirs, tmp_path / "ours")
+    ours = follow_as_gantry_slave(theirs, tmp_path / "ours")
     with Nursery(tmp_path / "logs") as nursery:
         apache = await asyncio.to_thread(peers.start, "apache", nursery, theirs)
         async with Admin(apache.address) as admin:

@@ -56,14 +56,14 @@ async def test_our_slave_has_a_java_masters_whole_log_and_tables_and_java_opens_
             await admin.topics.create(TOPIC, queues=2)
             await fill(producer, 3_500)
             committed = await commit_some(peer.address)
-            async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
+            async with ha_store.follow_as_gantry_slave(tmp_path / "ours", layout) as slave:
                 await wait_until(lambda: slave.store.log.wrote > 3 * FILE_BYTES, PATIENT_S)
                 await fill(producer, 2_000, 3_500)
                 await wait_until(lambda: {"topics", "subscriptionGroup", "consumerOffset"} <= slave.tables.keys())
                 tables = {name: fastjson.loads(document) for name, document in slave.tables.items()}
             reached = slave.store.log.wrote
             await fill(producer, 1_500, 5_500)
-            async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
+            async with ha_store.follow_as_gantry_slave(tmp_path / "ours", layout) as slave:
                 await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 0).readable_end == 3_500, PATIENT_S)
                 await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 1).readable_end == 3_500, PATIENT_S)
                 await asyncio.to_thread(peer.stop)
@@ -98,7 +98,7 @@ async def test_java_sync_master_acknowledges_when_our_slave_has_the_message(tmp_
         async with Admin(peer.address) as admin, Producer(peer.address, "ha-p") as producer:
             await admin.topics.create(TOPIC, queues=2)
             assert await fill(producer, 3) == {SendStatus.FLUSH_SLAVE_TIMEOUT}
-            async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
+            async with ha_store.follow_as_gantry_slave(tmp_path / "ours", layout) as slave:
                 await wait_until(lambda: slave.follower.confirmed > 0, PATIENT_S)
                 assert await fill(producer, 500, 3) == {SendStatus.SEND_OK}
             assert await fill(producer, 3, 503) == {SendStatus.FLUSH_SLAVE_TIMEOUT}
@@ -114,7 +114,7 @@ async def test_killed_java_master_is_followed_after_its_restart(tmp_path: Path) 
         broker = peer.broker
         async with Admin(peer.address) as admin:
             await admin.topics.create(TOPIC, queues=2)
-        async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
+        async with ha_store.follow_as_gantry_slave(tmp_path / "ours", layout) as slave:
             for _ in range(2):
                 before = slave.store.log.wrote
                 async with Producer(peer.address, "ha-p") as producer:

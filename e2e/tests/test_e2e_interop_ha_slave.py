@@ -25,8 +25,8 @@ async def test_java_slave_has_our_log_byte_for_byte_and_continues_after_a_restar
     layout = peers.Layout(tmp_path / "java")
     with Nursery(tmp_path / "logs") as nursery:
         async with (
-            ha_store.our_master(tmp_path / "ours") as master,
-            ha_store.registered(nursery, layout, master.server.port),
+            ha_store.run_gantry_master(tmp_path / "ours") as master,
+            ha_store.register_master(nursery, layout, master.server.port),
         ):
             await master.send(2)
             slave = ha_store.start_java_slave(nursery, layout)
@@ -61,8 +61,8 @@ async def test_late_and_empty_java_slave_gets_the_last_file(tmp_path: Path, capl
     layout = peers.Layout(tmp_path / "java")
     with Nursery(tmp_path / "logs") as nursery:
         async with (
-            ha_store.our_master(tmp_path / "ours") as master,
-            ha_store.registered(nursery, layout, master.server.port),
+            ha_store.run_gantry_master(tmp_path / "ours") as master,
+            ha_store.register_master(nursery, layout, master.server.port),
         ):
             await master.send(3_000)
             slave = ha_store.start_java_slave(nursery, layout)
@@ -74,8 +74,8 @@ async def test_late_and_empty_java_slave_gets_the_last_file(tmp_path: Path, capl
         assert ha_store.log_bytes(layout.store, last, end) == ha_store.log_bytes(tmp_path / "ours", last, end)
 
         async with (
-            ha_store.our_master(tmp_path / "another") as other,
-            ha_store.registered(nursery, layout, other.server.port),
+            ha_store.run_gantry_master(tmp_path / "another") as other,
+            ha_store.register_master(nursery, layout, other.server.port),
         ):
             await other.send(20)
             slave = ha_store.start_java_slave(nursery, layout)

@@ -23,7 +23,7 @@ def test_leaving_the_nursery_ends_every_child(tmp_path: Path) -> None:
         child = nursery.start("endless", ENDLESS, os.environ)
         raise InteropError("something else went wrong")
 
-    assert not child.running()
+    assert not child.is_running()
     assert child.process.returncode == -signal.SIGTERM
 
 

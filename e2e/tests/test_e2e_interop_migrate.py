@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from gantry_interop import peers
-from gantry_interop.migration import MigrationRun, process_of
+from gantry_interop.migration import MigrationRun, find_process
 from gantry_interop.migration_report import MigrationReport, Plan, large
 from gantry_interop.processes import Nursery, wait_until
 
@@ -71,12 +71,12 @@ def test_three_gibibytes_are_migrated_under_load(tmp_path: Path) -> None:
 
 @contextmanager
 def apache(nursery: Nursery, play: MigrationRun) -> Iterator[peers.Peer]:
-    """Apache's broker alone; our broker is stopped with it."""
+    """Apache's broker alone; the new broker is stopped with it."""
     peer = peers.start("apache", nursery, play.theirs)
     try:
         yield peer
     finally:
-        play.stop_ours()
+        play.stop_gantry()
 
 
 async def taken(address: str, first: int, count: int) -> list[int]:
@@ -174,24 +174,24 @@ async def test_stopped_migration_restores_the_old_broker(tmp_path: Path) -> None
             assert len(await taken(peer.address, 0, 100)) == 100
             before = await changed(peer.broker_address)
 
-            # Our broker is paused when it should copy the last bytes.
+            # The new broker is paused when it should copy the last bytes.
             words = play.command("--timeout", "2")
             command = await asyncio.to_thread(started, words, tmp_path / "first.log")
-            os.kill(process_of(play.home), signal.SIGSTOP)
+            os.kill(find_process(play.home), signal.SIGSTOP)
             assert await asyncio.to_thread(answered, command) == 1
             assert "the old broker is restored" in (tmp_path / "first.log").read_text()
             assert await changed(peer.broker_address) == before
             assert len(await taken(peer.address, 100, 100)) == 100
 
             # The command itself is killed during the write pause.
-            os.kill(process_of(play.home), signal.SIGCONT)
+            os.kill(find_process(play.home), signal.SIGCONT)
             command = await asyncio.to_thread(started, play.command(), tmp_path / "second.log")
-            os.kill(process_of(play.home), signal.SIGSTOP)
+            os.kill(find_process(play.home), signal.SIGSTOP)
             confirm_switchover(command)
             await asyncio.to_thread(wait_until, "the stop", lambda: phase(play) == "STOPPING", PATIENT_S)
             command.kill()
             assert command.wait(10) != 0
-            os.kill(process_of(play.home), signal.SIGCONT)
+            os.kill(find_process(play.home), signal.SIGCONT)
             assert await asyncio.to_thread(run, play.command("--abort"), tmp_path / "abort.log") == 0
             assert await changed(peer.broker_address) == before
             assert len(await taken(peer.address, 200, 100)) == 100
@@ -233,7 +233,7 @@ async def test_old_broker_can_take_over_again(tmp_path: Path) -> None:
                 status = await ours.call(Drain(timeout_ms=5_000))
             log = ApacheBroker(peer.broker_address).log
             await client_wait_until(lambda: ends_at(log, status.wrote or 0), timeout_s=PATIENT_S)
-            await asyncio.to_thread(play.stop_ours)
+            await asyncio.to_thread(play.stop_gantry)
             await asyncio.to_thread(again.stop, peers.ORDERLY_SECONDS_MAX)
             await asyncio.to_thread(peers.start_broker, "apache", nursery, play.theirs, "master-again")
 
@@ -280,9 +280,9 @@ def run(words: list[str], log: Path) -> int:
 
 
 async def restart(play: MigrationRun, nursery: Nursery) -> None:
-    """Kill our broker and restart it; it is the master again by the settings of the migration."""
-    os.kill(process_of(play.home), signal.SIGKILL)
-    wait_until("its end", lambda: not process_of(play.home), PATIENT_S)
+    """Kill the new broker and restart it; it is the master again by the settings of the migration."""
+    os.kill(find_process(play.home), signal.SIGKILL)
+    wait_until("its end", lambda: not find_process(play.home), PATIENT_S)
     words = [sys.executable, "-m", "gantry_broker", "-c", str(play.home / "broker.conf")]
     nursery.start("ours-again", words, os.environ)
 

@@ -110,12 +110,12 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         pytest.param(
             "transactions",
             commit_all,
-            ["what is rolled back is never delivered"],
+            ["a message that is rolled back is never delivered"],
             id="rollbacks committed",
             marks=pytest.mark.slow,
         ),
         pytest.param("transactions", commit_none, ["nothing is lost"], id="commits lost", marks=pytest.mark.slow),
-        pytest.param("sync", misplace, ["messages stand where the broker said"], id="misplaced"),
+        pytest.param("sync", misplace, ["messages are at the place of the broker's answer"], id="misplaced"),
     ],
 )
 def test_falsified_answer_is_detected(

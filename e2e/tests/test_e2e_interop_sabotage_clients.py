@@ -149,7 +149,9 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         pytest.param("namespaces", unname, None, "nothing is altered", id="namespaces cut off"),
         pytest.param("headers", None, refuse_unknown, "no request is refused for its fields", id="fields refused"),
         pytest.param("settings", deaf, None, "no producer sends to a topic that is only read", id="settings unheard"),
-        pytest.param("offsets", reset_to_the_end, None, "what came after the moment comes again", id="resets lost"),
+        pytest.param(
+            "offsets", reset_to_the_end, None, "messages after the time of the reset are redelivered", id="resets lost"
+        ),
     ],
 )
 def test_falsified_client_traffic_is_detected(

@@ -163,7 +163,7 @@ def unmarked(): ...
 """
 CONFTEST = """
 import os
-from gantry_testing.requirements_plugin import demand
+from gantry_testing.requirements_plugin import require_needs
 from gantry_cluster.choice import read_choice
 from gantry_cluster.capability_needs import MARKER, ChosenCluster, list_needs
 
@@ -173,7 +173,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", f"{MARKER}(capability): of a cluster")
 
 def pytest_runtest_setup(item):
-    demand(item, list_needs(item, HERE))
+    require_needs(item, list_needs(item, HERE))
 """
 
 

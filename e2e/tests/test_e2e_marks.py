@@ -13,15 +13,15 @@ from gantry_cluster.capability_needs import MARKER
 
 CAPABILITY_OF_NAME = {
     **dict.fromkeys(("crash_node", "crash", "revive", "disk"), Capability.CRASH_NODES),
-    **dict.fromkeys(("uplink_cut", "inbound_loss"), Capability.CUT_NODES),
-    "program_killed": Capability.STOP_API_SERVER,
+    **dict.fromkeys(("cut_uplink", "drop_inbound"), Capability.CUT_NODES),
+    "kill_temporarily": Capability.STOP_API_SERVER,
     **dict.fromkeys(
-        ("kill_and_wait", "leader_paused", "container_id", "kill_container", "container_paused", "is_direct"),
+        ("kill_and_wait", "pause_leader", "container_id", "kill_container", "pause_container", "is_direct"),
         Capability.ENTER_CONTAINERS,
     ),
     "name_image": Capability.GIVE_IMAGES,
     **dict.fromkeys(("load_image", "pipelines_image"), Capability.LOAD_IMAGES),
-    **dict.fromkeys(("outside_gantry", "external_address", "is_routed_outside"), Capability.REACH_NODES),
+    **dict.fromkeys(("run_gantry_outside", "external_address", "is_routed_outside"), Capability.REACH_NODES),
     **dict.fromkeys(("BUFFERED", "UNCOMMITTED", "WITH_PAGES"), Capability.HUGE_PAGES),
 }
 """Names in a test that need a capability."""

@@ -6,18 +6,20 @@ import json
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from spark_kit.report_scene import BEGIN, day, end_ms
 
-from gantry_pipelines.analytics.axes import Unit, amount, log_ticks, round_ticks, time_text, time_ticks
+from gantry_pipelines.analytics.axes import Unit, format_amount, log_ticks, round_ticks, time_text, time_ticks
 from gantry_pipelines.analytics.figures import compute_figures
 from gantry_pipelines.analytics.job import closed_windows
 from gantry_pipelines.analytics.report import render_page, write_report
+from gantry_pipelines.analytics.streaming import _WindowWriter
 from gantry_pipelines.analytics.tables import JOURNAL, STAGED, TABLES, Tables
 from gantry_pipelines.errors import JobError
+from gantry_pipelines.reporting import Reporter
 
 LATENCY = TABLES["latency"]
 NIGHT = datetime(2026, 11, 22, 23, 58, tzinfo=UTC)
@@ -63,6 +65,34 @@ def test_without_a_range_only_windows_with_new_rows_are_replaced(tmp_path: Path)
         tables.write("b", {"latency": windows(3, 5, 20)}, {})
 
     assert counted(tables) == [10, 10, 10, 20, 20]
+
+
+class ArrowFrame:
+    """A DataFrame of one batch, as far as the writer of windows uses it."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+
+    def persist(self) -> None:
+        """Keep nothing: the rows are in memory."""
+
+    def unpersist(self) -> None:
+        """Release nothing, since nothing was kept."""
+
+    def toArrow(self) -> pa.Table:
+        return self.rows
+
+
+def test_stream_reports_each_batch_whose_windows_it_has_written(tmp_path: Path) -> None:
+    """The closed windows of a batch are written to their tables, and the progress has the number of the batch."""
+    reporter = Reporter("analytics")
+    with Tables(tmp_path) as tables:
+        write = _WindowWriter(tables, reporter).batch_function("latency", {"latency": lambda frame: frame})
+        for batch, frame in enumerate((windows(0, 2, 10), windows(2, 2, 0), windows(2, 4, 20))):
+            write(cast(Any, ArrowFrame(frame)), batch)
+
+    assert counted(tables) == [10, 10, 20, 20]
+    assert (reporter.totals.batch, reporter.totals.files) == (2, 2)
 
 
 def test_run_that_crashes_before_its_journal_has_changed_nothing(tmp_path: Path, monkeypatch: Any) -> None:
@@ -212,7 +242,7 @@ def test_axes_have_round_numbers_and_times() -> None:
     assert log_ticks(1, 1) == [1.0, 10.0]
     ticks = time_ticks(int(BEGIN.timestamp() * 1000), end_ms())
     assert [time_text(tick, ticks) for tick in ticks][:2] == ["04:00", "05:00"]
-    assert (amount(0, Unit.BYTES), amount(1_300_000, Unit.BYTES)) == ("0 B", "1.24 MiB")
-    assert (amount(12_345, Unit.MESSAGES_PER_SECOND), amount(0.373, Unit.SHARE)) == ("12.3k/s", "37.3 %")
-    assert (amount(0.42, Unit.MILLISECONDS), amount(1_530, Unit.MILLISECONDS)) == ("0.42 ms", "1.53 s")
-    assert amount(9_000, Unit.SECONDS) == "2.5 h"
+    assert (format_amount(0, Unit.BYTES), format_amount(1_300_000, Unit.BYTES)) == ("0 B", "1.24 MiB")
+    assert (format_amount(12_345, Unit.MESSAGES_PER_SECOND), format_amount(0.373, Unit.SHARE)) == ("12.3k/s", "37.3 %")
+    assert (format_amount(0.42, Unit.MILLISECONDS), format_amount(1_530, Unit.MILLISECONDS)) == ("0.42 ms", "1.53 s")
+    assert format_amount(9_000, Unit.SECONDS) == "2.5 h"

@@ -10,7 +10,7 @@ from spark_kit.toy_log import HOUR_US, ToyLog
 
 from gantry_pipelines.archive.errors import ReadIncomplete
 from gantry_pipelines.archive.file_writing import Packing, write_files
-from gantry_pipelines.archive.format import ALL, ArchiveFormat
+from gantry_pipelines.archive.format import ALL_COLUMNS, ArchiveFormat
 from gantry_pipelines.archive.manifest import ArchivedFile, tiling_faults
 from gantry_pipelines.archive.storage import Folder
 from pyspark_rocketmq.model import QueueId, QueueRange
@@ -44,7 +44,7 @@ def test_mixed_queues_are_written_to_separate_files(tmp_path: Path) -> None:
         assert [row["body"] for row in found] == [row["body"] for row in wanted]
         assert [row["properties"] for row in found] == [row["properties"] for row in wanted]
         assert file.rows == file.range.count and (tmp_path / file.staged).stat().st_size == file.size_bytes
-    assert pq.read_schema(tmp_path / files[0].staged).equals(arrow_schema(ALL))
+    assert pq.read_schema(tmp_path / files[0].staged).equals(arrow_schema(ALL_COLUMNS))
 
 
 def test_range_across_midnight_is_split_by_day(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gantry_pipelines.archive.grid import align_to_grid, line_after, split_on_grid
-from gantry_pipelines.archive.layout import Place, day_end_ms, day_of, place_of, quoted
+from gantry_pipelines.archive.layout import Place, day_end_ms, day_of, place_of, quote_name
 from gantry_pipelines.archive.manifest import tiling_faults
 from gantry_pipelines.archive.planning import plan_tasks, split_into_rounds
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica
@@ -100,7 +100,7 @@ def test_foreign_path_has_no_place() -> None:
     for path in (
         "data/topic=a/day=2026-11-22/part-0.parquet",
         "a.parquet",
-        f"data/topic=a/{quoted('x')}-0-1-2.parquet",
+        f"data/topic=a/{quote_name('x')}-0-1-2.parquet",
     ):
         assert place_of(path) is None
 

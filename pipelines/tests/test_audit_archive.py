@@ -11,7 +11,7 @@ import pytest
 from spark_kit.toy_archive import archived
 from spark_kit.toy_log import ToyLog, as_batch
 
-from gantry_pipelines.archive.format import ALL
+from gantry_pipelines.archive.format import ALL_COLUMNS
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.audit.archive_check import archive_tasks, compare_file
@@ -29,10 +29,12 @@ def compared(root: Path, log: ToyLog, wanted: range = range(250), *, number: int
     file = read_manifest(Folder(str(root))).data()[number]
 
     def rows_of(one: QueueRange) -> Iterator[pa.RecordBatch]:
-        yield as_batch([log.row(one.queue, offset) for offset in range(one.begin, one.end) if offset in wanted], ALL)
+        yield as_batch(
+            [log.row(one.queue, offset) for offset in range(one.begin, one.end) if offset in wanted], ALL_COLUMNS
+        )
 
     common = QueueRange(QUEUE, file.range.begin, file.range.end)
-    rows = compare_file(Folder(str(root)), file, ALL, common, rows_of)
+    rows = compare_file(Folder(str(root)), file, ALL_COLUMNS, common, rows_of)
     return [row for row in rows if isinstance(row, Finding)]
 
 

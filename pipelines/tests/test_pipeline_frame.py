@@ -193,7 +193,7 @@ def test_progress_lines_are_limited_and_the_result_is_always_printed() -> None:
     reporter = Reporter("archive", output=out)
     for rows in range(100):
         now[0] += 0.1
-        reporter.progress(rows=rows, bytes=rows * 1024)
+        reporter.report_progress(rows=rows, bytes=rows * 1024)
     reporter.finish(Outcome(rows=100, text=""))
     assert lines.getvalue().count("\n") == 2
     assert "100 KiB" not in lines.getvalue()
@@ -235,7 +235,7 @@ def test_termination_message_fits_into_kubernetes_limit(tmp_path: Path) -> None:
 def test_queues_with_the_largest_lag_come_first() -> None:
     """The document keeps the queues with the largest lag; those at the end may be left out."""
     reporter = Reporter("archive", output=output()[0])
-    reporter.progress(queues=tuple(QueueProgress("t", "b", number, 0, number) for number in range(500)))
+    reporter.report_progress(queues=tuple(QueueProgress("t", "b", number, 0, number) for number in range(500)))
     document = reporter.document()
     assert [one[2] for one in document["queues"][:2]] == [499, 498]
     assert document["lagRows"] == sum(range(500))
@@ -265,7 +265,7 @@ def test_status_page_shows_progress_and_liveness() -> None:
     now = [0.0]
     reporter = Reporter("archive", output=output(now=lambda: now[0])[0])
     with serve_status_page(reporter, "127.0.0.1", 0, idle_seconds_max=60) as port:
-        reporter.progress(rows=7)
+        reporter.report_progress(rows=7)
 
         def get(path: str) -> tuple[int, str]:
             try:

@@ -219,11 +219,11 @@ def test_stream_writes_the_windows_that_its_watermark_has_closed(
 
     with Tables(tmp_path / "s") as tables:
         run = _AnalyticsRun(spark, job.parse(streamed), tables, ["streamed"], Reporter("analytics"))
-        run_stream(run.messages_stream(), tables, streamed, Reporter("analytics"), is_available_now=True)
+        run_stream(run.open_stream(), tables, streamed, Reporter("analytics"), is_available_now=True)
         early = tables.read(TABLES["throughput"]).to_pylist()
         time.sleep(1.1)
         brokers.send(1, topic="streamed")
-        run_stream(run.messages_stream(), tables, streamed, Reporter("analytics"), is_available_now=True)
+        run_stream(run.open_stream(), tables, streamed, Reporter("analytics"), is_available_now=True)
     later_job = AnalyticsJob(lambda config: spark, lambda: int(time.time() * 1000) + 2_000)
     later_job.run(later_job.parse(batch), Reporter("analytics"))
 

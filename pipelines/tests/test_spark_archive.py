@@ -14,7 +14,7 @@ from spark_kit.processes import Group
 from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.layout import Place
 from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, document_of
-from gantry_pipelines.archive.source import FILE_SCHEMA, transform
+from gantry_pipelines.archive.source import FILE_SCHEMA, sort_file_rows
 from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
 from gantry_pipelines.config import config_of
 from gantry_pipelines.outcome import Outcome
@@ -38,7 +38,7 @@ def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
     }
     document = {"topics": {"include": [topic]}, "layout": {"rowsPerFile": 1000}, "runtime": runtime} | more
     job, reporter = ArchiveJob(), Reporter("archive")
-    with reporter.stop.handling_signals():
+    with reporter.stop.handle_signals():
         return job.run(job.parse(config_of(document, ArchiveSpec)), reporter)
 
 
@@ -94,7 +94,7 @@ def test_transform_keeps_all_files_sorted_by_offset(spark: SparkSession) -> None
     ]
     given = spark.createDataFrame([document_of(file) for file in files], FILE_SCHEMA).coalesce(1)
 
-    found = transform(given)
+    found = sort_file_rows(given)
 
     wanted = spark.createDataFrame([document_of(files[index]) for index in (1, 2, 0)], FILE_SCHEMA)
     assertDataFrameEqual(found, wanted, checkRowOrder=True)

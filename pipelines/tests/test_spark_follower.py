@@ -426,7 +426,7 @@ def test_query_begins_at_the_configured_position(options: dict[str, str], expect
         ({"startingOffsets": '{"orders": {"broker-x": {"0": 4}}}'}, "names orders/broker-x/0"),
         (
             {"startingOffsets": '{"orders": {"broker-a": {"0": 40, "1": -1}, "broker-b": {"0": -1}}}'},
-            "orders/broker-a/0 ends at 10",
+            "offset 40 is beyond orders/broker-a/0, which ends at 10",
         ),
         ({"startingTimestamp": "500"}, "has no message of that time"),
     ],

@@ -34,7 +34,7 @@ def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSessio
     """Equal messages have equal fingerprints; another byte, property or number of messages changes them."""
     from pyspark.testing import assertDataFrameEqual
 
-    from gantry_pipelines.migrate_check.fingerprints import differences, fingerprints
+    from gantry_pipelines.migrate_check.fingerprints import compute_fingerprints, find_differences
 
     source = messages(spark, (0, 1, b"one", {"a": "1", "b": "2"}), (0, 2, b"two", {}), (1, 0, b"three", {}))
     moved = messages(
@@ -46,18 +46,19 @@ def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSessio
     altered = messages(spark, (0, 1, b"one", {"a": "1", "b": "3"}), (0, 2, b"two", {}), (1, 0, b"Three", {}))
     doubled = messages(spark, (0, 1, b"two", {}), (0, 2, b"two", {}), (1, 0, b"three", {}))
 
-    left = fingerprints(source, {"old": "new"})
+    left = compute_fingerprints(source, {"old": "new"})
 
     def found(target: DataFrame) -> DataFrame:
-        return differences(left, fingerprints(target, {"old": "new"}))
+        return find_differences(left, compute_fingerprints(target, {"old": "new"}))
 
     schema = found(moved).schema
     assertDataFrameEqual(found(moved), spark.createDataFrame([], schema))
     rows = [("orders", "new", 0, 0, 2, 2), ("orders", "new", 1, 0, 1, 1)]
     assertDataFrameEqual(found(altered), spark.createDataFrame(rows, schema))
     assertDataFrameEqual(found(doubled), spark.createDataFrame(rows[:1], schema))
-    whole = differences(
-        fingerprints(source, {}, frozenset({"orders"})), fingerprints(altered, {}, frozenset({"orders"}))
+    whole = find_differences(
+        compute_fingerprints(source, {}, frozenset({"orders"})),
+        compute_fingerprints(altered, {}, frozenset({"orders"})),
     )
     assertDataFrameEqual(whole, spark.createDataFrame([("orders", "*", -1, -1, 3, 3)], schema))
 

@@ -27,7 +27,7 @@ from pyspark_rocketmq.sink.driver import Driver
 from pyspark_rocketmq.sink.half_message_list import HalfMessageList, unpack
 from pyspark_rocketmq.sink.markers import group_of
 from pyspark_rocketmq.sink.options import SinkOptions, parse
-from pyspark_rocketmq.sink.tasks import TaskDone, TaskIdentity, run_task
+from pyspark_rocketmq.sink.tasks import TaskIdentity, TaskResult, run_task
 from pyspark_rocketmq.sink.transaction_ender import BrokerTransactionEnder
 
 SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200", "transactionCheckMax": "3"}
@@ -63,7 +63,7 @@ class Scene:
             await wait_until(is_registered, timeout_s=60, what="a master that is registered")
             await admin.topics.create(self.topic, queues=2)
 
-    def tasks(self, rows: list[str], batch: int = 0, *, run: str = "run-1", attempt: int = 0) -> list[TaskDone]:
+    def tasks(self, rows: list[str], batch: int = 0, *, run: str = "run-1", attempt: int = 0) -> list[TaskResult]:
         """Run two tasks with half of the rows each."""
         middle = len(rows) // 2
         done = []
@@ -100,12 +100,12 @@ class Scene:
 
         asyncio.run(some())
 
-    def decide(self, done: list[TaskDone], batch: int = 0) -> HalfMessageList:
+    def decide(self, done: list[TaskResult], batch: int = 0) -> HalfMessageList:
         """Store the marker, and stop there."""
         halves = HalfMessageList(place for one in done for place in unpack(one.halves))
 
         async def marker() -> None:
-            async with self.driver(batch).attempt() as attempt:
+            async with self.driver(batch).open_attempt() as attempt:
                 await attempt.decider.commit(halves)
 
         asyncio.run(marker())

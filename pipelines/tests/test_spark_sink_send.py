@@ -17,7 +17,7 @@ from gantry_wire.message import StoredMessage
 from pyspark_rocketmq.errors import InvalidRow, NotStored, NotTransactional, Refused
 from pyspark_rocketmq.sink.columns import Columns
 from pyspark_rocketmq.sink.options import parse
-from pyspark_rocketmq.sink.tasks import TaskDone, TaskIdentity, run_task
+from pyspark_rocketmq.sink.tasks import TaskIdentity, TaskResult, run_task
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE
 
@@ -31,7 +31,7 @@ def threaded() -> Iterator[ThreadedCluster]:
         yield one
 
 
-def send(threaded: ThreadedCluster, columns: Mapping[str, Any], **options: str) -> TaskDone:
+def send(threaded: ThreadedCluster, columns: Mapping[str, Any], **options: str) -> TaskResult:
     """Run a task with these rows, in Arrow batches of seven."""
     given = {"nameServers": threaded.cluster.name_server, "topic": "T", "patience": "5s", "requestTimeout": "3s"}
     table = pa.table({name: pa.array(values) for name, values in columns.items()})

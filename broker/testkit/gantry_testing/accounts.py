@@ -1,7 +1,8 @@
 """Accounts for tests: an account file, a broker that uses it, and connections that sign with one of the accounts.
 
-orders-key     may publish to and consume TopicTest as GroupTest billing-key    has no permission there; consumes
-Billing as BillingGroup admin-key      an administrator
+orders-key     may publish to TopicTest and consume it as GroupTest; has no permission for other topics
+billing-key    may only consume Billing as BillingGroup
+admin-key      is an administrator
 """
 
 from collections.abc import AsyncIterator
@@ -85,7 +86,7 @@ async def raw_dialogue(broker: Broker, sign: Sign | None, *, port: int | None = 
 
 
 async def fill(broker: Broker) -> None:
-    """Create both accounts' topics, with a message in each, and their groups."""
+    """Create the topics of both accounts that are no administrators, with a message in each, and their groups."""
     async with signed_dialogue(broker, ADMIN) as admin:
         for topic in (TOPIC, "Billing"):
             await admin.send_ok(b"first", topic=topic)

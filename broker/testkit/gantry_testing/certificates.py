@@ -39,7 +39,7 @@ class Party:
         self.replace(authority)
         self.trust(trusts or authority)
 
-    def issued(
+    def issue(
         self, authority: trustme.CA, *, not_before: datetime | None = None, not_after: datetime | None = None
     ) -> trustme.LeafCert:
         """Return a new certificate for the same names without writing it to a file."""
@@ -56,7 +56,7 @@ class Party:
         self, authority: trustme.CA, *, not_before: datetime | None = None, not_after: datetime | None = None
     ) -> None:
         """Write another certificate and key to the same files."""
-        issued = self.issued(authority, not_before=not_before, not_after=not_after)
+        issued = self.issue(authority, not_before=not_before, not_after=not_after)
         self.chain.write_bytes(chain_of(issued))
         self.key.write_bytes(issued.private_key_pem.bytes())
 
@@ -102,7 +102,7 @@ async def served_serial(port: int, context: ssl.SSLContext) -> str:
             await writer.wait_closed()
 
 
-async def other_serial(port: int, context: ssl.SSLContext, old: str) -> str:
+async def wait_for_other_serial(port: int, context: ssl.SSLContext, old: str) -> str:
     """Wait until new connections get another certificate than `old`; return its serial number."""
     async with asyncio.timeout(DEADLINE_S):
         while True:

@@ -7,9 +7,9 @@ begins with the process, or, with ``--armed-by-signal``, with SIGUSR1: then the 
 complete and the load runs. The last line of the log names the crash point, so that another kill is not mistaken for
 a crash there.
 
-Recovery points come every ten seconds as shipped; ``--point-interval`` shortens that for a short load. And one guard
-can be removed, so that a test can show that it detects that: ``--without replay`` finds no write buffers,
-``--without hold`` makes uncommitted messages visible.
+The shipped broker writes a recovery point every ten seconds; ``--point-interval`` shortens that for a short load.
+``--without`` removes one guard, so that a test can show that it detects the missing guard: without ``replay`` no write
+buffers are found, without ``hold`` uncommitted messages are visible.
 """
 
 from __future__ import annotations

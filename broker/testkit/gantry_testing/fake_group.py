@@ -45,7 +45,7 @@ class FakeMember:
     granted_ms_at_promotion: int | None = None
     """The rest of its last grant when it was promoted; None before that."""
     _promised_at: float | None = None
-    ordered: list[str] = field(default_factory=list)
+    received_orders: list[str] = field(default_factory=list)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -82,9 +82,9 @@ class FakeMember:
         """Return the slaves that follow, each with the part of this log that it has."""
         found = []
         for one in self.group.members.values():
-            if one is not self and one.master_id == self.number and one._follows(self):
+            if one is not self and one.master_id == self.number and one._is_following(self):
                 identity = f"{one.number:032x}"
-                found.append(SlaveState(identity=identity, number=one.number, received=one._shared(self)))
+                found.append(SlaveState(identity=identity, number=one.number, received=one._shared_length(self)))
         return found
 
     def _granted_ms(self) -> int:
@@ -94,8 +94,8 @@ class FakeMember:
         return max(0, self.granted_ms - int((time.monotonic() - self._promised_at) * 1000))
 
     async def promise(self, epoch: int, to: str) -> Promised:
-        self.ordered.append(f"promise {epoch}")
-        self._demand(epoch)
+        self.received_orders.append(f"promise {epoch}")
+        self._require_not_promised(epoch)
         if epoch > self.epoch and self.role is not HaRole.UNASSIGNED:
             self.role = HaRole.UNASSIGNED if self.role is HaRole.MASTER else self.role
         self.promised = epoch
@@ -110,12 +110,12 @@ class FakeMember:
         )
 
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
-        self.ordered.append(f"promote {epoch}")
+        self.received_orders.append(f"promote {epoch}")
         self.granted_ms_at_promotion = self._granted_ms()
         if self.role is HaRole.MASTER and epoch == self.epoch:
             self.is_draining = False
             return await self.status()
-        self._demand(epoch)
+        self._require_not_promised(epoch)
         if epoch <= self.last_epoch:
             raise OrderRefused(f"the log has epoch {self.last_epoch} already")
         self.role, self.epoch, self.promised, self.master_id = HaRole.MASTER, epoch, epoch, self.number
@@ -124,16 +124,16 @@ class FakeMember:
         return await self.status()
 
     async def regain(self, epoch: int) -> HaStatus:
-        self.ordered.append(f"regain {epoch}")
-        self._demand(epoch)
+        self.received_orders.append(f"regain {epoch}")
+        self._require_not_promised(epoch)
         if (self.master_id, self.epoch) != (self.number, epoch):
             raise OrderRefused(f"it was not the master of epoch {epoch}")
         self.role, self.promised = HaRole.MASTER, epoch
         return await self.status()
 
     async def follow(self, epoch: int, master: str) -> HaStatus:
-        self.ordered.append(f"follow {epoch} {master}")
-        self._demand(epoch)
+        self.received_orders.append(f"follow {epoch} {master}")
+        self._require_not_promised(epoch)
         found = next((one for one in self.group.members.values() if one.ha_address == master), None)
         if found is None:
             raise OrderRefused(f"no member at {master}")
@@ -142,28 +142,28 @@ class FakeMember:
         return await self.status()
 
     async def fence(self, epoch: int) -> HaStatus:
-        self.ordered.append(f"fence {epoch}")
-        self._demand(epoch)
+        self.received_orders.append(f"fence {epoch}")
+        self._require_not_promised(epoch)
         self.role, self.promised, self.is_draining = HaRole.UNASSIGNED, epoch, False
         return await self.status()
 
     async def drain(self, timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
-        self.ordered.append("withdraw" if withdraw else "drain")
+        self.received_orders.append("withdraw" if withdraw else "drain")
         if self.drain_reason:
             raise OrderRefused(self.drain_reason)
         self.is_draining = True
         return await self.status()
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
-        self.ordered.append(f"lease {renewed_ms} {duration_ms}")
+        self.received_orders.append(f"lease {renewed_ms} {duration_ms}")
         return await self.status()
 
     async def flush(self) -> HaStatus:
-        self.ordered.append("flush")
+        self.received_orders.append("flush")
         return await self.status()
 
     async def accept_loss(self, by: str) -> HaStatus:
-        self.ordered.append(f"accept-loss {by}")
+        self.received_orders.append(f"accept-loss {by}")
         return await self.status()
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@ class FakeMember:
     def copy(self, records: int) -> None:
         """Replicate up to so many records as a slave, after cutting records that the master lacks."""
         master = self.group.members.get(self.master_id)
-        if master is None or not self._follows(master):
+        if master is None or not self._is_following(master):
             return
-        same = self._shared(master)
+        same = self._shared_length(master)
         del self.log[same:]
         self.log += master.log[same : same + records]
 
@@ -200,27 +200,29 @@ class FakeMember:
             return
         slaves = [self.group.members[number] for number in self.electable]
         if self.group.acks_needed == 0:
-            if all(one._follows(self) for one in slaves):  # each of them grants the lease
+            if all(one._is_following(self) for one in slaves):  # each of them grants the lease
                 self.group.acknowledged.update(self.log)
             return
-        ends = sorted((len(one.log) for one in slaves if one._follows(self) and self._has(one.log)), reverse=True)
+        ends = sorted(
+            (len(one.log) for one in slaves if one._is_following(self) and self._has_prefix(one.log)), reverse=True
+        )
         end = ends[self.group.acks_needed - 1] if len(ends) >= self.group.acks_needed else 0
         if end and (self.log[end - 1][0] == self.epoch or self.group.are_old_epochs_counted):
             self.group.acknowledged.update(self.log[:end])
 
-    def _follows(self, master: FakeMember) -> bool:
+    def _is_following(self, master: FakeMember) -> bool:
         is_joined = self.is_linked and master.is_linked and master.role is HaRole.MASTER
         return self.role is HaRole.SLAVE and is_joined and self.epoch == master.epoch and self.promised <= master.epoch
 
-    def _shared(self, master: FakeMember) -> int:
+    def _shared_length(self, master: FakeMember) -> int:
         """Return the length of the common prefix of both logs."""
         pairs = zip(self.log, master.log, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    def _has(self, log: list[Record]) -> bool:
+    def _has_prefix(self, log: list[Record]) -> bool:
         return self.log[: len(log)] == log
 
-    def _demand(self, epoch: int) -> None:
+    def _require_not_promised(self, epoch: int) -> None:
         if epoch < self.promised:
             raise OrderRefused(f"epoch {self.promised} was promised")
 

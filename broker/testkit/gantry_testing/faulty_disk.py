@@ -11,8 +11,8 @@ A crash is one of
 after which every open file is invalid (using it raises ``EBADF``, as after the end of the process) and locks are free.
 ``kill()`` ends only the process: the page cache stays. Single faults: ``fail_next``, ``short_write``, ``flip``,
 ``capacity``; ``sync_gate`` blocks every sync of a file until it is set. A failed sync leaves pages that are clean but
-not on the disk; see ``faulty_pages``. ``on_operation`` is called before every operation and may raise instead: an
-error, or the end of the process.
+not on the disk; see ``faulty_pages``. ``on_operation`` is called before every operation and may raise: an OSError
+replaces the operation, any other exception ends the process.
 
 It also checks its users: ``sync`` fails for bytes that were written where no blocks were reserved, which on
 a real disk could cause a SIGBUS.
@@ -108,7 +108,7 @@ class FaultyFile:
         self._disk.charge(self._node, min(position + length, self.size), self._path)
         with memoryview(self._node.cache) as cache, memoryview(data) as source:
             cache[position : position + length] = source[:length]
-        self._node.written(position, position + length)
+        self._node.mark_dirty(position, position + length)
         return length
 
     def sync(self) -> None:
@@ -127,7 +127,7 @@ class FaultyFile:
         self._check("zero")
         with memoryview(self._node.cache) as cache:
             cache[start:end] = bytes(end - start)
-        self._node.written(start, end)
+        self._node.mark_dirty(start, end)
 
     def close(self) -> None:
         self._is_open = False

@@ -100,7 +100,7 @@ class Node:
         for start in self._dirty():
             self.lost[start] = bytes(self.cache[start : start + SECTOR_BYTES])
 
-    def written(self, start: int, end: int) -> None:
+    def mark_dirty(self, start: int, end: int) -> None:
         """Mark the sectors of a system call's write as dirty, even if their content is the same."""
         if self.lost:
             for sector in [sector for sector in self.lost if sector < end and start < sector + SECTOR_BYTES]:

@@ -29,7 +29,7 @@ class JavaBroker:
         self.bodies = {int(RequestCode[name]): body for name, body in bodies.items()}
         self.offsets = {"t@g": {0: 5, 1: 7}}
         self.asked: list[Command] = []
-        self.is_deaf = False
+        self.ignores_updates = False
         self._listener = Listener(CommandService(self._take), ListenerSettings(host="127.0.0.1"))
 
     def _take(self, command: Command, connection: Connection) -> Command:
@@ -39,7 +39,7 @@ class JavaBroker:
                 return command.reply(body="".join(f"{k}={v}\n" for k, v in self.settings.items()).encode())
             case RequestCode.UPDATE_BROKER_CONFIG:
                 lines = (line.split("=") for line in command.body.decode().splitlines())
-                self.settings |= {} if self.is_deaf else dict(lines)
+                self.settings |= {} if self.ignores_updates else dict(lines)
                 return command.reply()
             case RequestCode.GET_ALL_CONSUMER_OFFSET:
                 return command.reply(body=fastjson.dumps({"offsetTable": self.offsets}))

@@ -23,11 +23,11 @@ class KillableDisk:
 
     def kill(self) -> None:
         """Close every file and release every lock."""
-        for thing in self._open:
-            if hasattr(thing, "release"):
-                thing.release()
+        for resource in self._open:
+            if hasattr(resource, "release"):
+                resource.release()
             else:
-                thing.close()
+                resource.close()
         self._open.clear()
 
     def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:

@@ -2,8 +2,8 @@
 
 `running_broker` is a real broker: real sockets, the real store in a directory of the test, small files. What a test
 replaces is an argument: the clock, the disk, single settings by their name in `broker.conf`. `Dialogue` sends
-requests in the wire format, so that a test observes what a Java client would see, without a client of ours in
-between that could have the same bug.
+requests in the wire format, so that a test observes what a Java client would receive, without `gantry_client` in
+between, which could have the same bug.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ UNIQUE_ID: Final = "7F00000100007A0B4C9D2E1F00000000"
 
 
 async def wait_until(predicate: Callable[[], bool], deadline_s: float = 120.0) -> None:
-    """Wait for a condition that another task brings about. Raises TimeoutError at the deadline."""
+    """Wait until another task has made a condition true. Raises TimeoutError at the deadline."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while not predicate():
@@ -114,7 +114,7 @@ async def running_broker(
 
 
 async def expire(broker: Broker) -> None:
-    """Expire everything before the log's last file, as soon as recovery does not need it."""
+    """Delete all log files but the last one, as retention does, when recovery no longer needs them."""
     store = broker.store
     await wait_until(lambda: all(file.is_removable for file in store.removal.describe_oldest_files()[:-1]))
     end = store.log.wrote - store.log.wrote % store.settings.mapped_file_size_commit_log
@@ -202,7 +202,7 @@ class Dialogue:
     async def pull(
         self, offset: int = 0, *, wait_ms: int = 0, code: int = RequestCode.PULL_MESSAGE, **fields: str
     ) -> Command:
-        """Pull with an own subscription; with `wait_ms` the request may be held."""
+        """Pull with the subscription in the request; with `wait_ms` the broker may hold the request."""
         return await self.ask(code, pull_ext(offset, wait_ms=wait_ms, **fields))
 
     def start_pull(self, offset: int = 0, *, wait_ms: int, **fields: str) -> "asyncio.Task[Command]":

@@ -27,7 +27,7 @@ import pytest
 from hypothesis import settings
 from xdist.workermanage import WorkerController
 
-from gantry_testing.requirements_plugin import ACCOUNT
+from gantry_testing.requirements_plugin import NOT_RUN_TALLY
 
 PARTS: Final = ("store", "ha", "server", "operator", "java", "spark", "browser", "api")
 """The parts of the product, as `make verify PART=` and `--part` name them."""
@@ -66,7 +66,7 @@ COUNTS: Final = "gantry_left_out"
 """The key under which a worker process reports the numbers of tests that it has left out."""
 
 
-def is_deep(item: pytest.Item, cases: Counter[str]) -> bool:
+def is_left_to_verify(item: pytest.Item, cases: Counter[str]) -> bool:
     """Return whether a test is left to `make verify`. ``cases`` counts the earlier cases of each test."""
     mark = item.get_closest_marker("verify")
     if mark is None:
@@ -117,7 +117,7 @@ def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]
     if item.get_closest_marker("slow") is not None:
         if not config.getoption("--slow"):
             return "slow"
-    elif is_deep(item, cases) != bool(config.getoption("--verify")) and not (
+    elif is_left_to_verify(item, cases) != bool(config.getoption("--verify")) and not (
         config.getoption("--verify") and draws_examples(item)
     ):
         # With --last-failed only the failed cases of a test are collected, so `quick` cannot be applied.
@@ -153,7 +153,7 @@ def pytest_testnodedown(node: WorkerController, error: object) -> None:
 
 
 def _count(config: pytest.Config, counts: dict[str, int]) -> None:
-    rows = config.stash[ACCOUNT].left_out
+    rows = config.stash[NOT_RUN_TALLY].left_out
     for reason, count in counts.items():
         why, remedy = LEFT_OUT[reason]
         if reason == "verify" and config.getoption("--verify"):

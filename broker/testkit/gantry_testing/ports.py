@@ -33,7 +33,7 @@ def free_port_run(length: int) -> int:
         start = _RANDOM.randrange(FIRST, END - length)
         with ExitStack() as stack:
             try:
-                names = [_named(port, stack) for port in range(start, start + length)]
+                names = [_reserve_port(port, stack) for port in range(start, start + length)]
             except OSError:
                 continue
             _CHOSEN.extend(name.detach() for name in names)
@@ -43,7 +43,7 @@ def free_port_run(length: int) -> int:
     raise OSError(f"no {length} consecutive free ports between {FIRST} and {END}")
 
 
-def _named(port: int, stack: ExitStack) -> socket.socket:
+def _reserve_port(port: int, stack: ExitStack) -> socket.socket:
     """Return a socket that reserves the port for us. Raises OSError if the port is used or reserved."""
     stack.enter_context(socket.socket()).bind((HOST, port))
     name = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -4,8 +4,8 @@ A file's tests stay together, since they share expensive fixtures. All tests tha
 pages or make network namespaces stay together as well, because these resources belong to the whole machine. So do those
 that need Spark, which then starts only once and is warm from the second file on, and those that share an API server.
 
-Slow files run first, so that the processes end at about the same time: a file that starts many processes has
-few tests, and would run last if the number of tests decided.
+Slow files run first, so that the processes end at about the same time. `LONG` lists them: a file that starts many
+programs has few tests, and would run last if the number of tests determined the order.
 
 `--order random` shuffles files, and the tests of each, within that: no test may need another one before it. The seed is
 printed, and `--order SEED` reproduces the order.
@@ -91,7 +91,7 @@ def _rank(path: str) -> int:
     return next((number for number, start in enumerate(LONG) if path.startswith(start)), len(LONG))
 
 
-class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+class FileScheduler(LoadScopeScheduling):  # type: ignore[misc]
     """Gives the next file to the next free process, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -182,6 +182,6 @@ def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduler:
     config.option.loadscopereorder = False
-    return ByFile(config, log)
+    return FileScheduler(config, log)

@@ -5,7 +5,7 @@
     twin.before_read.append(lambda path, position: ...)      the broker writes while a tool reads
     ReadingTwin(world.disk, {"/pool": world.volume})         write buffers are files too
 
-It ensures that a tool with this port cannot write, since the port has no write operation.
+A tool that gets this double cannot write, since the port has no write operation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TwinFile:
         return self._file.size
 
     def pread(self, length: int, position: int) -> bytes:
-        self._twin.meet(self._file.path, position, length)
+        self._twin.meet_fault(self._file.path, position, length)
         return self._file.pread(length, position)
 
     def read_into(self, target: memoryview, position: int) -> int:
@@ -97,9 +97,9 @@ class ReadingTwin:
         """Make the page that contains ``position`` unreadable."""
         self._broken.setdefault(path, set()).add(position // PAGE_BYTES)
 
-    def meet(self, path: str, position: int, length: int) -> None:
-        for happens in tuple(self.before_read):
-            happens(path, position)
+    def meet_fault(self, path: str, position: int, length: int) -> None:
+        for hook in tuple(self.before_read):
+            hook(path, position)
         first, end = position // PAGE_BYTES, (position + max(length, 1) - 1) // PAGE_BYTES + 1
         if any(first <= page < end for page in self._broken.get(path, ())):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)

@@ -61,7 +61,7 @@ async def create_topic(client: Dialogue, topic: str, **fields: str) -> Command:
     return await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
 
 
-async def refused(place: Place, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+async def expect_refusal(place: Place, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
     """Send a request that must be refused with a text and without any change; return the reply."""
     before = place.state()
 

@@ -1,4 +1,4 @@
-"""A pytest plugin for what tests need of the machine, with a table of the tests that could not run.
+"""A pytest plugin that checks what tests need of the machine, and prints a table of the tests that could not run.
 
 A test declares its needs with markers (`needs_root`, `needs_java`, ...). Each need has a probe that checks
 the machine once per session. If a need is not met, the test is skipped with the remedy in the reason, and
@@ -40,13 +40,13 @@ Probe = Callable[[], str | None]
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a test may need of the machine, with its probe and its remedy."""
+    """One requirement of tests on the machine, with its probe and its remedy."""
 
     name: str
     probe: Probe
     remedy: str
     promise: str = ""
-    """The need whose promise covers this one too; empty for its own only."""
+    """Another need whose promise also covers this one; empty if there is none."""
 
     @property
     def marker(self) -> str:
@@ -55,7 +55,7 @@ class Need:
 
 
 @dataclass(eq=False)
-class Account:
+class NotRunTally:
     """The tests that did not run: for each need, the reason and the number of tests.
 
     If several processes run the tests, each runs its own probes, and the main process counts their reports.
@@ -89,7 +89,7 @@ class Account:
 
 
 def missing_commands(*names: str) -> str | None:
-    """Return which of the commands is not on PATH first; None if all are."""
+    """Return the first of the commands that is not on PATH; None if all are."""
     for name in names:
         if shutil.which(name) is None:
             return f"no {name} on PATH"
@@ -259,7 +259,7 @@ NEEDS: dict[str, Need] = {
     )
 }
 
-ACCOUNT = pytest.StashKey[Account]()
+NOT_RUN_TALLY = pytest.StashKey[NotRunTally]()
 SKIP_PREFIX = "not run here: "
 NOT_RUN = "not run here"
 """The property of a report with the missing need."""
@@ -281,25 +281,25 @@ def pytest_configure(config: pytest.Config) -> None:
     for need in NEEDS.values():
         config.addinivalue_line("markers", f"{need.marker}: skipped, and counted, without it ({need.remedy})")
     promised = parse_promises(os.environ.get(REQUIRE_VARIABLE, ""))
-    account = config.stash[ACCOUNT] = Account(promised)
-    config.pluginmanager.register(account, "gantry-account")
+    tally = config.stash[NOT_RUN_TALLY] = NotRunTally(promised)
+    config.pluginmanager.register(tally, "gantry-not-run")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the test before its fixtures, or fail if the need was promised."""
-    demand(item, [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None])
+    require_needs(item, [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None])
 
 
-def demand(item: pytest.Item, needs: Sequence[Need]) -> None:
+def require_needs(item: pytest.Item, needs: Sequence[Need]) -> None:
     """Skip and count a test whose needs are not met, or fail it if they were promised.
 
     Other plugins call this for needs of their own, without a marker of this plugin.
     """
-    account = item.config.stash[ACCOUNT]
-    missing = [(need, reason) for need in needs if (reason := account.missing(need)) is not None]
+    tally = item.config.stash[NOT_RUN_TALLY]
+    missing = [(need, reason) for need in needs if (reason := tally.missing(need)) is not None]
     for need, reason in missing:
-        promise = next((name for name in (need.name, need.promise) if name in account.promised), None)
+        promise = next((name for name in (need.name, need.promise) if name in tally.promised), None)
         if promise is not None:
             pytest.fail(f"{REQUIRE_VARIABLE} promises {promise}, but {reason} (remedy: {need.remedy})", pytrace=False)
     if missing:
@@ -321,22 +321,22 @@ def other_skips(reporter: pytest.TerminalReporter) -> dict[str, int]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Record how many tests this run selects."""
-    session.config.stash[ACCOUNT].selected = len(session.items)
+    session.config.stash[NOT_RUN_TALLY].selected = len(session.items)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: WorkerController, ids: Sequence[str]) -> None:
     """Record the number in a run with worker processes, each of which collects all tests."""
-    node.config.stash[ACCOUNT].selected = len(ids)
+    node.config.stash[NOT_RUN_TALLY].selected = len(ids)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Print the table, even if it is empty, so that its absence need not be interpreted."""
-    account = config.stash[ACCOUNT]
-    rows = [(name, count, reason, remedy) for (name, reason, remedy), count in account.not_run.items()]
+    tally = config.stash[NOT_RUN_TALLY]
+    rows = [(name, count, reason, remedy) for (name, reason, remedy), count in tally.not_run.items()]
     rows += [("(skip)", count, reason, "") for reason, count in other_skips(terminalreporter).items()]
-    rows += [(name, *row) for name, row in account.left_out.items()]
-    unreached = 0 if config.option.collectonly else account.selected - account.finished
+    rows += [(name, *row) for name, row in tally.left_out.items()]
+    unreached = 0 if config.option.collectonly else tally.selected - tally.finished
     if unreached:
         rows.append(("(stop)", unreached, "the run ended before them", ""))
     terminalreporter.section("not run here")

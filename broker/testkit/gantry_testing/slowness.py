@@ -1,4 +1,4 @@
-"""How much slower this machine is now than the idle core for which deadlines were chosen.
+"""Measure how much slower this machine is now than the idle core for which deadlines were chosen.
 
     await asyncio.wait_for(answered, patience(5.0))      five seconds there; longer under load, or on a slow core
 

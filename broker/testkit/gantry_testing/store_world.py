@@ -213,7 +213,7 @@ class StoreWorld:
         for start in [start for start in self.records if start >= end]:
             del self.records[start]
 
-    def altered(self) -> int | None:
+    def find_altered(self) -> int | None:
         """Return the offset of the first surviving record that was altered, or None."""
         for start, record in self.records.items():
             if self.store.guard.message_at(start) not in (record, None):

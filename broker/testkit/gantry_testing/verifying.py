@@ -1,6 +1,6 @@
 """Helpers for tests of `gantry store verify`: a store with all kinds of data, and functions to check findings.
 
-world = filled(make_world("real", tmp_path));  damage it;  found = only(verify(world))
+world = fill_store(make_world("real", tmp_path));  damage it;  found = only(verify(world))
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUEUE: Final = "consumequeue/orders/0/00000000000000000000"
 ALL: Final = VerifyOptions()
 
 
-def filled(world: StoreWorld) -> StoreWorld:
+def fill_store(world: StoreWorld) -> StoreWorld:
     """Fill the store: three files of log, five queues, two index files, 200 messages; it is left open."""
     world.open()
     for i in range(100):

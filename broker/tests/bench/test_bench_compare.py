@@ -70,7 +70,7 @@ def test_unknown_commit_is_an_error(tmp_path: Path) -> None:
     """The message names the commit that git does not have."""
     with (
         pytest.raises(errors.BenchmarkFailed, match="cannot read the commit no-such-commit"),
-        compare.checked_out("no-such-commit", tmp_path),
+        compare.extract_commit("no-such-commit", tmp_path),
     ):
         pass
 

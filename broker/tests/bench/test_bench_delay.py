@@ -12,7 +12,7 @@ import delay
 import pytest
 from click.testing import CliRunner
 from gantry_bench import delay_run, reported_run
-from gantry_bench.delay_run import DelayScale, lateness, quantile
+from gantry_bench.delay_run import DelayScale, lateness_of, quantile
 from gantry_bench.errors import BenchmarkFailed
 
 SMALL = DelayScale(
@@ -41,12 +41,12 @@ def test_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_lost_message_fails_the_benchmark(copies: list[tuple[int, int]]) -> None:
     """A benchmark of a broker that loses messages fails."""
     with pytest.raises(BenchmarkFailed, match="lost, duplicated or out of order"):
-        lateness([(1, 0), (2, 1)], copies, 100)
+        lateness_of([(1, 0), (2, 1)], copies, 100)
 
 
 def test_lateness_is_the_time_beyond_the_delay() -> None:
     """Both times are the broker's own stamps."""
-    assert lateness([(1, 0), (2, 1)], [(1, 105), (2, 101)], 100) == [5.0, 0.0]
+    assert lateness_of([(1, 0), (2, 1)], [(1, 105), (2, 101)], 100) == [5.0, 0.0]
     assert [quantile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
     assert quantile([7], 0.99) == 7
 

@@ -347,8 +347,8 @@ def test_reason_cannot_break_a_table() -> None:
     """The output of a Java program may have newlines and vertical bars."""
     error = errors.BenchmarkFailed("no answer | for 5 s; see the log:\nat java.lang.Thread" + "x" * 1000)
 
-    assert ha_cells.one_line(error) == "no answer / for 5 s; see the log:"
-    assert len(ha_cells.one_line(errors.BenchmarkFailed("x" * 1000))) == ha_cells.PROBLEM_MAX
+    assert ha_cells.reason_line(error) == "no answer / for 5 s; see the log:"
+    assert len(ha_cells.reason_line(errors.BenchmarkFailed("x" * 1000))) == ha_cells.PROBLEM_MAX
 
 
 def test_complete_run_replaces_the_tables_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

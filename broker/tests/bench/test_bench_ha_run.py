@@ -66,7 +66,7 @@ def test_relayed_data_passes_the_second_server(tmp_path: Path) -> None:
     """Without a second server a relay closes the connection instead of answering by itself."""
     command = [sys.executable, str(processes.ECHO_SERVER), "--relay", "1"]
 
-    with processes.started(command, log=tmp_path / "relay.log", core=None) as server:
+    with processes.run_server(command, log=tmp_path / "relay.log", core=None) as server:
         port = int(processes.wait_for_line(server, what="relay"))
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             assert connection.recv(1) == b""
@@ -103,7 +103,7 @@ def test_log_passes_the_proxy_unchanged(tmp_path: Path) -> None:
     """Eight megabytes that the kernel forwards arrive unchanged, independently of acks."""
     log = os.urandom(8 << 20)
     with proxied(tmp_path) as (slave, master, proxy):
-        proxy.delay(HELD_MS)
+        proxy.set_delay(HELD_MS)
         sender = threading.Thread(target=master.sendall, args=(log,))
         sender.start()
         slave.sendall(b"ack")
@@ -119,7 +119,7 @@ def test_no_ack_is_early_and_all_are_in_order(tmp_path: Path) -> None:
     with proxied(tmp_path) as (slave, master, proxy):
         slave.sendall(b"first")
         read(master, 5)
-        proxy.delay(HELD_MS)
+        proxy.set_delay(HELD_MS)
         before = time.monotonic()
         for ack in acks:
             slave.sendall(ack)
@@ -135,8 +135,8 @@ def test_no_ack_is_early_and_all_are_in_order(tmp_path: Path) -> None:
 def test_delay_can_be_removed(tmp_path: Path) -> None:
     """Runs with and without a delay alternate on one connection."""
     with proxied(tmp_path) as (slave, master, proxy):
-        proxy.delay(60_000)
-        proxy.delay(0)
+        proxy.set_delay(60_000)
+        proxy.set_delay(0)
         slave.sendall(b"ack")
 
         assert read(master, 3) == b"ack"
@@ -147,7 +147,7 @@ def test_delay_out_of_bounds_is_refused(tmp_path: Path, milliseconds: float) -> 
     """The old delay stays in force."""
     with proxied(tmp_path) as (slave, master, proxy):
         with pytest.raises(errors.BenchmarkFailed, match="refused"):
-            proxy.delay(milliseconds)
+            proxy.set_delay(milliseconds)
         slave.sendall(b"ack")
 
         assert read(master, 3) == b"ack"
@@ -177,7 +177,7 @@ def test_broker_starts_inside_its_group_and_the_group_is_removed(tmp_path: Path)
             "-c",
             f"{grown}; sys.stdin.read(); import time; time.sleep(60)",
         ]
-        with processes.started(command, log=tmp_path / "log", core=None) as server:
+        with processes.run_server(command, log=tmp_path / "log", core=None) as server:
             assert processes.wait_for_line(server, what="program") == "ready"
             members = (group.path / "cgroup.procs").read_text().split()
             assert members == [str(server.process_id)]
@@ -196,7 +196,7 @@ def test_pulls_without_a_broker_fail_with_the_reason() -> None:
         port = listener.getsockname()[1]
     loop = ha_pulls.PullLoop(f"127.0.0.1:{port}")
 
-    with pytest.raises(errors.BenchmarkFailed, match="pulls failed"), loop.running():
+    with pytest.raises(errors.BenchmarkFailed, match="pulls failed"), loop.run_meanwhile():
         pass
 
 

@@ -188,8 +188,8 @@ def test_process_name_with_brackets_is_parsed() -> None:
 
 def test_server_and_load_never_share_one_of_two_cores() -> None:
     """With one core nothing is pinned; with more, the two lowest allowed ones are used."""
-    assert machine.hand_out_cores({3}) == machine.Cores(server=None, load=None)
-    assert machine.hand_out_cores({7, 2, 5}) == machine.Cores(server=2, load=5)
+    assert machine.assign_cores({3}) == machine.Cores(server=None, load=None)
+    assert machine.assign_cores({7, 2, 5}) == machine.Cores(server=2, load=5)
 
 
 def test_memory_is_touched_within_bounds() -> None:

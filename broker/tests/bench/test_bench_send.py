@@ -65,7 +65,7 @@ def stub_broker(folder: Path, *, code: int = 0, core: int | None = None) -> Iter
     """Run a process that answers every send with one code."""
     script = folder / "stub.py"
     script.write_text(STUB_BROKER)
-    with processes.started([sys.executable, str(script), str(code)], log=folder / "stub.log", core=core) as server:
+    with processes.run_server([sys.executable, str(script), str(code)], log=folder / "stub.log", core=core) as server:
         port = processes.wait_for_line(server, what="stub")
         target = loadgen.Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=False)
         idle = memory.read_resident_memory(server.process_id, store=folder)
@@ -204,7 +204,7 @@ def test_server_that_ends_at_once_is_shown_with_its_output(tmp_path: Path) -> No
     """A broker that refuses its settings must not look like a slow start."""
     command = [sys.executable, "-c", "import sys; sys.exit('flushDiskType: unknown value')"]
 
-    with processes.started(command, log=tmp_path / "log", core=None) as server:
+    with processes.run_server(command, log=tmp_path / "log", core=None) as server:
         server.process.wait(120)
         with pytest.raises(errors.BenchmarkFailed, match="ended with code 1: flushDiskType: unknown value"):
             processes.wait_for_port(server, 1, what="broker")

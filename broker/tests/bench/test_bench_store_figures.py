@@ -132,15 +132,15 @@ def test_recovery_that_read_something_else_has_no_figure(way: recovery.Way, end:
     found = recovery.RecoverReport(is_clean=False, start=start, end=end, records=records, seconds=1.0, cpu_seconds=1.0)
 
     with pytest.raises(errors.BenchmarkFailed):
-        recovery_run.check(way, filled, found)
+        recovery_run.check_report(way, filled, found)
 
 
 def test_memory_of_a_process_is_read_by_kind() -> None:
     """The kinds are its own pages and those of files; a process that is just ending has neither."""
     text = "Name:\tx\nVmHWM:\t 9 kB\nRssAnon:\t      20 kB\nRssFile:\t      30 kB\n"
 
-    assert recovery_run.resident(text) == recovery.Peak(anonymous_bytes=20_480, file_bytes=30_720)
-    assert recovery_run.resident("Name:\tx\n") == recovery.Peak(anonymous_bytes=0, file_bytes=0)
+    assert recovery_run.parse_peak(text) == recovery.Peak(anonymous_bytes=20_480, file_bytes=30_720)
+    assert recovery_run.parse_peak("Name:\tx\n") == recovery.Peak(anonymous_bytes=0, file_bytes=0)
 
 
 def test_tables_are_replaced_between_their_markers() -> None:

@@ -42,7 +42,7 @@ def test_lost_commit_fails_the_benchmark(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(transactions, "QUICK", SMALL)
-    monkeypatch.setattr(transactions_run, "committed_messages", one_less)
+    monkeypatch.setattr(transactions_run, "count_committed", one_less)
 
     result = CliRunner().invoke(transactions.main, ["--quick"])
 

@@ -16,7 +16,7 @@ from gantry_broker.ha import tls_port
 from gantry_broker.ha.server import HANDSHAKE_S
 from gantry_remoting import PeerContexts
 from gantry_remoting.tls_contexts import client_context
-from gantry_testing.certificates import Party, other_serial, served_serial
+from gantry_testing.certificates import Party, served_serial, wait_for_other_serial
 from gantry_testing.local import RawPeer, dialogue, on_both_loops, running_broker, wait_until
 
 CHECK_INTERVAL_S = 0.01
@@ -110,7 +110,7 @@ async def test_existing_stream_continues_after_certificate_change(tmp_path: Path
         old, of_slave_before = await served_serial(ha_port(master), context), contexts(slave)
 
         of_master.replace(authority)
-        await other_serial(ha_port(master), context, old)
+        await wait_for_other_serial(ha_port(master), context, old)
 
         assert await send(master) == 0
         assert stream in master.replication.master.server.streams and len(master.replication.acks) == 1

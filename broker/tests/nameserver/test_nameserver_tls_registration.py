@@ -14,7 +14,7 @@ from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_remoting import TlsMode
 from gantry_remoting.setting_kinds import SettingsError
-from gantry_testing.certificates import Party, other_serial, served_serial
+from gantry_testing.certificates import Party, served_serial, wait_for_other_serial
 from gantry_testing.local import running_broker, wait_until
 
 
@@ -182,6 +182,6 @@ async def test_name_server_certificate_is_reloaded(
             serial = await served_serial(server.port, context)
 
             party.replace(authority)
-            await other_serial(server.port, context, serial)
+            await wait_for_other_serial(server.port, context, serial)
 
             assert broker.registration.registered == {address}

@@ -113,7 +113,7 @@ def test_key_of_another_certificate_is_refused_and_named(
     party: Party, authority: trustme.CA, source: CertificateSource[ssl.SSLContext], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The old pair stays in use and the log names both files, once; the matching key is then used."""
-    first, new = source.current, party.issued(authority)
+    first, new = source.current, party.issue(authority)
     party.chain.write_bytes(chain_of(new))
 
     assert not source.reload_if_changed()
@@ -224,7 +224,7 @@ def test_files_that_change_during_a_load_are_not_used(
     party: Party, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     """The loaded content must equal the digest before and after; otherwise a later change could be missed."""
-    others = iter([party.issued(authority), party.issued(authority)])
+    others = iter([party.issue(authority), party.issue(authority)])
 
     def build() -> str:
         text = party.chain.read_text()

@@ -23,7 +23,7 @@ from gantry_remoting import (
     TlsSettings,
 )
 from gantry_remoting.tls_contexts import client_context, server_context
-from gantry_testing.certificates import Party, chain_of, other_serial, served_serial
+from gantry_testing.certificates import Party, chain_of, served_serial, wait_for_other_serial
 from gantry_testing.local import RawPeer, on_both_loops, wait_until
 from gantry_wire import Command
 
@@ -105,7 +105,7 @@ async def test_replacing_certificates_under_load_costs_no_request(party: Party, 
         for _ in range(3):
             floor = [count + 5 for count in answered]
             party.replace(authority)
-            serials.append(await other_serial(listener.port, context, serials[-1]))
+            serials.append(await wait_for_other_serial(listener.port, context, serials[-1]))
             await wait_until(partial(is_beyond, answered, floor))
         is_over = True
         await asyncio.gather(*clients)
@@ -120,7 +120,7 @@ async def test_a_broken_pair_changes_nothing(
     async with listening(party.server()) as listener:
         context = party.client(shows_certificate=False).client_context()
         serial = await served_serial(listener.port, context)
-        new = party.issued(authority)
+        new = party.issue(authority)
 
         party.chain.write_bytes(chain_of(new))
         await wait_until(lambda: problem_of(listener) is not None)
@@ -129,7 +129,7 @@ async def test_a_broken_pair_changes_nothing(
         assert str(party.chain) in str(problem_of(listener)) and str(party.key) in str(problem_of(listener))
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
         party.key.write_bytes(new.private_key_pem.bytes())
-        await other_serial(listener.port, context, serial)
+        await wait_for_other_serial(listener.port, context, serial)
         assert problem_of(listener) is None
 
 

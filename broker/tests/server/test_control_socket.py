@@ -73,7 +73,7 @@ async def test_every_order_reaches_its_method_and_is_answered(client: OrderClien
     assert promoted.role is HaRole.MASTER and promoted.electable == (1, 3)
     assert drained.is_draining
     assert fenced.role is HaRole.UNASSIGNED and followed.role is HaRole.SLAVE
-    assert member.ordered == [
+    assert member.received_orders == [
         *("promise 5", "promote 5", "lease 7 8", "flush", "drain", "fence 6", "follow 7 127.0.0.1:20001"),
     ]
 
@@ -273,7 +273,7 @@ async def test_line_that_never_ends_times_out(tmp_path: Path, member: FakeMember
 
     assert await asyncio.wait_for(reader.read(), 60) == b""
     await _until_connections(server, 0)
-    assert member.ordered == []
+    assert member.received_orders == []
     writer.close()
     await writer.wait_closed()
     await server.close()

@@ -17,7 +17,7 @@ from gantry_testing.local import (
     running_broker,
     send_ext,
 )
-from gantry_testing.refusals import Place, refused, strict_place
+from gantry_testing.refusals import Place, expect_refusal, strict_place
 from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.frame import Serialization
@@ -38,7 +38,7 @@ async def test_body_over_the_limit_is_refused(place: Place, code: int) -> None:
     """4 MiB is the most; one byte more is code 13 with the sizes in the text."""
     limit = 4 * 1024 * 1024
 
-    reply = await refused(place, code, send_ext(code), b"x" * (limit + 1))
+    reply = await expect_refusal(place, code, send_ext(code), b"x" * (limit + 1))
 
     assert reply.code == 13
     assert str(limit) in (reply.remark or "")
@@ -57,14 +57,14 @@ async def test_body_of_exactly_the_limit_is_accepted(place: Place) -> None:
 @pytest.mark.parametrize("code", [10, 310, 320])
 async def test_empty_body_is_refused(place: Place, code: int) -> None:
     """A message without a body is code 13."""
-    assert (await refused(place, code, send_ext(code), b"")).code == 13
+    assert (await expect_refusal(place, code, send_ext(code), b"")).code == 13
 
 
 async def test_properties_over_the_limit_are_refused(place: Place) -> None:
     """32767 bytes is what a record holds; with what the broker adds, too."""
     for size in (32_768, 32_709, 40_000):
         text = properties_text(UNIQ_KEY=UNIQUE_ID, long="x" * (size - 48))
-        reply = await refused(place, 310, send_ext(310, properties=text), b"x")
+        reply = await expect_refusal(place, 310, send_ext(310, properties=text), b"x")
         assert reply.code == 13
         assert "32767" in (reply.remark or "")
 
@@ -82,7 +82,7 @@ async def test_properties_at_the_limit_are_accepted(place: Place) -> None:
 
 async def test_properties_with_stray_separators_are_refused(place: Place) -> None:
     """A value that holds a separator could not be read back, so it is code 13."""
-    reply = await refused(place, 310, send_ext(310, properties="a\x01b\x01c\x02KEYS\x01k\x02"), b"x")
+    reply = await expect_refusal(place, 310, send_ext(310, properties="a\x01b\x01c\x02KEYS\x01k\x02"), b"x")
 
     assert reply.code == 13
 
@@ -101,7 +101,7 @@ BAD_BATCHES = {
 @pytest.mark.parametrize("body", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
 async def test_bad_batch_is_refused_as_a_whole(place: Place, body: bytes) -> None:
     """S5: a batch with one bad message stores none: code 13."""
-    assert (await refused(place, 320, send_ext(320), body)).code == 13
+    assert (await expect_refusal(place, 320, send_ext(320), body)).code == 13
 
 
 async def test_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ async def test_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
 
 async def test_unknown_topic_is_refused(place: Place) -> None:
     """With auto-creation off an unknown topic is code 17, for sends and for pulls."""
-    sent = await refused(place, 310, send_ext(310, topic="Unknown"), b"x")
-    pulled = await refused(place, 11, pull_ext(0, topic="Unknown"))
+    sent = await expect_refusal(place, 310, send_ext(310, topic="Unknown"), b"x")
+    pulled = await expect_refusal(place, 11, pull_ext(0, topic="Unknown"))
 
     assert (sent.code, pulled.code) == (17, 17)
     assert "topic[Unknown] not exist" in (sent.remark or "")
@@ -142,9 +142,9 @@ async def test_refused_message_creates_no_topic(tmp_path: Path) -> None:
             {"properties": "TRAN_MSG\x01true\x02"},
             {"properties": "TIMER_DELAY_MS\x019\x02"},
         ):
-            await refused(here, 310, send_ext(310, topic="NotYet", **fields), b"x")
-        await refused(here, 310, send_ext(310, topic="NotYet"), b"")
-        await refused(here, 320, send_ext(320, topic="NotYet"), b"\x00")
+            await expect_refusal(here, 310, send_ext(310, topic="NotYet", **fields), b"x")
+        await expect_refusal(here, 310, send_ext(310, topic="NotYet"), b"")
+        await expect_refusal(here, 320, send_ext(320, topic="NotYet"), b"\x00")
         await client.close()
 
 
@@ -152,11 +152,11 @@ async def test_queue_numbers_are_limited(place: Place) -> None:
     """A queue beyond the topic's is code 29 for sends and pulls, a negative one for pulls and commits."""
     commit = {"consumerGroup": GROUP, "topic": TOPIC, "commitOffset": "1"}
 
-    assert (await refused(place, 310, send_ext(310, queueId="4"), b"x")).code == 29
-    assert (await refused(place, 10, send_ext(10, queueId="2147483647"), b"x")).code == 29
-    assert (await refused(place, 11, pull_ext(0, queueId="4"))).code == 29
-    assert (await refused(place, 11, pull_ext(0, queueId="-1"))).code == 29
-    assert (await refused(place, 15, commit | {"queueId": "-1"})).code == 29
+    assert (await expect_refusal(place, 310, send_ext(310, queueId="4"), b"x")).code == 29
+    assert (await expect_refusal(place, 10, send_ext(10, queueId="2147483647"), b"x")).code == 29
+    assert (await expect_refusal(place, 11, pull_ext(0, queueId="4"))).code == 29
+    assert (await expect_refusal(place, 11, pull_ext(0, queueId="-1"))).code == 29
+    assert (await expect_refusal(place, 15, commit | {"queueId": "-1"})).code == 29
 
 
 async def test_negative_queue_means_any_queue(place: Place) -> None:
@@ -170,18 +170,18 @@ async def test_negative_offsets_are_refused(place: Place) -> None:
     """A pull below the queue moves to its start (21); a negative commit is 29; a negative place holds no message."""
     commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "-1"}
 
-    pulled = await refused(place, 11, pull_ext(-5))
+    pulled = await expect_refusal(place, 11, pull_ext(-5))
     assert (pulled.code, pulled.ext["nextBeginOffset"]) == (21, "0")
-    assert (await refused(place, 15, commit)).code == 29
-    assert (await refused(place, 33, {"offset": "-1"})).code == 1
-    assert (await refused(place, 36, {"offset": "-1", "group": GROUP, "delayLevel": "0"})).code == 1
+    assert (await expect_refusal(place, 15, commit)).code == 29
+    assert (await expect_refusal(place, 33, {"offset": "-1"})).code == 1
+    assert (await expect_refusal(place, 36, {"offset": "-1", "group": GROUP, "delayLevel": "0"})).code == 1
 
 
 @pytest.mark.parametrize("offset", ["7", "1000000000", "9223372036854775807"])
 async def test_offset_between_messages_is_refused(place: Place, offset: str) -> None:
     """A physical offset that is not the start of a message finds nothing."""
-    assert (await refused(place, 33, {"offset": offset})).code == 1
-    assert (await refused(place, 36, {"offset": offset, "group": GROUP, "delayLevel": "0"})).code == 1
+    assert (await expect_refusal(place, 33, {"offset": offset})).code == 1
+    assert (await expect_refusal(place, 36, {"offset": offset, "group": GROUP, "delayLevel": "0"})).code == 1
 
 
 BAD_FIELDS = [
@@ -204,7 +204,7 @@ BAD_FIELDS = [
 )
 async def test_missing_or_invalid_field_is_named(place: Place, code: int, ext: dict[str, str]) -> None:
     """A header that cannot be read is code 1 with the field in the text."""
-    reply = await refused(place, code, ext, b"x")
+    reply = await expect_refusal(place, code, ext, b"x")
 
     assert reply.code == 1
     assert "field" in (reply.remark or "")
@@ -225,7 +225,7 @@ BAD_BODIES = {
 async def test_body_that_is_not_a_document_is_refused(place: Place, body: bytes) -> None:
     """A body that is not what its request needs is code 1, however it is broken."""
     for code in (34, 41, 42, 46, 18, 200, 225):
-        assert (await refused(place, code, {}, body)).code == 1
+        assert (await expect_refusal(place, code, {}, body)).code == 1
 
 
 async def test_oneway_request_is_never_answered(place: Place) -> None:
@@ -266,7 +266,7 @@ async def test_send_with_too_many_fields_closes_its_connection(place: Place, cod
 async def test_unknown_code_is_answered_with_code_3(place: Place) -> None:
     """An unknown request is answered with code 3, and the connection stays open."""
     for code in (1, 9, 400, 200050, 2_000_000_000, -1):
-        assert (await refused(place, code, {})).code == 3
+        assert (await expect_refusal(place, code, {})).code == 3
     assert (await place.client.send()).code == 0
 
 

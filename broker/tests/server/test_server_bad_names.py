@@ -11,7 +11,7 @@ from gantry_testing.local import (
     pull_ext,
     send_ext,
 )
-from gantry_testing.refusals import Place, refused, strict_place
+from gantry_testing.refusals import Place, expect_refusal, strict_place
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.fastjson import dumps
@@ -32,7 +32,7 @@ async def test_send_with_a_bad_name_creates_no_path(place: Place, name: str) -> 
     for code in (10, 310, 320):
         body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"
 
-        reply = await refused(place, code, send_ext(code, topic=name), body)
+        reply = await expect_refusal(place, code, send_ext(code, topic=name), body)
 
         assert reply.code == 29
         assert "illegal" in (reply.remark or "")
@@ -42,13 +42,13 @@ async def test_send_with_a_bad_name_creates_no_path(place: Place, name: str) -> 
 async def test_retry_topic_with_a_bad_name_creates_no_path(place: Place, name: str) -> None:
     """S4: the prefix of a retry topic opens no other door."""
     for prefix in ("%RETRY%", "%DLQ%"):
-        reply = await refused(place, 310, send_ext(310, topic=prefix + name), b"x")
+        reply = await expect_refusal(place, 310, send_ext(310, topic=prefix + name), b"x")
         assert reply.code == 29
 
 
 async def test_retry_topic_without_a_group_is_refused(place: Place) -> None:
     """A retry topic belongs to a group; without one it is not made."""
-    reply = await refused(place, 310, send_ext(310, topic="%RETRY%"), b"x")
+    reply = await expect_refusal(place, 310, send_ext(310, topic="%RETRY%"), b"x")
 
     assert reply.code == 26
 
@@ -70,11 +70,11 @@ async def test_administrator_cannot_create_a_bad_name(place: Place, name: str) -
         "order": "false",
     }
 
-    assert (await refused(place, 17, single)).code == 29
-    assert (await refused(place, 18, {}, topics)).code == 29
-    assert (await refused(place, 200, {}, dumps({"groupName": name}))).code == 29
-    assert (await refused(place, 225, {}, groups)).code == 29
-    assert (await refused(place, 215, {"topic": name})).code == 29
+    assert (await expect_refusal(place, 17, single)).code == 29
+    assert (await expect_refusal(place, 18, {}, topics)).code == 29
+    assert (await expect_refusal(place, 200, {}, dumps({"groupName": name}))).code == 29
+    assert (await expect_refusal(place, 225, {}, groups)).code == 29
+    assert (await expect_refusal(place, 215, {"topic": name})).code == 29
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
@@ -94,20 +94,20 @@ async def test_heartbeat_creates_no_group_with_a_bad_name(place: Place, name: st
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_pull_with_a_bad_name_is_refused(place: Place, name: str) -> None:
     """A pull with a bad group is refused with 26, one with a bad topic with 17."""
-    assert (await refused(place, 11, pull_ext(0, consumerGroup=name))).code == 26
-    assert (await refused(place, 11, pull_ext(0, topic=name))).code == 17
+    assert (await expect_refusal(place, 11, pull_ext(0, consumerGroup=name))).code == 26
+    assert (await expect_refusal(place, 11, pull_ext(0, topic=name))).code == 17
 
 
 async def test_offsets_of_bad_names_are_not_stored(place: Place) -> None:
     """A commit for a group or topic that cannot be is refused with 26 or 17."""
     good = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
 
-    assert (await refused(place, 15, good | {"consumerGroup": "../x"})).code == 26
-    assert (await refused(place, 15, good | {"topic": "../x"})).code == 17
-    assert (await refused(place, 15, good | {"consumerGroup": "a@b"})).code == 26
+    assert (await expect_refusal(place, 15, good | {"consumerGroup": "../x"})).code == 26
+    assert (await expect_refusal(place, 15, good | {"topic": "../x"})).code == 17
+    assert (await expect_refusal(place, 15, good | {"consumerGroup": "a@b"})).code == 26
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_send_back_with_a_bad_group_is_refused(place: Place, name: str) -> None:
     """S4: a failed message goes to no retry topic of a bad group."""
-    assert (await refused(place, 36, {"offset": "0", "group": name, "delayLevel": "0"})).code == 26
+    assert (await expect_refusal(place, 36, {"offset": "0", "group": name, "delayLevel": "0"})).code == 26

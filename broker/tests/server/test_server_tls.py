@@ -10,7 +10,7 @@ import trustme
 
 from gantry_broker.app import Broker
 from gantry_remoting import Channel, RemotingError
-from gantry_testing.certificates import Party, other_serial, served_serial
+from gantry_testing.certificates import Party, served_serial, wait_for_other_serial
 from gantry_testing.local import running_broker, send_ext
 from gantry_wire import Command, RequestCode
 from gantry_wire.fastjson import loads
@@ -49,7 +49,7 @@ async def test_both_ports_change_their_certificate_together(
         assert await served_serial(fast, context) == serial
 
         party.replace(authority)
-        new = await other_serial(main, context, serial)
+        new = await wait_for_other_serial(main, context, serial)
 
         assert await served_serial(fast, context) == new
         reply = await old.request(Command(code=310, ext=send_ext(310), body=b"from before"), TIMEOUT_MS)

@@ -146,7 +146,7 @@ async def test_mismatched_key_names_both_settings(
     tmp_path: Path, party: Party, authority: trustme.CA, purpose: str
 ) -> None:
     """Which of the two is wrong is unknown, so the error names both."""
-    party.key.write_bytes(party.issued(authority).private_key_pem.bytes())
+    party.key.write_bytes(party.issue(authority).private_key_pem.bytes())
     names = [key for key, path in keys_of(party)[purpose].items() if path in (party.chain, party.key)]
 
     with pytest.raises(OSError, match="does not belong to the certificate") as refusal:

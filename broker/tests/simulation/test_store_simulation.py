@@ -110,7 +110,7 @@ class Life:
         self.flushed = self.world.store.log.flushed
         assert self.flushed == report.end
         self.world.forget_after(report.end)
-        assert self.world.altered() is None
+        assert self.world.find_altered() is None
         self.check()
 
     def check(self) -> None:
@@ -166,6 +166,6 @@ def test_one_crash_after_one_flush_keeps_a_prefix(sizes: list[int], flush_after:
 
     assert flushed <= report.end <= (world.sent[-1][0])
     world.forget_after(report.end)
-    assert world.altered() is None
+    assert world.find_altered() is None
     for queue_id in (0, 1):
         assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)

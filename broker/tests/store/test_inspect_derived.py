@@ -12,7 +12,7 @@ from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.index_file import ENTRY, SLOT
 from gantry_broker.store.inspect.findings import Harm, Kind, Message
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import QUEUE, filled, flush, kinds, only, verify
+from gantry_testing.verifying import QUEUE, fill_store, flush, kinds, only, verify
 
 SLOTS = TINY.max_hash_slot_num
 ENTRIES_START = 40 + SLOTS * SLOT.size
@@ -20,7 +20,7 @@ ENTRIES_START = 40 + SLOTS * SLOT.size
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return filled(make_world(request.param, tmp_path))
+    return fill_store(make_world(request.param, tmp_path))
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------

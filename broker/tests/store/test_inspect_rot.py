@@ -13,14 +13,14 @@ from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
+from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, log_byte, only, place, verify
 from gantry_wire.message import decode_record, encode_record
 from gantry_wire.seal import SEAL_BYTES
 
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return filled(make_world(request.param, tmp_path))
+    return fill_store(make_world(request.param, tmp_path))
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

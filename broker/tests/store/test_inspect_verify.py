@@ -15,12 +15,12 @@ from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
 from gantry_testing.head import remove_before
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
+from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, log_byte, only, place, verify
 
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return filled(make_world(request.param, tmp_path))
+    return fill_store(make_world(request.param, tmp_path))
 
 
 # -- nothing is wrong --------------------------------------------------------------------------------------------------

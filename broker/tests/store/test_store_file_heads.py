@@ -84,7 +84,7 @@ def assert_healthy(world: StoreWorld) -> None:
     """Start the store and check that nothing is reported."""
     report = world.open()
     assert (report.set_aside, report.missing, report.damaged) == ([], [], [])
-    assert world.altered() is None
+    assert world.find_altered() is None
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic)
 
@@ -273,7 +273,7 @@ def test_intact_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int
         # Records that replaced a cut must not look foreign to older heads.
         write_heads(world, old)
     assert world.open().set_aside == []
-    assert world.altered() is None
+    assert world.find_altered() is None
 
 
 def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_log_file_replaced_under_a_running_broker_ends_it(
     report = world.open()
     assert len(report.set_aside) == 1
     assert [lost.start for lost in report.missing if lost.cause is not LossCause.TAIL] in ([], [base])
-    assert world.altered() is None
+    assert world.find_altered() is None
 
 
 def test_without_the_running_check_foreign_messages_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,7 +462,7 @@ def test_file_begun_just_before_a_kill_has_a_head(kind: str, tmp_path: Path, num
     report = world.open()
     assert [Path(path).name for path in report.set_aside] == [f"commitlog-{number * SIZE:020d}-1"]
     assert report.missing != []
-    assert world.altered() is None
+    assert world.find_altered() is None
 
 
 def test_without_heads_in_the_log_end_a_foreign_file_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,4 +235,4 @@ def test_properties_without_room_for_a_seal_survive_a_crash(memory: StoreWorld) 
     world.open()
 
     assert world.bodies() == world.sent_bodies()
-    assert world.altered() is None
+    assert world.find_altered() is None

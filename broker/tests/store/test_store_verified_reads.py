@@ -12,7 +12,7 @@ from gantry_broker.ha.store_log import StoreLog
 from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
 from gantry_testing.store_world import StoreWorld, make_world
-from gantry_testing.verifying import filled, flush, log_byte, place
+from gantry_testing.verifying import fill_store, flush, log_byte, place
 from gantry_wire.message import decode_records
 
 PLACES: Final[dict[str, Callable[[int], int]]] = {
@@ -30,7 +30,7 @@ DAMAGED = 100
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return filled(make_world(request.param, tmp_path))
+    return fill_store(make_world(request.param, tmp_path))
 
 
 def flip(world: StoreWorld, offset: int) -> None:
@@ -64,7 +64,7 @@ def test_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWorl
         served = world.bodies(topic, queue_id)
 
         assert served == [one for one in world.sent_bodies(topic, queue_id) if one != body]
-    assert world.altered() is None
+    assert world.find_altered() is None
     if stop != "killed" or field != "the queue offset":  # damage that recovery finds is reported by it
         assert world.store.guard.damage.counters.found == 1
         assert [one.start for one in world.store.guard.damage.damaged] == [place(world, DAMAGED)[0]]

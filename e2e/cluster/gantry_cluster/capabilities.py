@@ -1,5 +1,5 @@
-"""What a cluster allows a test to do to it. A test of groups declares what it needs and is skipped where that is
-missing.
+"""The capabilities of a cluster: what a test may do to it. A test of groups declares the capabilities that it needs,
+and is skipped on a cluster that lacks one.
 
 A cluster that was made here allows every fault. A foreign cluster is only used through its API: every test that needs
 control of a node's machine is left out there. `find_missing` reads what Kubernetes reports and changes nothing.
@@ -13,7 +13,7 @@ from enum import StrEnum, unique
 from typing import Final
 
 from gantry_cluster.api import Object
-from gantry_cluster.cluster import condition
+from gantry_cluster.cluster import condition_status
 
 NODES_MIN: Final = 3
 MINOR_MIN: Final = 30
@@ -108,7 +108,7 @@ def _is_usable(node: Object) -> bool:
     """Return whether the node is ready and accepts any pod."""
     is_closed = node["spec"].get("unschedulable", False)
     shuts = [taint for taint in node["spec"].get("taints", ()) if taint["effect"] in ("NoSchedule", "NoExecute")]
-    return condition(node, "Ready") == "True" and not is_closed and not shuts
+    return condition_status(node, "Ready") == "True" and not is_closed and not shuts
 
 
 def usable_names(nodes: Iterable[Object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What tests need of the chosen cluster, as needs that the requirements plugin counts.
+"""The capabilities that tests need of the chosen cluster, as needs that the requirements plugin counts.
 
 On nodes that are made here every capability is part of what `GANTRY_REQUIRE=cluster` promises: no test may be skipped
 there. Of a foreign cluster only `RUN_GROUPS` is promised; tests that need more are skipped, with the remedy.
@@ -50,7 +50,7 @@ class ChosenCluster:
 
     def missing_reason(self, capability: Capability) -> str | None:
         """Return why the capability is missing; None if the cluster has it."""
-        if not self.choice.can(capability):
+        if not self.choice.can_have(capability):
             return f"not supported by {WHAT[self.choice.kind]}"
         if self.is_made_here:
             return None
@@ -66,18 +66,18 @@ class ChosenCluster:
         self._end.close()
 
 
-def make_need(capability: Capability, here: ChosenCluster) -> Need:
+def make_need(capability: Capability, cluster: ChosenCluster) -> Need:
     """Return a capability as a need that the plugin counts."""
-    is_promised = here.is_made_here or capability is Capability.RUN_GROUPS
-    probe = partial(here.missing_reason, capability)
+    is_promised = cluster.is_made_here or capability is Capability.RUN_GROUPS
+    probe = partial(cluster.missing_reason, capability)
     return Need(capability.value, probe, REMEDIES[capability], PROMISE if is_promised else "")
 
 
-def list_needs(item: pytest.Item, here: ChosenCluster) -> list[Need]:
+def list_needs(item: pytest.Item, cluster: ChosenCluster) -> list[Need]:
     """List the needs of one test: what making a cluster needs here, and every capability that its markers name."""
     marks = list(item.iter_markers(MARKER))
     if not marks:
         return []
     named = {Capability.RUN_GROUPS: None} | {Capability(one): None for mark in marks for one in mark.args}
-    machine = [NEEDS["cluster"], NEEDS["buildah"]] if here.is_made_here else []
-    return [*machine, *(make_need(capability, here) for capability in named)]
+    machine = [NEEDS["cluster"], NEEDS["buildah"]] if cluster.is_made_here else []
+    return [*machine, *(make_need(capability, cluster) for capability in named)]

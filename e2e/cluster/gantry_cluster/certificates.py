@@ -21,7 +21,7 @@ VALID_DAYS = 30
 RSA_BITS = 2048
 
 
-def _private(path: Path, data: bytes) -> Path:
+def _write_private(path: Path, data: bytes) -> Path:
     path.touch(mode=0o600)
     path.write_bytes(data)
     return path
@@ -42,7 +42,7 @@ def _name(user: str, groups: Sequence[str]) -> x509.Name:
     )
 
 
-def _other_name(host: str) -> x509.GeneralName:
+def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -72,7 +72,7 @@ class Authority:
             .add_extension(usage, critical=True)
             .sign(self._key, hashes.SHA256())
         )
-        self.pair = Pair(folder / "authority.crt", _private(folder / "authority.key", _pem(self._key)))
+        self.pair = Pair(folder / "authority.crt", _write_private(folder / "authority.key", _pem(self._key)))
         self.pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -93,17 +93,17 @@ class Authority:
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         builder = self._builder(_name(user, groups), key).add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         if hosts:
-            names = x509.SubjectAlternativeName([_other_name(host) for host in hosts])
+            names = x509.SubjectAlternativeName([_alternative_name(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        pair = Pair(self._folder / f"{file}.crt", _private(self._folder / f"{file}.key", _pem(key)))
+        pair = Pair(self._folder / f"{file}.crt", _write_private(self._folder / f"{file}.key", _pem(key)))
         pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         return pair
 
-    def signing_key(self, file: str) -> Pair:
+    def make_signing_key(self, file: str) -> Pair:
         """Create a key pair without a certificate, with which service accounts' tokens are signed."""
         key = rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS)
-        pair = Pair(self._folder / f"{file}.pub", _private(self._folder / f"{file}.key", _pem(key)))
+        pair = Pair(self._folder / f"{file}.pub", _write_private(self._folder / f"{file}.key", _pem(key)))
         pair.certificate.write_bytes(
             key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         )

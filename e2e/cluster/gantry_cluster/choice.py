@@ -50,11 +50,11 @@ class Choice:
     images: Images | None = None
     """The images of Gantry; None if they are built here."""
 
-    def can(self, capability: Capability) -> bool:
+    def can_have(self, capability: Capability) -> bool:
         """Return whether a cluster of this kind can have the capability."""
         return capability in CAPABILITIES_MAX[self.kind]
 
-    def at(self, kubeconfig: Path, images: Images) -> Choice:
+    def for_made_cluster(self, kubeconfig: Path, images: Images) -> Choice:
         """Return the choice for a cluster that has been made."""
         return replace(self, kubeconfig=str(kubeconfig), images=images)
 

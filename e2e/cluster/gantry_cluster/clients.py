@@ -35,7 +35,7 @@ class PodLoad:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        process = self._running()
+        process = self._started_process()
         process.kill()
         process.communicate()
 
@@ -52,12 +52,12 @@ class PodLoad:
         log."""
         return self._request({"finish": epochs})
 
-    def _running(self) -> subprocess.Popen[str]:
+    def _started_process(self) -> subprocess.Popen[str]:
         assert self._process is not None, "entered before it is used"
         return self._process
 
     def _request(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        entry: IO[str] | None = self._running().stdin
+        entry: IO[str] | None = self._started_process().stdin
         assert entry is not None, "it was started with a pipe"
         entry.write(json.dumps(document) + "\n")
         entry.flush()
@@ -66,7 +66,7 @@ class PodLoad:
     def _receive(self) -> dict[str, Any]:
         """Read one line. The load ends by itself if nothing is acknowledged for too long, so this cannot block for
         ever."""
-        process = self._running()
+        process = self._started_process()
         assert process.stdout is not None, "it was started with a pipe"
         line = process.stdout.readline()
         if not line:
@@ -75,7 +75,7 @@ class PodLoad:
         return answer
 
 
-def outside_gantry(address: str, *words: str) -> str:
+def run_gantry_outside(address: str, *words: str) -> str:
     """Run `gantry` on this machine, outside of the cluster, against the name server at an address."""
     return run(ROOT / ".venv" / "bin" / "gantry", *words, "--namesrv", address)
 

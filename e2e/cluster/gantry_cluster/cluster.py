@@ -1,4 +1,4 @@
-"""A running cluster, as programs that did not make it find it.
+"""A running cluster, and how a program finds the one that another program has made.
 
 The machine carries one cluster at a time, because node names, addresses and control groups belong to the machine. The
 program that makes the link `CLAIM` owns the machine; the link leads other programs to the folder, and the folder's
@@ -92,7 +92,7 @@ class Cluster:
         return BUILT
 
     def localize_pod_spec(self, spec: Object) -> Object:
-        """Return a pod's specification with the name that our image has on these nodes."""
+        """Return a pod's specification with the name that Gantry's image has on these nodes."""
         return spec
 
     def save(self) -> None:
@@ -116,7 +116,7 @@ class Cluster:
         draft.replace(self.folder.state)
 
 
-def claimed() -> Folder | None:
+def find_claim() -> Folder | None:
     """Return the folder of the cluster that owns this machine, or None."""
     link = CLAIM / LINK
     return Folder(Path(os.readlink(link))) if link.is_symlink() else None
@@ -124,7 +124,7 @@ def claimed() -> Folder | None:
 
 def find() -> Cluster:
     """Return the cluster of this machine. Raises ``NoCluster``."""
-    folder = claimed()
+    folder = find_claim()
     if folder is None:
         raise NoCluster("no cluster on this machine; make one with: e2e/cluster/run.py up")
     if not folder.state.exists():
@@ -145,7 +145,7 @@ def find() -> Cluster:
     return Cluster(folder, Programs(Path(content["programs"])), Plan(**content["plan"]), machines)
 
 
-def condition(thing: Object, kind: str) -> str:
+def condition_status(thing: Object, kind: str) -> str:
     """Return the status of an object's condition: True, False, Unknown, or an empty string."""
     conditions = thing.get("status", {}).get("conditions", [])
     return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
@@ -153,4 +153,6 @@ def condition(thing: Object, kind: str) -> str:
 
 def ready_nodes(api: Api) -> set[str]:
     """Return the names of the nodes that are ready."""
-    return {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if condition(node, "Ready") == "True"}
+    return {
+        node["metadata"]["name"] for node in api.items("/api/v1/nodes") if condition_status(node, "Ready") == "True"
+    }

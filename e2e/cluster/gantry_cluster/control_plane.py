@@ -40,7 +40,7 @@ class ControlPlane:
     authority: Authority
     accounts: Pair
 
-    def way_in(self, program: str, user: str, *groups: str) -> Path:
+    def make_kubeconfig(self, program: str, user: str, *groups: str) -> Path:
         """Create the kubeconfig of a program."""
         pair = self.authority.issue(program, user, groups)
         return write_kubeconfig(self.folder.keys / f"{program}.kubeconfig", self.authority, pair)
@@ -78,9 +78,9 @@ class ControlPlane:
 
     def controllers(self) -> list[str | Path]:
         """Return the command line of the controller manager, with a service account for each controller."""
-        way_in = self.way_in("kube-controller-manager", "system:kube-controller-manager")
+        kubeconfig = self.make_kubeconfig("kube-controller-manager", "system:kube-controller-manager")
         return [
-            *(self.programs["kube-controller-manager"], f"--kubeconfig={way_in}", "--leader-elect=false"),
+            *(self.programs["kube-controller-manager"], f"--kubeconfig={kubeconfig}", "--leader-elect=false"),
             *("--bind-address=127.0.0.1", "--use-service-account-credentials=true"),
             f"--service-account-private-key-file={self.accounts.key}",
             f"--root-ca-file={self.authority.pair.certificate}",
@@ -90,18 +90,18 @@ class ControlPlane:
 
     def scheduler(self) -> list[str | Path]:
         """Return the command line of the scheduler."""
-        way_in = self.way_in("kube-scheduler", "system:kube-scheduler")
+        kubeconfig = self.make_kubeconfig("kube-scheduler", "system:kube-scheduler")
         return [
-            *(self.programs["kube-scheduler"], f"--kubeconfig={way_in}", "--leader-elect=false"),
+            *(self.programs["kube-scheduler"], f"--kubeconfig={kubeconfig}", "--leader-elect=false"),
             "--bind-address=127.0.0.1",
         ]
 
     def dns(self) -> list[str | Path]:
         """Return the command line of the DNS server for Services and pods; `addons.yaml` has its Service and its
         rights."""
-        way_in = self.way_in("dns", "system:coredns")
+        kubeconfig = self.make_kubeconfig("dns", "system:coredns")
         file = self.folder.root / "Corefile"
-        kubernetes = f"kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {way_in}\n  ttl 1\n }}"
+        kubernetes = f"kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {kubeconfig}\n  ttl 1\n }}"
         file.write_text(f".:53 {{\n bind {HUB_ADDRESS}\n errors\n ready {HUB_ADDRESS}:8181\n {kubernetes}\n}}\n")
         return [self.programs["dns"], "-conf", file]
 

@@ -23,7 +23,7 @@ TASKS = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
 
 
 @contextmanager
-def uplink_cut(cluster: Cluster, node: str) -> Iterator[None]:
+def cut_uplink(cluster: Cluster, node: str) -> Iterator[None]:
     """Cut the network of a node in both directions; its pods still reach each other."""
     cluster.hub.run("ip", "link", "set", node, "down")
     try:
@@ -33,7 +33,7 @@ def uplink_cut(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 @contextmanager
-def inbound_loss(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterator[None]:
+def drop_inbound(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterator[None]:
     """Drop packets that a node receives from an address or range; the other direction stays open."""
     chance = () if share >= 1 else ("-m", "statistic", "--mode", "random", "--probability", str(share))
     rule = ("PREROUTING", "-i", "eth0", "-s", source, *chance, "-j", "DROP")
@@ -46,7 +46,7 @@ def inbound_loss(cluster: Cluster, node: str, source: str, share: float = 1.0) -
 
 
 @contextmanager
-def program_paused(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
+def pause_program(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
     """Pause a program of the cluster with SIGSTOP, as when its machine is overloaded."""
     process = cluster.machines[machine].programs[program].process
     process.send(signal.SIGSTOP)
@@ -97,7 +97,7 @@ def kill_container(namespace: Namespace, pod: str, container: str = "main") -> N
 
 
 @contextmanager
-def container_paused(namespace: Namespace, pod: str, container: str = "main") -> Iterator[None]:
+def pause_container(namespace: Namespace, pod: str, container: str = "main") -> Iterator[None]:
     """Pause the first process of a container with SIGSTOP."""
     machine, identifier = container_id(namespace, pod, container)
     machine.run(*TASKS, "kill", "--signal", "SIGSTOP", identifier)
@@ -108,8 +108,8 @@ def container_paused(namespace: Namespace, pod: str, container: str = "main") ->
 
 
 @contextmanager
-def program_killed(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
-    """Kill a program of the cluster, and start it again at the end."""
+def kill_temporarily(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
+    """Kill a program of the cluster, and start it again at the end of the context."""
     kill(cluster, machine, program)
     try:
         yield

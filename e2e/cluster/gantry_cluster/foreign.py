@@ -35,7 +35,7 @@ ANSWER_SECONDS_MAX: Final = 120.0
 REACH_SECONDS_MAX: Final = 3.0
 KUBELET_PORT: Final = 10250
 SOCKET_BYTES_MAX: Final = 107
-OURS: Final = (
+GANTRY_OBJECTS: Final = (
     "/api/v1/namespaces/gantry-system",
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev",
 )
@@ -119,7 +119,7 @@ class ForeignCluster(Cluster):
         return self.images
 
     def localize_pod_spec(self, spec: Object) -> Object:
-        """Return the specification with the name that our image has on this cluster."""
+        """Return the specification with the name that Gantry's image has on this cluster."""
         return self.images.with_broker_image(spec)
 
     def find_missing(self) -> dict[Capability, str]:
@@ -131,7 +131,7 @@ class ForeignCluster(Cluster):
 
     def refuse_if_used(self) -> None:
         """Refuse a cluster in which Gantry is installed already."""
-        for path in OURS:
+        for path in GANTRY_OBJECTS:
             try:
                 self.api.get(path)
             except ApiRefused as refusal:

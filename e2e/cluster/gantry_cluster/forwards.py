@@ -95,7 +95,7 @@ class ForwardedSidecars:
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         """Return the status of a sidecar, with the interface of the operator's client."""
-        local_peer = await self._forwarded(peer)
+        local_peer = await self._local_peer(peer)
         try:
             return await self._http.status(local_peer)
         except SidecarUnavailable:
@@ -104,15 +104,15 @@ class ForwardedSidecars:
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         """Return the topics of a sidecar's broker."""
-        return await self._http.topics(await self._forwarded(peer))
+        return await self._http.topics(await self._local_peer(peer))
 
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         """Send an order to a sidecar. An order without an answer may have been executed, as always."""
-        await self._http.order(await self._forwarded(peer), order, expected)
+        await self._http.order(await self._local_peer(peer), order, expected)
 
-    # -- the way -------------------------------------------------------------------------------------------------------
+    # -- forwards ------------------------------------------------------------------------------------------------------
 
-    async def _forwarded(self, peer: Peer) -> Peer:
+    async def _local_peer(self, peer: Peer) -> Peer:
         """Return the local peer that forwards to this peer."""
         async with self._locks.setdefault(peer.host, asyncio.Lock()):
             known = self._forwards.get(peer.host)

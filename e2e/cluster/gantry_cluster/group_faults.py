@@ -12,7 +12,7 @@ from gantry_cluster import lifecycle
 from gantry_cluster.cluster import Cluster, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
-from gantry_cluster.faults import container_id, container_paused, crash, kill_container
+from gantry_cluster.faults import container_id, crash, kill_container, pause_container
 from gantry_cluster.groups import OPERATOR, SYSTEM, Group
 from gantry_cluster.pods import Namespace
 
@@ -61,7 +61,7 @@ def crash_node(group: Group, pod: str) -> str:
 
 
 @contextmanager
-def crashed_nodes_revived(cluster: Cluster) -> Iterator[None]:
+def revive_crashed_nodes(cluster: Cluster) -> Iterator[None]:
     """Start all crashed nodes again at the end, and remove out-of-service taints."""
     try:
         yield
@@ -74,7 +74,7 @@ def crashed_nodes_revived(cluster: Cluster) -> Iterator[None]:
         wait_until("all nodes", lambda: ready_nodes(cluster.api) == set(cluster.nodes), NOTICED_SECONDS_MAX)
 
 
-def wait_epoch(group: Group, beyond: int, shard: int = 0) -> float:
+def wait_for_epoch(group: Group, beyond: int, shard: int = 0) -> float:
     """Wait for a newer epoch whose master the status names; return how long that took, in seconds."""
     started = time.monotonic()
 
@@ -87,15 +87,15 @@ def wait_epoch(group: Group, beyond: int, shard: int = 0) -> float:
     return time.monotonic() - started
 
 
-def leader(cluster: Cluster) -> str:
+def find_leader(cluster: Cluster) -> str:
     """Return the pod of the operator that leads."""
     found = cluster.api.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{OPERATOR}")
     return str(found["spec"]["holderIdentity"]).partition("_")[0]
 
 
 @contextmanager
-def leader_paused(cluster: Cluster) -> Iterator[str]:
+def pause_leader(cluster: Cluster) -> Iterator[str]:
     """Pause the leading operator; at the end it continues with its old state."""
-    pod = leader(cluster)
-    with container_paused(Namespace(cluster, SYSTEM), pod, OPERATOR_CONTAINER):
+    pod = find_leader(cluster)
+    with pause_container(Namespace(cluster, SYSTEM), pod, OPERATOR_CONTAINER):
         yield pod

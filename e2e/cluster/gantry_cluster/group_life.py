@@ -81,7 +81,7 @@ def delete_completely(group: Group) -> None:
     print(f"{group.namespace.name}: deleted with all but its volumes in {time.monotonic() - started:.1f} s")
 
 
-def owners(group: Group) -> dict[str, set[str]]:
+def objects_by_owner(group: Group) -> dict[str, set[str]]:
     """Return the objects with this group's label, by the uid of the group that owns them."""
     found: dict[str, set[str]] = {}
     label = f"gantry.dev%2Fgroup%3D{group.name}"

@@ -86,7 +86,7 @@ def credentials(account: tuple[str, str]) -> bytes:
     return f"accessKey: {account[0]}\nsecretKey: {account[1]}\n".encode()
 
 
-def served_certificates(group: Group) -> dict[str, set[str]]:
+def read_served_certificates(group: Group) -> dict[str, set[str]]:
     """Return the fingerprints of the certificates that brokers, sidecars and name servers serve now, by pod."""
     ports = [(pod, "broker", [BROKER_PORT, SIDECAR_PORT]) for pod in group.brokers()]
     ports += [(pod, "nameserver", [NAME_SERVER_PORT]) for pod in group.name_servers()]

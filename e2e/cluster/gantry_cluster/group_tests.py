@@ -57,10 +57,11 @@ def command(
 
     \b
       scripts/e2e                          three nodes in namespaces of this machine. Every test runs. Needs root, Go,
-                                           containerd and buildah; builds Kubernetes (8 minutes) and our images, once.
+                                           containerd and buildah; builds Kubernetes (8 minutes) and Gantry's images,
+                                           once.
       scripts/e2e --kind                   nodes in containers, made by kind and deleted after. Needs kind 0.30 or
-                                           newer, docker (or podman), kubectl, helm; and buildah for our images, or
-                                           --image and --operator-image for two that docker has.
+                                           newer, docker (or podman), kubectl, helm; and buildah for Gantry's images,
+                                           or --image and --operator-image for two that docker has.
       scripts/e2e --kubeconfig FILE --image REPO:TAG --operator-image REPO:TAG
                                            an existing cluster. Needs kubectl and helm here; there: Kubernetes
                                            1.30, three nodes that accept pods, a default storage class, a user with
@@ -93,7 +94,7 @@ def run_on(choice: Choice, words: Sequence[str], report: ProgressReporter) -> in
         return _tests(choice, words)
     if choice.images is None:
         _refuse_if_builders_missing()
-    with kind.made_cluster(choice, report) as made_cluster:
+    with kind.make_cluster(choice, report) as made_cluster:
         return _tests(made_cluster, words)
 
 

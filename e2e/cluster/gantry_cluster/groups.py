@@ -13,7 +13,7 @@ from typing import final
 
 from gantry_cluster.api import Object
 from gantry_cluster.clients import PodLoad
-from gantry_cluster.cluster import Cluster, condition
+from gantry_cluster.cluster import Cluster, condition_status
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import DeadlineExceeded
 from gantry_cluster.faults import exec_command
@@ -121,7 +121,7 @@ class Group:
         group = self.read()
         if group.get("status", {}).get("observedGeneration") != group["metadata"]["generation"]:
             return {}
-        return {kind: condition(group, kind) for kind in HEALTHY}
+        return {kind: condition_status(group, kind) for kind in HEALTHY}
 
     def masters(self) -> list[str]:
         """Return the pod of each shard's master according to the status; `-` for none."""
@@ -212,7 +212,7 @@ class Group:
         return f"{self.name}-nameserver.{self.namespace.name}:9876"
 
     def start_client(self, node: str = "") -> None:
-        """Start a client pod with our image and the history checker, optionally on a given node."""
+        """Start a client pod with Gantry's image and the history checker, optionally on a given node."""
         files = {path.name: path.read_text() for path in HISTORIES.glob("*.py")}
         self.namespace.cluster.api.create(
             self.namespace.path("configmaps"), {"metadata": {"name": "histories"}, "data": files}
@@ -243,15 +243,17 @@ class Group:
 
     def load(self, topic: str, queues: int, *words: str, is_direct: bool = False) -> PodLoad:
         """Start a load with its checker in the client's pod. With ``is_direct`` it needs no API server."""
-        return self._started("in_pod", topic, "--queues", str(queues), *self.entry.words, *words, is_direct=is_direct)
+        return self._start_program(
+            "in_pod", topic, "--queues", str(queues), *self.entry.words, *words, is_direct=is_direct
+        )
 
     def application(self, topic: str, *, first: int = 20) -> PodLoad:
         """Start an ordinary client in the client's pod that sends steadily; entering waits for its first
         acknowledgements.
         """
-        return self._started("steady", topic, "--first", str(first))
+        return self._start_program("steady", topic, "--first", str(first))
 
-    def _started(self, module: str, topic: str, *words: str, is_direct: bool = False) -> PodLoad:
+    def _start_program(self, module: str, topic: str, *words: str, is_direct: bool = False) -> PodLoad:
         cluster = self.namespace.cluster
         program = ("python", "-m", f"{HISTORIES.name}.{module}", "--name-server", self.name_server, "--topic", topic)
         if is_direct:

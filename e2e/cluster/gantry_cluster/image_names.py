@@ -1,4 +1,4 @@
-"""The names of our images on the nodes of a cluster.
+"""The names of Gantry's images on the nodes of a cluster.
 
 Tests write one name, that of the image on nodes made here; on other clusters it is replaced.
 """
@@ -18,7 +18,7 @@ NAME: Final = re.compile(r"(?P<repository>[^@\s]+):(?P<tag>[\w][\w.-]{0,127})")
 
 @dataclass(frozen=True)
 class Images:
-    """The names of our images, which nodes have or can pull."""
+    """The names of Gantry's images, which nodes have or can pull."""
 
     broker: str
     operator: str
@@ -41,10 +41,12 @@ class Images:
         """Return a pod's specification in which the test's image name is replaced by the broker's image on this
         cluster."""
         return spec | {
-            key: [self._placed(one) for one in spec[key]] for key in ("containers", "initContainers") if key in spec
+            key: [self._replace_image(one) for one in spec[key]]
+            for key in ("containers", "initContainers")
+            if key in spec
         }
 
-    def _placed(self, container: Object) -> Object:
+    def _replace_image(self, container: Object) -> Object:
         if container["image"] != IMAGE:
             return container
         return container | {"image": self.broker, "imagePullPolicy": self.policy}

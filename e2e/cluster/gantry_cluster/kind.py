@@ -1,8 +1,8 @@
 """Nodes in containers, made by `kind`: for users who have docker or podman, but not root on this machine.
 
-The cluster is made of `e2e/kind.yaml` for one run of the tests and deleted after it. Its nodes are given our images
-from archives, as they are made by `scripts/image-archive`, or from what docker has. A cluster of the same name that is
-there already is left alone, and the run refused.
+The cluster is made from `e2e/kind.yaml` for one run of the tests and deleted after it. Gantry's images are loaded into
+its nodes, from archives of `scripts/image-archive` or from docker. If a cluster of the same name exists already, it is
+not touched, and the run is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from gantry_cluster import our_images
+from gantry_cluster import image_builds
 from gantry_cluster.choice import Choice
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError, MissingTool
@@ -33,7 +33,7 @@ PROVIDER: Final = "KIND_EXPERIMENTAL_PROVIDER"
 
 
 def provider(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the program whose containers the nodes are."""
+    """Return the container program that runs the nodes: docker, or what the variable names."""
     return environment.get(PROVIDER) or "docker"
 
 
@@ -45,23 +45,23 @@ def refuse_if_missing() -> None:
 
 
 @contextmanager
-def made_cluster(choice: Choice, report: ProgressReporter) -> Iterator[Choice]:
-    """Make a cluster, load our images, and delete the cluster at the end. Yields the completed choice."""
+def make_cluster(choice: Choice, report: ProgressReporter) -> Iterator[Choice]:
+    """Make a cluster, load Gantry's images, and delete the cluster at the end. Yields the completed choice."""
     refuse_if_missing()
     _report_huge_pages(report)
     if NAME in run("kind", "get", "clusters").split():
         raise ClusterError(
             f"a cluster {NAME} exists already; if it is not in use, delete it: kind delete cluster --name {NAME}"
         )
-    archives = None if choice.images else (our_images.BROKER.build_if_stale(), our_images.OPERATOR.build_if_stale())
+    archives = None if choice.images else (image_builds.BROKER.build_if_stale(), image_builds.OPERATOR.build_if_stale())
     with tempfile.TemporaryDirectory(prefix="kind-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
         words = ("--name", NAME, "--config", CONFIG, "--kubeconfig", kubeconfig, "--wait", "300s")
         report("making a cluster with kind; the first time it pulls the node image")
         try:
             run("kind", "create", "cluster", *words, seconds_max=MAKE_SECONDS_MAX)
-            report("loading our images into its nodes")
-            yield choice.at(kubeconfig, give_images(choice.images, archives))
+            report("loading Gantry's images into its nodes")
+            yield choice.for_made_cluster(kubeconfig, give_images(choice.images, archives))
         finally:
             run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", kubeconfig)
 

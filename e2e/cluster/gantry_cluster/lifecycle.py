@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gantry_cluster import control_plane, images, network
 from gantry_cluster.certificates import Authority
-from gantry_cluster.cluster import HUB, LINK, Cluster, Plan, claimed, ready_nodes
+from gantry_cluster.cluster import HUB, LINK, Cluster, Plan, find_claim, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ClusterError, ClusterIsUp, NoCluster
 from gantry_cluster.journal import Journal
@@ -67,7 +67,7 @@ def _claim(folder: Folder) -> Journal:
     try:
         CLAIM.mkdir(mode=0o700)
     except FileExistsError:
-        other = claimed()
+        other = find_claim()
         where = f"the cluster in {other.root}" if other else "a cluster that has not started"
         raise ClusterIsUp(
             f"this machine carries {where}, and carries one at a time; end it with: e2e/cluster/run.py down"
@@ -92,7 +92,7 @@ def _make(folder: Folder, plan: Plan, found: Programs, journal: Journal, report:
     network.wire_hub(hub, journal)
     cluster = Cluster(folder, found, plan, {HUB: hub})
     authority = Authority(folder.keys)
-    plane = control_plane.ControlPlane(folder, found, authority, authority.signing_key("service-accounts"))
+    plane = control_plane.ControlPlane(folder, found, authority, authority.make_signing_key("service-accounts"))
     control_plane.start(plane, hub)
     report("the control plane is ready")
     control_plane.start_addons(plane, hub, [found["kubectl"], f"--kubeconfig={folder.kubeconfig}"])
@@ -153,7 +153,7 @@ def down(report: ProgressReporter, keep: bool = False) -> None:
     if not CLAIM.is_dir():
         raise NoCluster("this machine carries no cluster")
     started = time.monotonic()
-    folder = claimed()
+    folder = find_claim()
     _release(Journal(CLAIM))
     if folder is not None and not keep:
         shutil.rmtree(folder.root, ignore_errors=True)

@@ -34,7 +34,7 @@ def lease_holder(cluster: Cluster) -> str:
 
 
 @contextmanager
-def operators_scaled_down(cluster: Cluster) -> Iterator[None]:
+def scale_down_operators(cluster: Cluster) -> Iterator[None]:
     """Scale the installed operators to zero, and back at the end."""
     replicas = cluster.api.get(DEPLOYMENT)["spec"]["replicas"]
     name, namespace = f"deployment/{OPERATOR}", f"--namespace={SYSTEM}"

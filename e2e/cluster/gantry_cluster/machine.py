@@ -28,7 +28,7 @@ START_SECONDS_MAX = 10.0
 
 
 def _note(journal: Journal, pid: int) -> None:
-    """Record a process that we have just started, unless it has ended already."""
+    """Record a process that was just started, unless it has ended already."""
     process = Process.of(pid)
     if process is not None:
         journal.process(process)

@@ -45,7 +45,7 @@ def _settings() -> Iterator[str]:
 def _processes() -> Iterator[str]:
     """Yield processes of a cluster: its programs in other namespaces, and processes that wait for them.
 
-    The same programs in our own namespaces do not belong to a cluster: many tests use an API server alone.
+    The same programs in the namespaces of this process do not belong to a cluster: many tests use an API server alone.
     """
     own_namespace = Path("/proc/self/ns/pid").readlink()
     ours = {str(cache_folder())} | {f"/{name}" for name in OTHER_PROGRAMS if name.startswith("containerd")}

@@ -99,14 +99,14 @@ def start_node(machine: Machine, files: NodeFiles, folder: Folder, programs: Pro
 def wait_for_containerd(machine: Machine) -> None:
     """Wait for containerd, because a kubelet exits at once if it finds no runtime."""
 
-    def answers() -> bool:
+    def is_answering() -> bool:
         try:
             machine.run("ctr", "--address", SOCKET, "version")
         except CommandFailed:
             return False
         return True
 
-    wait_until(f"containerd of {machine.name}", answers, RUNTIME_SECONDS_MAX, machine.programs[CONTAINERD].log)
+    wait_until(f"containerd of {machine.name}", is_answering, RUNTIME_SECONDS_MAX, machine.programs[CONTAINERD].log)
 
 
 def load_image(machine: Machine, archive: Path) -> list[str]:

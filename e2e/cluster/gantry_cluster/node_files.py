@@ -1,8 +1,8 @@
 """The configuration files of a node: for containerd, the kubelet, kube-proxy and the pods' network.
 
-Four lines are needed on machines whose root is restricted, as in many virtual machines: no process lowers an
-`oom_score_adj` or raises a limit of open files (`restrict_oom_score_adj`, `oomScoreAdj`, `maxOpenFiles`), AppArmor
-may be absent, and connection tracking belongs to the whole machine and is not changed.
+Some settings are needed on machines whose root is restricted, as in many virtual machines. No process may lower an
+`oom_score_adj` or raise a limit of open files: `restrict_oom_score_adj`, `oomScoreAdj`, `maxOpenFiles`. AppArmor may be
+absent: `disable_apparmor`. Connection tracking belongs to the whole machine and is not changed: `conntrack`.
 """
 
 from __future__ import annotations

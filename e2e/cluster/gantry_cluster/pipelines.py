@@ -74,7 +74,7 @@ class Pipeline:
         found = self.namespace.cluster.api.items(f"{self.namespace.path('pods')}?labelSelector={selector}")
         return [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
 
-    def running(self, component: str = "driver") -> list[str]:
+    def running_pods(self, component: str = "driver") -> list[str]:
         """Return the names of pods whose container runs."""
         return sorted(pod["metadata"]["name"] for pod in self.pods(component) if pod["status"]["phase"] == "Running")
 
@@ -119,7 +119,7 @@ class Pipeline:
         self.namespace.pod(READER, spec)
         self.namespace.wait_ready(READER)
 
-    def archived(self, topic: str) -> list[str]:
+    def read_archived(self, topic: str) -> list[str]:
         """Return the bodies of a topic in all files on the claim."""
         rows: list[list[str]] = json.loads(self.namespace.run(READER, LISTED) or "[]")
         return sorted(body for of, body in rows if of == topic)

@@ -1,4 +1,4 @@
-"""Pods for tests: a line of Python in our own image, under the rules of the `restricted` security standard.
+"""Pods for tests: a line of Python in Gantry's image, under the rules of the `restricted` security standard.
 
 No image is pulled (`imagePullPolicy: Never`): the image was loaded into every node before.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gantry_cluster.api import Object
-from gantry_cluster.cluster import Cluster, condition
+from gantry_cluster.cluster import Cluster, condition_status
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
 from gantry_cluster.image_names import IMAGE
@@ -89,7 +89,7 @@ class Namespace:
     def is_ready(self, name: str) -> bool:
         """Return whether a pod exists and is ready."""
         pod = self.read_pod(name)
-        return pod is not None and condition(pod, "Ready") == "True"
+        return pod is not None and condition_status(pod, "Ready") == "True"
 
     def wait_ready(self, *names: str, seconds_max: float = POD_SECONDS_MAX) -> None:
         """Wait until all these pods are ready."""

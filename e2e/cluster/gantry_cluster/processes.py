@@ -61,7 +61,7 @@ class Process:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process that we have just started has not ended."""
+    """Return whether a process that was just started has not ended."""
     process = Process.of(pid)
     return process is not None and process.is_alive()
 

@@ -84,7 +84,7 @@ def set_name(go_version: str) -> str:
 
 
 def _go_environment() -> dict[str, str]:
-    """Return an environment for static builds that never edit our pins."""
+    """Return an environment for static builds that never edit the pinned versions."""
     return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath"}
 
 

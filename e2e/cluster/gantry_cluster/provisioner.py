@@ -30,7 +30,7 @@ CLAIMS = "/api/v1/persistentvolumeclaims"
 
 
 def is_wanted(claim: Object) -> bool:
-    """Return whether a claim waits for us: of our class, without a volume, and its pod has a node."""
+    """Return whether a claim waits for this provisioner: it has its class and no volume, and its pod has a node."""
     annotations = claim["metadata"].get("annotations", {})
     spec = claim["spec"]
     is_pending = claim.get("status", {}).get("phase") == "Pending" and not spec.get("volumeName")
@@ -38,7 +38,7 @@ def is_wanted(claim: Object) -> bool:
 
 
 def is_spent(volume: Object) -> bool:
-    """Return whether a volume of ours has lost its claim and may be deleted."""
+    """Return whether a volume of this provisioner has lost its claim and may be deleted."""
     metadata = volume["metadata"]
     is_ours = metadata.get("annotations", {}).get(MADE_BY) == PROVISIONER
     is_released = volume.get("status", {}).get("phase") == "Released"

@@ -1,4 +1,4 @@
-"""What a running group reports: its brokers, sidecars, name servers, objects and the operator.
+"""The reports of a running group: of its brokers, sidecars, name servers, objects and the operator.
 
 Brokers are queried in a client's pod, each at its own Service; sidecars in their own container, because only that has
 a token. External access is tested from outside. Equal values of several members are joined into one.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gantry_cluster.api import Object
-from gantry_cluster.clients import external_address, outside_gantry
+from gantry_cluster.clients import external_address, run_gantry_outside
 from gantry_cluster.errors import ApiRefused, CommandFailed
 from gantry_cluster.groups import CLIENT, Group
 
@@ -139,7 +139,7 @@ def is_routed_outside(group: Group, topic: str) -> bool:
     if find_object(group, "Service", service) is None:
         return False
     try:
-        return f"{group.name}-0" in outside_gantry(
+        return f"{group.name}-0" in run_gantry_outside(
             external_address(group.namespace, service), "topic", "describe", topic
         )
     except CommandFailed:

@@ -30,7 +30,7 @@ PACKAGES = {
 NETWORK_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 
 
-def missing() -> str | None:
+def missing_reason() -> str | None:
     """Return what is missing, with the remedy; None if a cluster can be made here."""
     if os.geteuid() != 0:
         return "root is needed; run again with: sudo"
@@ -42,7 +42,7 @@ def missing() -> str | None:
     if importlib.util.find_spec("cryptography") is None:
         return "the Python package cryptography is missing; run: scripts/setup dev"
     if not Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists():
-        return "control groups are not of version 1; use kind, or a cluster of your own (KUBECONFIG)"
+        return "control groups are not of version 1; use another cluster: scripts/e2e --kind, or --kubeconfig FILE"
     try:
         run("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true")
     except CommandFailed:
@@ -52,6 +52,6 @@ def missing() -> str | None:
 
 def refuse_if_missing() -> None:
     """Raise ``MissingTool`` if a requirement is missing."""
-    reason = missing()
+    reason = missing_reason()
     if reason is not None:
         raise MissingTool(f"no cluster can be made on this machine: {reason}")

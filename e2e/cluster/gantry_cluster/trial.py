@@ -27,7 +27,7 @@ UNKNOWN_LOSS: Final = -1
 
 @final
 class TermObserver:
-    """Records the terms of a shard that begin while the context is entered."""
+    """Records the terms of a shard that begin during the context."""
 
     def __init__(self, group: Group, shard: int) -> None:
         self._group = group
@@ -91,7 +91,7 @@ class Outcome:
 
     verdict: dict[str, Any]
 
-    def demand(self, seconds_max: float) -> None:
+    def check_limits(self, seconds_max: float) -> None:
         """Print the figures and check them against the guarantees. Raises AssertionError."""
         print(
             f"RESULT {self.name}: lost {self.lost} of at most {self.announced} bytes announced;"

@@ -29,7 +29,7 @@ class ClientConnector:
             self._tls.check_hostname = False
 
     def __repr__(self) -> str:
-        return f"<Door tls={self._tls is not None} account={self._credentials is not None}>"
+        return f"<ClientConnector tls={self._tls is not None} account={self._credentials is not None}>"
 
     async def connect(self, address: str, *, timeout_ms: int = TIMEOUT_MS) -> Channel:
         """Open a connection. Raises ``CannotConnect``."""

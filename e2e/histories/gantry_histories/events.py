@@ -150,7 +150,7 @@ class History:
             case Term():
                 self.terms.append(event)
 
-    def acknowledged(self) -> Iterable[tuple[Sent, Answered]]:
+    def acknowledged_sends(self) -> Iterable[tuple[Sent, Answered]]:
         """Yield the sends that were acknowledged with code 0."""
         for key, answer in self.answered.items():
             if answer.outcome is Outcome.OK:

@@ -72,7 +72,7 @@ def longest_pause(history: History, mark: int, now: int) -> Pause:
     return Pause((end - mark) / NANO, (end - start) / NANO)
 
 
-def failures(history: History) -> dict[str, int]:
+def count_failures(history: History) -> dict[str, int]:
     """Count the failed sends by the code of their answer; ``none`` counts sends without an answer."""
     answers = [history.answered.get(key) for key in history.sent]
     bad: list[Answered | None] = [one for one in answers if one is None or one.outcome is not Outcome.OK]
@@ -86,7 +86,9 @@ def terms_of(history: History, end: End) -> list[Term]:
     """
     places = {message.physical_offset for messages in end.queues.values() for message in messages}
     kept = [
-        (answer.physical_offset, answer) for _, answer in history.acknowledged() if answer.physical_offset in places
+        (answer.physical_offset, answer)
+        for _, answer in history.acknowledged_sends()
+        if answer.physical_offset in places
     ]
     brokers = {answer.broker for answer in history.answered.values()} | {shown.broker for shown in history.shown}
     found = [Term(epoch=0, broker=broker, at=0) for broker in sorted(brokers)]
@@ -100,7 +102,7 @@ def terms_of(history: History, end: End) -> list[Term]:
 def lost_places(history: History, end: End) -> list[int]:
     """Return the log positions of the acknowledged messages that are lost."""
     keys = {message.key for messages in end.queues.values() for message in messages}
-    return sorted(answer.physical_offset for sent, answer in history.acknowledged() if sent.key not in keys)
+    return sorted(answer.physical_offset for sent, answer in history.acknowledged_sends() if sent.key not in keys)
 
 
 def lost_bytes(lost: Sequence[int], epochs: Sequence[EpochStart]) -> int:
@@ -124,7 +126,7 @@ class LoadSession:
         self._mark: tuple[str, int] = ("", time.monotonic_ns())
 
     def __repr__(self) -> str:
-        return f"<Script {self._load!r}>"
+        return f"<LoadSession {self._load!r}>"
 
     async def run(self, lines: asyncio.StreamReader) -> None:
         """Serve requests until ``finish`` or the end of the input."""
@@ -164,7 +166,7 @@ class LoadSession:
         lost = lost_places(history, end)
         self._send_document(
             sent=len(history.sent), acknowledged=self._load.acknowledged, shown=len(history.shown),
-            findings=findings[:FINDINGS_MAX], failed=failures(history), lost=len(lost),
+            findings=findings[:FINDINGS_MAX], failed=count_failures(history), lost=len(lost),
             lost_bytes=lost_bytes(lost, epochs),
         )  # fmt: skip
 

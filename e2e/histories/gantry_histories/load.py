@@ -2,7 +2,7 @@
 
 async with Load(name_server, queues, journal, seed) as load:
     ... faults ...
-standing = await load.finish(master)         consumers read to the end
+committed = await load.finish(master)        consumers read to the end
 """
 
 from __future__ import annotations

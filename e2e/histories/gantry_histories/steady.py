@@ -36,7 +36,7 @@ class SteadyApplication:
         self.sent = 0
         self._more: Final = asyncio.Condition()
 
-    async def acknowledged(self, count: int) -> None:
+    async def wait_acknowledged(self, count: int) -> None:
         """Wait until ``count`` sends are acknowledged."""
         async with self._more:
             await self._more.wait_for(lambda: len(self.times) >= count)
@@ -77,7 +77,7 @@ async def play(arguments: argparse.Namespace) -> None:
         application = SteadyApplication(producer, arguments.topic)
         running = asyncio.create_task(application.run(stop))
         async with asyncio.timeout(TIMEOUT_S):
-            await application.acknowledged(arguments.first)
+            await application.wait_acknowledged(arguments.first)
         print_document(acknowledged=len(application.times))
         await lines.readline()
         stop.set()

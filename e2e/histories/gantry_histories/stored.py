@@ -66,7 +66,7 @@ def find_lost_messages(history: History, final: Final, mode: Mode, terms: TermIn
         for queue, messages in final.queues.items()
         for message in messages
     }  # fmt: skip
-    for sent, answer in history.acknowledged():
+    for sent, answer in history.acknowledged_sends():
         if sent.key in keys or answer.physical_offset < final.begin:
             continue
         if mode.loss is Loss.SUFFIX and is_in_lost_tail(final, terms.oldest_of(sent, answer), answer.physical_offset):
@@ -96,7 +96,7 @@ def find_disordered_messages(history: History, final: Final) -> Iterator[Finding
     """
     keys = {message.key for messages in final.queues.values() for message in messages}
     lanes: dict[tuple[str, Queue], list[tuple[Sent, Answered]]] = defaultdict(list)
-    for sent, answer in history.acknowledged():
+    for sent, answer in history.acknowledged_sends():
         if sent.key in keys:
             lanes[sent.client, sent.queue].append((sent, answer))
     for lane in lanes.values():

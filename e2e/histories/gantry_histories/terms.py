@@ -63,7 +63,7 @@ def find_stale_acknowledgements(history: History, terms: TermIndex) -> Iterator[
     """Find sends that start after an epoch's first acknowledgement and are acknowledged by a master of an older
     epoch."""
     first: dict[int, Answered] = {}
-    acknowledged = [(sent, answer, terms.epoch_of(answer)) for sent, answer in history.acknowledged()]
+    acknowledged = [(sent, answer, terms.epoch_of(answer)) for sent, answer in history.acknowledged_sends()]
     for sent, answer, epoch in acknowledged:
         if terms.is_within(sent, answer) and (epoch not in first or answer.at < first[epoch].at):
             first[epoch] = answer

@@ -7,7 +7,7 @@
     strict                  a server that accepts only strict signatures serves no Java client
 
 The rule: a permitted client is served as without access control; a denied client gets an exception, and nothing is
-stored. Signatures are RocketMQ's own (`AclClientRPCHook`), so our code is not checked by itself.
+stored. Signatures are RocketMQ's own (`AclClientRPCHook`), so that Gantry's code is not checked against itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Account:
     def new(name: str) -> Account:
         return Account(f"{name}-account", secrets.token_hex(16))
 
-    def file(self, path: Path) -> Path:
+    def write_credentials(self, path: Path) -> Path:
         """Write the credentials file, in the form of RocketMQ's tools.yml."""
         path.write_text(f"accessKey: {self.access_key}\nsecretKey: {self.secret_key}\n")
         return path
@@ -65,7 +65,7 @@ class GuardedServers:
     def accounts(self) -> Path:
         return self.layout.directory / ACCOUNTS_FILE
 
-    def order(self, order: drivers.Order) -> drivers.Order:
+    def add_accounts(self, order: drivers.Order) -> drivers.Order:
         """Return ``order`` with the user's account, and with the administrator's for administrative requests."""
         extra = (
             *("--access-key", self.user.access_key, "--secret-key", self.user.secret_key),
@@ -83,7 +83,7 @@ class GuardedServers:
             for client in clients
             for run in runs
         ]
-        topics = [f"{kind}={what}" for name in names for kind, what in _topics(name).items()]
+        topics = [f"{kind}={what}" for name in names for kind, what in _topic_permissions(name).items()]
         groups = [f"{prefix}group_{name}=SUB" for name in names for prefix in ("", "undertaker_")]
         lines = [
             "accounts:",
@@ -108,7 +108,7 @@ class GuardedServers:
         listening = {"bindAddress": layout.listen_host, "listenPort": str(layout.name_server_port)}
         name_conf, broker_conf = directory / "namesrv.conf", directory / "broker.conf"
         name_conf.write_text(_lines({**listening, **(guard if self.is_name_server_guarded else {})}))
-        own = self.admin.file(directory / "broker.yml")
+        own = self.admin.write_credentials(directory / "broker.yml")
         settings = peers.broker_settings("gantry", layout)
         broker_conf.write_text(_lines({**settings, **guard, "aclCredentialsPath": str(own), "haListenPort": "-1"}))
         python = [sys.executable, "-m"]
@@ -121,7 +121,7 @@ class GuardedServers:
         return name_server, broker
 
 
-def _topics(name: str) -> Mapping[str, str]:
+def _topic_permissions(name: str) -> Mapping[str, str]:
     """Return the topics of one scenario, and the permissions of its account."""
     return {
         f"interop_{name}": "PUB|SUB",
@@ -182,7 +182,7 @@ def play(
         for client in clients:
             home = directory / f"home-{name}-{client}"
             chosen = [one for one in asked if one not in UNSUPPORTED_SCENARIOS.get(client, ())]
-            for one in drivers.play(nursery, client, chosen, guarded.order(order), home, report):
+            for one in drivers.play(nursery, client, chosen, guarded.add_accounts(order), home, report):
                 (verdicts if one.scenario in scenarios else denials).append(one)
         for child in reversed(children):
             child.stop()

@@ -64,19 +64,19 @@ def run(nursery: Nursery, name_server: str, seconds: float, home: Path) -> Bench
     producer = nursery.start(
         "benchmark-producer", PRODUCER.command(home / "producer", ["-n", name_server]), java.environment(home)
     )
-    ended_early = _watch(seconds, producer, consumer)
+    has_ended_early = _ends_early(seconds, producer, consumer)
     producer.stop()
-    if not ended_early:
+    if not has_ended_early:
         _drain(consumer)
     consumer.stop()
     return judge(seconds, producer.log.read_text(errors="replace"), consumer.log.read_text(errors="replace"))
 
 
-def _watch(seconds: float, *children: Child) -> bool:
+def _ends_early(seconds: float, *children: Child) -> bool:
     """Wait for the given time, or until one of the programs ends."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if not all(child.running() for child in children):
+        if not all(child.is_running() for child in children):
             return True
         time.sleep(0.2)
     return False
@@ -86,7 +86,7 @@ def _drain(consumer: Child) -> None:
     """Wait until the consumer reports a rate of zero, which means that no messages are left."""
     reports = len(_CONSUME.findall(consumer.log.read_text(errors="replace")))
     end = time.monotonic() + DRAIN_SECONDS_MAX
-    while time.monotonic() < end and consumer.running():
+    while time.monotonic() < end and consumer.is_running():
         found = _CONSUME.findall(consumer.log.read_text(errors="replace"))
         if len(found) > reports and found[-1][0] == "0":
             return

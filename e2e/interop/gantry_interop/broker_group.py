@@ -1,4 +1,4 @@
-"""A replicated group of our brokers as real processes, switched by `gantry ha` as an administrator would do it.
+"""A replicated group of Gantry's brokers as real processes, switched by `gantry ha` as an administrator would do it.
 
     NameServer  <- registered -  member 1, 2, 3: booted without a role, each with a store and a control socket
 
@@ -44,7 +44,7 @@ class Member:
         return self.store / "control.sock"
 
     def log(self, begin: int, end: int) -> bytes:
-        """Return a range of its log, read from its files."""
+        """Return a range of the member's log, read from its files."""
         parts: list[bytes] = []
         for base in range(begin - begin % LOG_FILE_BYTES, end, LOG_FILE_BYTES):
             data = (self.store / "commitlog" / f"{base:020d}").read_bytes()
@@ -157,7 +157,7 @@ class BrokerGroup:
         return time.time()
 
     def signal(self, member: Member, number: signal.Signals) -> None:
-        """Stop or continue its process by a signal."""
+        """Send a signal to the member's process, such as SIGSTOP or SIGCONT."""
         if member.child is not None:
             member.child.process.send_signal(number)
 

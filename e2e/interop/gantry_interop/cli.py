@@ -55,7 +55,7 @@ class Target:
 
 
 @contextmanager
-def _target(target: Target, directory: Path, nursery: Nursery, console: Console) -> Iterator[str]:
+def _start_target(target: Target, directory: Path, nursery: Nursery, console: Console) -> Iterator[str]:
     """Yield the address of the name server: of a running one, or of a peer started for this run."""
     if target.name_server is not None:
         yield target.name_server
@@ -68,7 +68,7 @@ def _target(target: Target, directory: Path, nursery: Nursery, console: Console)
     try:
         yield peer.address
         for child in (peer.name_server, peer.broker):
-            if not child.running():
+            if not child.is_running():
                 raise InteropError(f"{child.name} ended by itself; see {child.log}:\n{child.tail()}")
     finally:
         peer.broker.stop()
@@ -77,7 +77,7 @@ def _target(target: Target, directory: Path, nursery: Nursery, console: Console)
             shutil.rmtree(layout.store, ignore_errors=True)
 
 
-def _choices(text: str, known: tuple[str, ...], what: str) -> list[str]:
+def _parse_choices(text: str, known: tuple[str, ...], what: str) -> list[str]:
     chosen = [word.strip() for word in text.split(",") if word.strip()]
     for word in chosen:
         if word not in known:
@@ -100,7 +100,7 @@ def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(PEERS),
             default="gantry",
             show_default=True,
-            help="Servers to start: ours, or Apache RocketMQ 5.3.3, which validates the scenarios themselves.",
+            help="Servers to start: Gantry's, or Apache RocketMQ 5.3.3, which validates the scenarios themselves.",
         ),
     ):
         command = option(command)
@@ -124,8 +124,8 @@ Examples:
   run.py tls                                   over TLS, while certificates are replaced
   run.py config                                change settings of running servers
   run.py acl                                   access control with accounts
-  run.py admin                                 every mqadmin command against Apache's servers and ours
-  run.py filters                               SQL92 filters: Apache's evaluator and ours, side by side
+  run.py admin                                 every mqadmin command against Apache's servers and Gantry's
+  run.py filters                               SQL92 filters: Apache's evaluator and Gantry's, side by side
   run.py record                                record the golden frames again
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -154,7 +154,7 @@ Logs and results.json are kept in a directory under .gantry/interop, which is pr
 @click.option("--seed", default=1, show_default=True, help="Seed of all message contents.")
 @click.option(
     "--levels",
-    help="The broker's messageDelayLevel, if --namesrv names one that was not started here.",
+    help="The messageDelayLevel of the broker; needed only with --namesrv, if the broker does not use the default.",
 )
 @click.option(
     "--scenario-seconds",
@@ -176,14 +176,14 @@ def main(
     scenario_seconds: float,
     **target: object,
 ) -> None:
-    """Unmodified RocketMQ clients, 4.9.8 and 5.3.3, send to a broker and check every message that they receive.
+    """Run unmodified RocketMQ clients, 4.9.8 and 5.3.3, which send to a broker and check each message they receive.
 
     Without a command the scenarios are run. The Java side is built with Maven if its sources changed.
     """
     if context.invoked_subcommand is not None:
         return
-    chosen_clients = _choices(clients, tuple(java.CLIENT_MODULES), "client")
-    chosen = _choices(scenarios, drivers.SCENARIOS, "scenario")
+    chosen_clients = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
+    chosen = _parse_choices(scenarios, drivers.SCENARIOS, "scenario")
     default_levels = peers.DEFAULT_DELAY_LEVELS if target["name_server"] else peers.SHORT_DELAY_LEVELS
     order = drivers.Order(
         name_server="",
@@ -195,10 +195,10 @@ def main(
         scenario_seconds_max=scenario_seconds,
         extra=("--gantry", f"{sys.executable} -m gantry_cli") if target["kind"] == "gantry" else (),
     )
-    sys.exit(_play(_as_target(target), chosen_clients, chosen, order))
+    sys.exit(_play(_read_target(target), chosen_clients, chosen, order))
 
 
-def _as_target(options: dict[str, object]) -> Target:
+def _read_target(options: dict[str, object]) -> Target:
     name_server = options["name_server"]
     return Target(str(options["kind"]), None if name_server is None else str(name_server), bool(options["keep"]))
 
@@ -209,7 +209,7 @@ def _play(target: Target, clients: list[str], scenarios: list[str], order: drive
     verdicts: list[drivers.Verdict] = []
     with harness_errors(console):
         java.build()
-        with Nursery(directory / "logs") as nursery, _target(target, directory, nursery, console) as name_server:
+        with Nursery(directory / "logs") as nursery, _start_target(target, directory, nursery, console) as name_server:
             for client in clients:
                 verdicts += drivers.play(
                     nursery,
@@ -250,10 +250,10 @@ def benchmark_command(seconds: int, **target: object) -> None:
     """Run Apache's benchmark Producer and Consumer with only `-n` given; no send may fail."""
     console = report.console()
     directory = new_run_directory("benchmark")
-    chosen = replace(_as_target(target), settings=benchmark.BROKER_SETTINGS, is_measured=True)
+    chosen = replace(_read_target(target), settings=benchmark.BROKER_SETTINGS, is_measured=True)
     with harness_errors(console):
         java.build()
-        with Nursery(directory / "logs") as nursery, _target(chosen, directory, nursery, console) as name_server:
+        with Nursery(directory / "logs") as nursery, _start_target(chosen, directory, nursery, console) as name_server:
             found = benchmark.run(nursery, name_server, seconds, directory / "home")
     report.show_benchmark(console, found)
     report.write_results(directory / "results.json", {"peer": chosen.name_server or chosen.kind, **found.as_json()})
@@ -297,7 +297,7 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
     """
     console = report.console()
     directory = new_run_directory("failover")
-    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
     with harness_errors(console):
         java.build()
         plans = [plan for plan in PLANS if plan.client in chosen and (plan.is_mixed or not mixed)]
@@ -315,8 +315,8 @@ def flows_command(clients: str, stories: str) -> None:
     """Test delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
     console = report.console()
     directory = new_run_directory("flows")
-    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
-    reported = _choices(stories, ("delays", "locks"), "story")
+    chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
+    reported = _parse_choices(stories, ("delays", "locks"), "story")
     with harness_errors(console):
         java.build()
         reports = flows.play_all(chosen, reported, directory, lambda one: report.show_flow(console, one))
@@ -334,10 +334,10 @@ def flows_command(clients: str, stories: str) -> None:
 @_peer_options
 def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> None:
     """Test Java clients with servers that have only an IPv6 address: routes, records, ids, every copy of a message."""
-    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
-    played = _choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
+    chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
+    played = _parse_choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
     order = drivers.Order("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
-    sys.exit(_play(replace(_as_target(target), host="::1"), chosen, played, order))
+    sys.exit(_play(replace(_read_target(target), host="::1"), chosen, played, order))
 
 
 @main.command("tls")
@@ -347,7 +347,7 @@ def tls_command(clients: str, count: int) -> None:
     """Test Java clients over TLS with client certificates while the servers' certificates are replaced."""
     console = report.console()
     directory = new_run_directory("tls")
-    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
     order = drivers.Order("", count, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     with harness_errors(console):
         java.build()
@@ -365,7 +365,7 @@ def config_command(clients: str) -> None:
     """Change settings of running servers with Java's admin client, and restart the servers."""
     console = report.console()
     directory = new_run_directory("config")
-    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
     order = drivers.Order("", 0, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     with harness_errors(console):
         java.build()
@@ -388,14 +388,14 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
     """Test access control: permitted operations succeed, others are denied, and nothing of them is stored."""
     console = report.console()
     directory = new_run_directory("acl")
-    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
     order = drivers.Order("", count, retry_count, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
             found = acl.play(
                 nursery, chosen, order, directory, lambda one: report.show_progress(console, one),
-                _choices(scenarios, acl.SCENARIOS, "scenario"),
+                _parse_choices(scenarios, acl.SCENARIOS, "scenario"),
             )  # fmt: skip
     report.show_verdicts(console, [*found.verdicts, *found.denials])
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
@@ -408,7 +408,7 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
 @click.option("--seed", default=1, show_default=True, help="Seed of all expressions and messages.")
 @click.option("--record", "is_recording", is_flag=True, help=f"Write {filter_judge.GOLDEN.name} instead.")
 def filters_command(pairs: int, seed: int, is_recording: bool) -> None:
-    """Compare RocketMQ 5.3.3's SQL92 evaluator and ours on random filters and messages."""
+    """Compare RocketMQ 5.3.3's SQL92 evaluator and Gantry's on random filters and messages."""
     console = report.console()
     directory = new_run_directory("filters")
     with harness_errors(console):

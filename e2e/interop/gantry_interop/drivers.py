@@ -120,8 +120,8 @@ def _collect(
     verdicts: list[Verdict] = []
     deadline = time.monotonic() + seconds_max
     while len(verdicts) < len(scenarios):
-        running = child.running()
-        found = _verdicts_in(child.log, client)
+        running = child.is_running()
+        found = _read_verdicts(child.log, client)
         for verdict in found[len(verdicts) :]:
             report(verdict)
             deadline = time.monotonic() + seconds_max
@@ -136,7 +136,7 @@ def _collect(
     return verdicts
 
 
-def _verdicts_in(log: Path, client: str) -> list[Verdict]:
+def _read_verdicts(log: Path, client: str) -> list[Verdict]:
     verdicts = []
     for line in log.read_text(errors="replace").splitlines(keepends=True):
         if line.startswith('{"scenario"') and line.endswith("\n"):

@@ -96,12 +96,12 @@ class _FailoverRun:
         """Wait for so many more lines of a kind in the ledger."""
         have = len(getattr(self._ledger.read(), number_of)) + more
 
-        def holds() -> bool:
+        def is_reached() -> bool:
             if driver.done():
                 raise InteropError(f"the Java clients have ended before {what}: {driver.result().broken}")
             return len(getattr(self._ledger.read(), number_of)) >= have
 
-        wait_until(what, holds, seconds)
+        wait_until(what, is_reached, seconds)
 
     def _run_steps(self, driver: Future[drivers.Verdict]) -> None:
         group, plan = self._group, self._plan

@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def members(self) -> int:
-        """The number of brokers: code 0 needs one slave of two, or none of one."""
+        """The number of brokers: two slaves in a synchronous group, where code 0 needs one of them; else one slave."""
         return 3 if self.is_sync else 2
 
     @property
@@ -85,7 +85,9 @@ PLANS = (
         )
     ),
 )
-"""Both groups with both poll intervals, without a load, and with lagging slaves."""
+"""Four failovers with mixed messages, then nine of synchronous and asynchronous groups: with both poll intervals,
+without a load, and with lagging slaves.
+"""
 
 
 @dataclass

@@ -67,7 +67,7 @@ class Case:
     messages: tuple[dict[str, str], ...]
 
 
-def corners() -> list[Case]:
+def corner_cases() -> list[Case]:
     """Return every relation with every difficult value."""
     messages = [{"a": value, "b": other} for value in VALUES for other in ("5", "-0.0", "NaN")]
     plain = [{"a": value} for value in VALUES]
@@ -89,32 +89,32 @@ class Cases:
     def next(self) -> Case:
         draw = self._random.random()
         self._is_wild = 0.55 <= draw < 0.9
-        words = self._either(0)
+        words = self._disjunction(0)
         if draw >= 0.75:
-            words = self._corrupted(words)
-        expression = self._joined(words)
+            words = self._corrupt(words)
+        expression = self._join(words)
         return Case(expression, tuple(self._message(expression) for _ in range(MESSAGES)))
 
     # ------- the grammar, as lists of words
 
-    def _either(self, depth: int) -> list[str]:
-        return self._row("OR", self._both, depth)
+    def _disjunction(self, depth: int) -> list[str]:
+        return self._row("OR", self._conjunction, depth)
 
-    def _both(self, depth: int) -> list[str]:
+    def _conjunction(self, depth: int) -> list[str]:
         return self._row("AND", self._condition, depth)
 
     def _row(self, word: str, part: Callable[[int], list[str]], depth: int) -> list[str]:
         words = part(depth)
         while self._random.random() < 0.3:
-            words += [self._cased(word), *part(depth)]
+            words += [self._vary_case(word), *part(depth)]
         return words
 
     def _condition(self, depth: int) -> list[str]:
         """Return one of the sensible forms; in wild cases, any relation over any operands."""
         rng = self._random
         if depth < DEPTH_MAX and rng.random() < 0.2:
-            inner = ["(", *self._either(depth + 1), ")"]
-            return [self._cased("NOT"), *inner] if rng.random() < 0.4 else inner
+            inner = ["(", *self._disjunction(depth + 1), ")"]
+            return [self._vary_case("NOT"), *inner] if rng.random() < 0.4 else inner
         words = self._operand(depth) if self._is_wild else [self._name()]
         words += self._relation(depth)
         while self._is_wild and rng.random() < 0.25:
@@ -123,22 +123,28 @@ class Cases:
 
     def _relation(self, depth: int) -> list[str]:
         rng = self._random
-        no = [self._cased("NOT")] if rng.random() < 0.35 else []
+        no = [self._vary_case("NOT")] if rng.random() < 0.35 else []
         match rng.randrange(7):
             case 0 | 1:
                 symbol = rng.choice(COMPARISONS)
                 return [symbol, *self._right_side(symbol, depth)]
             case 2:
-                return [*no, self._cased("BETWEEN"), *self._bound(depth), self._cased("AND"), *self._bound(depth)]
+                return [
+                    *no,
+                    self._vary_case("BETWEEN"),
+                    *self._bound(depth),
+                    self._vary_case("AND"),
+                    *self._bound(depth),
+                ]
             case 3:
                 texts = [self._text() for _ in range(rng.choice((1, 2, 3, 6)))]
                 separated = [word for text in texts for word in (",", text)][1:]
-                return [*no, self._cased("IN"), "(", *separated, ")"]
+                return [*no, self._vary_case("IN"), "(", *separated, ")"]
             case 4:
-                return [self._cased("IS"), *no, self._cased("NULL")]
+                return [self._vary_case("IS"), *no, self._vary_case("NULL")]
             case 5:
-                return [*no, self._cased(rng.choice(SEARCHES)), self._text()]
-        return [] if self._is_wild and rng.random() < 0.3 else ["=", self._cased(rng.choice(("TRUE", "FALSE")))]
+                return [*no, self._vary_case(rng.choice(SEARCHES)), self._text()]
+        return [] if self._is_wild and rng.random() < 0.3 else ["=", self._vary_case(rng.choice(("TRUE", "FALSE")))]
 
     def _right_side(self, symbol: str, depth: int) -> list[str]:
         if self._is_wild:
@@ -166,10 +172,10 @@ class Cases:
             case 5:
                 return [self._text()]
             case 6:
-                return [self._cased(rng.choice(("TRUE", "FALSE", "NULL")))]
+                return [self._vary_case(rng.choice(("TRUE", "FALSE", "NULL")))]
             case 7:
-                return [rng.choice(("+", "-", "-", self._cased("NOT"))), *self._operand(depth)]
-        return ["(", *self._either(depth + 1), ")"] if depth < DEPTH_MAX else [self._name()]
+                return [rng.choice(("+", "-", "-", self._vary_case("NOT"))), *self._operand(depth)]
+        return ["(", *self._disjunction(depth + 1), ")"] if depth < DEPTH_MAX else [self._name()]
 
     def _name(self) -> str:
         return self._random.choice(NAMES[:3] if self._random.random() < 0.6 else NAMES)
@@ -177,13 +183,13 @@ class Cases:
     def _text(self) -> str:
         return f"'{self._random.choice(TEXTS)}'"
 
-    def _cased(self, word: str) -> str:
+    def _vary_case(self, word: str) -> str:
         draw = self._random.random()
         return word if draw < 0.7 else word.lower() if draw < 0.9 else word.title()
 
     # ------- words to text, and what goes wrong with both
 
-    def _corrupted(self, words: list[str]) -> list[str]:
+    def _corrupt(self, words: list[str]) -> list[str]:
         rng = self._random
         for _ in range(rng.choice((1, 1, 2, 3))):
             place = rng.randrange(len(words) + 1)
@@ -200,7 +206,7 @@ class Cases:
                     words = words[:place]
         return words
 
-    def _joined(self, words: list[str]) -> str:
+    def _join(self, words: list[str]) -> str:
         """Join the words, mostly with spaces where they would otherwise merge."""
         rng = self._random
         parts: list[str] = []

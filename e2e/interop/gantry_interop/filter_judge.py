@@ -1,4 +1,4 @@
-"""Compares our evaluator of SQL92 filters with Apache's: a different verdict on a pair is a finding.
+"""Compares Gantry's evaluator of SQL92 filters with Apache's: a different verdict on a pair is a finding.
 
     cases --> FilterJudge (Java, 5.3.3's classes) --> letters --.
       `-----> gantry_wire.sql92 ---------------------> letters --+--> findings
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from gantry_interop import java
 from gantry_interop.errors import InteropError
-from gantry_interop.filter_cases import MESSAGES, Case, Cases, corners
+from gantry_interop.filter_cases import MESSAGES, Case, Cases, corner_cases
 from gantry_wire.sql92 import EvaluationFault, ExpressionFault, SqlFilter
 
 REFUSED: Final = "refused"
@@ -36,8 +36,8 @@ PROGRAM: Final = java.Program(java.REFERENCE, "dev.gantry.interop.FilterJudge", 
 _LETTERS: Final = {True: "T", False: "F", None: "U"}
 
 
-def our_verdicts(case: Case, compile_filter: Callable[[str], SqlFilter] = SqlFilter) -> str:
-    """Return our evaluator's verdicts on a case."""
+def gantry_verdicts(case: Case, compile_filter: Callable[[str], SqlFilter] = SqlFilter) -> str:
+    """Return the verdicts of Gantry's evaluator on a case."""
     try:
         sql = compile_filter(case.expression)
     except ExpressionFault:
@@ -52,7 +52,7 @@ def _letter(sql: SqlFilter, message: dict[str, str]) -> str:
         return "X"
 
 
-def their_verdicts(cases: Sequence[Case], home: Path) -> list[str]:
+def apache_verdicts(cases: Sequence[Case], home: Path) -> list[str]:
     """Return the verdicts of Apache's evaluator on each case. Raises InteropError if some are missing."""
     asked = "".join(json.dumps({"expression": case.expression, "messages": case.messages}) + "\n" for case in cases)
     done = subprocess.run(
@@ -105,7 +105,7 @@ class Comparison:
     def lines(self) -> list[str]:
         counts = ", ".join(f"{letter} {self.verdicts[letter]:,}" for letter in "TFUX")
         found = [
-            f"{finding['expression']!r} of {finding['message']!r}: Apache {finding['theirs']}, ours {finding['ours']}"
+            f"{finding['expression']!r} of {finding['message']!r}: Apache {finding['theirs']}, Gantry {finding['ours']}"
             for finding in self.findings[:FINDINGS_MAX]
         ]
         weak = [f"PROVES TOO LITTLE: {kind} is too rare" for kind in self.rare_kinds]
@@ -127,21 +127,21 @@ def _finding(case: Case, theirs: str, ours: str) -> dict[str, Any]:
 
 def compare(pairs: int, seed: int, home: Path, tell: Callable[[Comparison], None] = lambda one: None) -> Comparison:
     """Compare both evaluators on at least so many pairs of this seed."""
-    comparison, supply = Comparison(), itertools.chain(corners(), Cases(seed))
+    comparison, supply = Comparison(), itertools.chain(corner_cases(), Cases(seed))
     while comparison.pairs < pairs:
         wanted = min(BATCH_CASES, -(-(pairs - comparison.pairs) // MESSAGES))
         cases = list(itertools.islice(supply, wanted))
-        comparison.add(cases, their_verdicts(cases, home), map(our_verdicts, cases))
+        comparison.add(cases, apache_verdicts(cases, home), map(gantry_verdicts, cases))
         tell(comparison)
     return comparison
 
 
 def record_golden(home: Path) -> int:
     """Record Apache's verdicts on the cases of one seed for tests without Java; return the number of pairs."""
-    cases = [*itertools.islice(Cases(GOLDEN_SEED), GOLDEN_CASES), *corners()]
+    cases = [*itertools.islice(Cases(GOLDEN_SEED), GOLDEN_CASES), *corner_cases()]
     lines = [
         json.dumps({"expression": case.expression, "messages": case.messages, "verdicts": verdicts}, ensure_ascii=True)
-        for case, verdicts in zip(cases, their_verdicts(cases, home), strict=True)
+        for case, verdicts in zip(cases, apache_verdicts(cases, home), strict=True)
     ]
     GOLDEN.write_text("".join(line + "\n" for line in lines))
     return sum(len(case.messages) for case in cases)

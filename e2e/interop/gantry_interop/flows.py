@@ -206,7 +206,7 @@ def play(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
 def play_all(
     clients: Collection[str], stories: Collection[str], directory: Path, tell: Callable[[FlowReport], None]
 ) -> list[FlowReport]:
-    """Run all of these plans; logs and ledgers are kept, stores are not."""
+    """Run the plans of these clients and stories; logs and ledgers are kept, stores are not."""
     reports: list[FlowReport] = []
     chosen = [plan for plan in PLANS if plan.client in clients and plan.story in stories]
     for number, plan in enumerate(chosen):

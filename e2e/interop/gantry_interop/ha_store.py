@@ -1,6 +1,6 @@
-"""For tests: our store at one end of RocketMQ's replication stream, in this process, and Java at the other.
+"""For tests: Gantry's store at one end of RocketMQ's replication stream, in this process, and Java at the other.
 
-Only the store and the stream are ours; so a test observes these, without the rest of a broker.
+Only Gantry's store and stream run here; so a test observes these, without the rest of a broker.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> N
 
 
 @dataclass
-class OurMaster:
+class GantryMaster:
     """A store that a test appends to, and its replication port, open to slaves of RocketMQ."""
 
     store: MessageStore
@@ -109,9 +109,9 @@ class OurMaster:
 
 
 @asynccontextmanager
-async def our_master(root: Path) -> AsyncIterator[OurMaster]:
+async def run_gantry_master(root: Path) -> AsyncIterator[GantryMaster]:
     async with open_store(root) as store:
-        master = OurMaster(store)
+        master = GantryMaster(store)
         await master.server.start("127.0.0.1", 0)
         try:
             yield master
@@ -120,7 +120,7 @@ async def our_master(root: Path) -> AsyncIterator[OurMaster]:
 
 
 @dataclass
-class OurSlave:
+class GantrySlave:
     """A store that follows a Java master, and the tables that it received."""
 
     store: MessageStore
@@ -129,7 +129,7 @@ class OurSlave:
 
 
 @asynccontextmanager
-async def our_slave(root: Path, layout: peers.Layout) -> AsyncIterator[OurSlave]:
+async def follow_as_gantry_slave(root: Path, layout: peers.Layout) -> AsyncIterator[GantrySlave]:
     """Follow the broker of ``layout`` until the context ends."""
     tables: dict[str, bytes] = {}
     async with open_store(root) as store:
@@ -145,7 +145,7 @@ async def our_slave(root: Path, layout: peers.Layout) -> AsyncIterator[OurSlave]
         follower = ClassicFollower(slave_store, master, file_bytes=FILE_BYTES, on_table=take, on_copied=show)
         task = asyncio.ensure_future(follower.run())
         try:
-            yield OurSlave(store, follower, tables)
+            yield GantrySlave(store, follower, tables)
         finally:
             task.cancel()
             await asyncio.wait([task])
@@ -154,7 +154,7 @@ async def our_slave(root: Path, layout: peers.Layout) -> AsyncIterator[OurSlave]
 
 
 @asynccontextmanager
-async def registered(nursery: Nursery, layout: peers.Layout, ha_port: int) -> AsyncIterator[None]:
+async def register_master(nursery: Nursery, layout: peers.Layout, ha_port: int) -> AsyncIterator[None]:
     """Run a name server with a registered master, where Java's slave finds its master."""
     data = layout.directory / "name-server-data"
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server, "--data", str(data)]

@@ -32,7 +32,7 @@ OPENED_MODULES = (
 """The packages that the 5.3.3 store accesses; without these, Java 17 fails when it unmaps a file."""
 
 
-def require(program: str, remedy: str) -> str:
+def find_program(program: str, remedy: str) -> str:
     """Return the path of a program. Raises ``MissingTool`` with the remedy."""
     path = shutil.which(program)
     if path is None:
@@ -54,8 +54,8 @@ def sources_digest() -> str:
 
 def build() -> bool:
     """Compile everything unless it is up to date; return whether Maven was called."""
-    maven = require("mvn", "install Maven (package `maven`)")
-    require("javac", "install a Java 17 development kit (package `openjdk-17-jdk-headless`)")
+    maven = find_program("mvn", "install Maven (package `maven`)")
+    find_program("javac", "install a Java 17 development kit (package `openjdk-17-jdk-headless`)")
     TARGET.mkdir(exist_ok=True)
     stamp = TARGET / "built.sha256"
     with (TARGET / "build.lock").open("w") as lock:
@@ -92,7 +92,7 @@ def _has_class_path(module: str) -> bool:
 
 
 def class_path(module: str) -> str:
-    """The class path of one Maven module: our classes first, then its dependencies."""
+    """Return the class path of one Maven module: the classes of this harness first, then its dependencies."""
     listing = TARGET / module / "class-path.txt"
     return f"{TARGET / module / 'classes'}:{listing.read_text().strip()}"
 
@@ -118,7 +118,7 @@ class Program:
         home.mkdir(parents=True, exist_ok=True)
         properties = {"user.home": str(home), "rocketmq.client.logRoot": str(home / "logs"), **self.properties}
         return [
-            require("java", "install a Java 17 runtime (package `openjdk-17-jre-headless`)"),
+            find_program("java", "install a Java 17 runtime (package `openjdk-17-jre-headless`)"),
             f"-Xmx{self.heap_mib}m",
             "-XX:MaxDirectMemorySize=1g",
             "-XX:+ExitOnOutOfMemoryError",

@@ -73,10 +73,10 @@ class Ledger:
         whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
         for line in whole.decode().splitlines():
-            self._take(line.split())
+            self._add_line(line.split())
         return self
 
-    def _take(self, words: list[str]) -> None:
+    def _add_line(self, words: list[str]) -> None:
         match words:
             case ["ok", number, queue, offset, began, ended]:
                 self.answered.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
@@ -191,10 +191,10 @@ def judge(
     in_tail = set(tail.values())
     seen = {one.number for one in ledger.seen}
     lost = sorted(one.number for one in ledger.answered if final.get(one.place) != one.number)
-    here = [
+    checked = [
         one for one in ledger.seen if one.number >= 0 and one.number not in ledger.failed
     ]  # those are delivered in another way
-    vanished = sorted({one.number for one in here if final.get(one.place) != one.number})
+    vanished = sorted({one.number for one in checked if final.get(one.place) != one.number})
     unseen = sorted({one.number for one in ledger.answered} - seen - set(lost))
     retried = {one.number for one in ledger.seen if one.number in ledger.failed}
     return Judgement(

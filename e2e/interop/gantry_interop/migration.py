@@ -1,10 +1,10 @@
 """Migrate from Apache's broker with `gantry migrate` under Java clients, and check their records and the logs.
 
     Apache's broker -> messages from before -> Java producer and consumer -> gantry migrate --dry-run -> gantry migrate
-        -> the load continues at ours -> stop -> every acknowledged message is stored, and was consumed
+        -> the load continues at the new broker -> stop -> every acknowledged message is stored, and was consumed
 
 The Java clients are one process that is never restarted or informed. A second group reads half of the messages
-before the migration, and the rest from our broker: no message is lost or read twice.
+before the migration, and the rest from the new broker: no message is lost or read twice.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class MigrationRun:
         try:
             return self._run_steps(apache)
         finally:
-            self.stop_ours()
+            self.stop_gantry()
 
     def _run_steps(self, apache: peers.Peer) -> MigrationReport:
         report = self.report
         report.before_messages = asyncio.run(self._fill())
-        half = asyncio.run(read_on(apache.address, report.before_messages // 2))
+        half = asyncio.run(read_unconsumed(apache.address, report.before_messages // 2))
         with ThreadPoolExecutor(2) as pool:
             driver = pool.submit(self._drive)
             pool.submit(self._throttle)
@@ -85,7 +85,7 @@ class MigrationRun:
                 time.sleep(self._plan.load_seconds)
                 self._dry_run()
                 self._migrate()
-                self._wait_for_lines("messages at our broker", "answered", 100, driver)
+                self._wait_for_lines("messages at the new broker", "answered", 100, driver)
                 time.sleep(self._plan.load_seconds)
                 self._settle()
             finally:
@@ -93,7 +93,7 @@ class MigrationRun:
                 self._send_order("end")
             verdict = driver.result()
         report.broken += verdict.broken
-        rest = asyncio.run(read_on(apache.address, 1 << 40))
+        rest = asyncio.run(read_unconsumed(apache.address, 1 << 40))
         if sorted(half + rest) != list(range(report.before_messages)):
             both = len(set(half) & set(rest))
             missing = report.before_messages - len(set(half) | set(rest))
@@ -183,18 +183,18 @@ class MigrationRun:
         for what, found in (
             ("acknowledged messages are not at their acknowledged place", lost),
             ("acknowledged messages were never consumed", unseen),
-            ("consumed messages are not in our log", vanished),
+            ("consumed messages are not in the new broker's log", vanished),
         ):
             if found:
                 report.broken.append(f"{len(found)} {what}")
 
     def _compare(self, apache: peers.Peer) -> None:
-        """Check that the old log is in ours byte for byte, and that the routes now lead to our broker."""
+        """Check that the new log begins with the old one byte for byte, and that routes lead to the new broker."""
         end, size = self.report.copied_bytes, self._plan.file_bytes
         for base in range(0, end, size):
             names = [root / "commitlog" / f"{base:020d}" for root in (self.theirs.store, self.home / "store")]
             length = min(size, end - base)
-            if not _same(names[0], names[1], length):
+            if not _begin_alike(names[0], names[1], length):
                 self.report.broken.append(f"the logs differ in the file at {base}")
         if not probe.has_route(apache.address, self.topic):
             self.report.broken.append("the routes disappeared with the old broker")
@@ -224,26 +224,26 @@ class MigrationRun:
     def _wait_for_lines(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict]) -> None:
         have = len(getattr(self._ledger.read(), number_of)) + more
 
-        def holds() -> bool:
+        def is_reached() -> bool:
             if driver.done():
                 raise InteropError(f"the Java clients have ended before {what}: {driver.result().broken}")
             return len(getattr(self._ledger.read(), number_of)) >= have
 
-        wait_until(what, holds, READY_SECONDS_MAX)
+        wait_until(what, is_reached, READY_SECONDS_MAX)
 
     def _send_order(self, order: str) -> None:
         (self._orders / order).touch()
 
-    def stop_ours(self) -> None:
-        """Stop our broker, which is not a child process and may have been paused by a test."""
-        pid = process_of(self.home)
+    def stop_gantry(self) -> None:
+        """Stop the new broker, which is not a child process and may have been paused by a test."""
+        pid = find_process(self.home)
         if pid:
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGTERM)
-            wait_until("the end of our broker", lambda: process_of(self.home) != pid, 60.0)
+            wait_until("the end of the new broker", lambda: find_process(self.home) != pid, 60.0)
 
 
-def process_of(home: Path) -> int:
+def find_process(home: Path) -> int:
     """Return the id of the broker process that runs with this directory's configuration; 0 if none does."""
     wanted = str(home / "broker.conf").encode()
     for path in Path("/proc").iterdir():
@@ -255,7 +255,7 @@ def process_of(home: Path) -> int:
     return 0
 
 
-async def read_on(address: str, count_max: int) -> list[int]:
+async def read_unconsumed(address: str, count_max: int) -> list[int]:
     """Read the old messages from the committed offset of the group on, commit, and return their numbers."""
     numbers: list[int] = []
     async with PullConsumer(address, OLD_GROUP) as consumer:
@@ -271,7 +271,7 @@ async def read_on(address: str, count_max: int) -> list[int]:
     return numbers
 
 
-def _same(one: Path, other: Path, length: int) -> bool:
+def _begin_alike(one: Path, other: Path, length: int) -> bool:
     """Return whether two files begin with the same bytes."""
     with one.open("rb") as first, other.open("rb") as second:
         while length > 0:

@@ -1,8 +1,8 @@
 """The two kinds of peer to which the drivers can connect.
 
-`apache` is Apache RocketMQ 5.3.3, name server and broker: the scenarios are valid if they pass there. `gantry` is ours.
-Both are given the same topic defaults and the same short delay levels, so that a retry takes seconds. This is the only
-file that contains the details of starting either.
+`apache` is Apache RocketMQ 5.3.3, name server and broker: the scenarios are valid if they pass with it. `gantry` is
+Gantry. Both are given the same topic defaults and the same short delay levels, so that a retry takes seconds. This is
+the only file that contains the details of starting either.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Peer:
         return _address(self.layout.advertised_host, self.layout.broker_port)
 
     def stop(self) -> None:
-        """Stop it cleanly: the broker flushes, removes its `abort` marker, and unregisters."""
+        """Stop both cleanly: the broker flushes, removes its `abort` marker, and unregisters."""
         self.broker.stop(ORDERLY_SECONDS_MAX)
         self.name_server.stop()
 
@@ -109,7 +109,7 @@ def start(kind: str, nursery: Nursery, layout: Layout) -> Peer:
     """Start a peer and wait until a client could create a topic through it."""
     layout.directory.mkdir(parents=True, exist_ok=True)
     name_server = _start_name_server(kind, nursery, layout)
-    wait_until("the name server's answer", lambda: _answers(layout.name_server), READY_SECONDS_MAX, name_server)
+    wait_until("the name server's answer", lambda: _is_answering(layout.name_server), READY_SECONDS_MAX, name_server)
     broker = start_broker(kind, nursery, layout)
     return Peer(kind, layout, name_server, broker)
 
@@ -184,7 +184,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _answers(address: str) -> bool:
+def _is_answering(address: str) -> bool:
     try:
         probe.send_request(address, probe.GET_ROUTE_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC})
     except OSError:

@@ -1,8 +1,8 @@
 """Child processes that never outlive the run.
 
-Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery` ends all of them
-concurrently, by SIGTERM first and by SIGKILL a moment later, after every error: their data is not needed
-any more, and one of Apache's brokers takes many seconds for a clean stop.
+Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery`, also by an error, ends
+all of them concurrently, by SIGTERM first and by SIGKILL a moment later: their data is not needed any more, and
+Apache's broker takes many seconds for a clean stop.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Child:
     log: Path
 
     def tail(self, lines: int = 15) -> str:
-        """Return the end of its output, for error messages."""
+        """Return the end of the program's output, for error messages."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def running(self) -> bool:
-        """Return whether it has not ended yet."""
+    def is_running(self) -> bool:
+        """Return whether the program has not ended yet."""
         return self.process.poll() is None
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> int:
-        """End it and everything that it started; return its exit code."""
+        """End the program and everything that it started: SIGTERM, then SIGKILL. Return its exit code."""
         self.request_stop()
         try:
             return self.process.wait(seconds_max)
@@ -56,7 +56,7 @@ class Child:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> int:
-        """End it with SIGKILL, like a crash."""
+        """End the program with SIGKILL, like a crash."""
         self._signal(signal.SIGKILL)
         return self.process.wait()
 
@@ -124,7 +124,7 @@ def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, child: 
     """Wait for a condition. Give up at the deadline, or at once if the process on which it depends has ended."""
     deadline = time.monotonic() + seconds_max
     while not holds():
-        if child is not None and not child.running():
+        if child is not None and not child.is_running():
             raise InteropError(
                 f"{child.name} ended with {child.process.returncode} before {what}; see {child.log}:\n{child.tail()}"
             )

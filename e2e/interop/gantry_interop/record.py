@@ -176,20 +176,20 @@ class Session:
     def broker(self) -> str:
         return f"{PROXY_HOST}:{self.layout.broker_port}"
 
-    def tour(self, client: str, name: str, scenario: str, properties: dict[str, str]) -> None:
+    def run_tour(self, client: str, name: str, scenario: str, properties: dict[str, str]) -> None:
         """Run the tour of one client version."""
         self.proxy.party = f"client-{client}"
         program = java.Program(java.CLIENT_MODULES[client], "dev.gantry.interop.Tour", properties=properties)
         arguments = [scenario, "--namesrv", self.name_server, "--run", name.replace(".", "_")]
         self._run(f"tour-{name}", program, arguments)
 
-    def admin_tour(self) -> None:
+    def run_admin_tour(self) -> None:
         """Run the tour of the admin client."""
         self.proxy.party = "tools-5.3.3"
         program = java.Program(java.REFERENCE, "dev.gantry.interop.AdminTour")
         self._run("tour-admin", program, [self.name_server, self.broker, "InteropCluster", "json"])
 
-    def slave(self) -> None:
+    def attach_slave(self) -> None:
         """Attach a slave until it has copied everything."""
         self.proxy.party = "slave-5.3.3"
         layout = peers.Layout(
@@ -214,7 +214,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def recorded_peer(directory: Path, recorder: Recorder, properties: dict[str, str]) -> Iterator[Session]:
+def start_recorded_peer(directory: Path, recorder: Recorder, properties: dict[str, str]) -> Iterator[Session]:
     """Start an Apache name server and broker whose clients all use the proxy.
 
     Open transactions are checked soon, pop needs the timer wheel, and a broker that may skip a registration asks the
@@ -250,7 +250,7 @@ def record(report: Callable[[str], None]) -> Recorder:
     recorder = Recorder()
     directory = Path(tempfile.mkdtemp(prefix="gantry-golden-"))
     report(f"logs in {directory}")
-    with recorded_peer(directory / "json", recorder, {}) as session:
+    with start_recorded_peer(directory / "json", recorder, {}) as session:
         for client in java.CLIENT_MODULES:
             for name, scenario, properties in (
                 ("json", "all", {}),
@@ -258,15 +258,15 @@ def record(report: Callable[[str], None]) -> Recorder:
                 ("v1", "send", VERSION_ONE_SENDS),
             ):
                 report(f"client {client}, {name}")
-                session.tour(client, f"{name}-{client}", scenario, properties)
+                session.run_tour(client, f"{name}-{client}", scenario, properties)
         report("admin client")
-        session.admin_tour()
+        session.run_admin_tour()
         report("slave")
-        session.slave()
-    with recorded_peer(directory / "binary", recorder, BINARY_HEADERS) as session:
+        session.attach_slave()
+    with start_recorded_peer(directory / "binary", recorder, BINARY_HEADERS) as session:
         for client in java.CLIENT_MODULES:
             report(f"client {client}, binary on both sides")
-            session.tour(client, f"both-{client}", "all", BINARY_HEADERS)
+            session.run_tour(client, f"both-{client}", "all", BINARY_HEADERS)
     shutil.rmtree(directory)
     return recorder
 

@@ -60,11 +60,11 @@ def _log_end(broker: str) -> int:
     """Return the end of the log. A Java broker answers with an error until its first statistics are a second old."""
     answers: list[WireFrame] = []
 
-    def answered() -> bool:
+    def is_answered() -> bool:
         answers.append(probe.send_request(broker, GET_BROKER_RUNTIME, {}, 60))
         return answers[-1].code == SUCCESS
 
-    wait_until("the broker's statistics", answered, STATISTICS_SECONDS_MAX)
+    wait_until("the broker's statistics", is_answered, STATISTICS_SECONDS_MAX)
     return int(json.loads(answers[-1].body)["table"]["commitLogMaxOffset"])
 
 

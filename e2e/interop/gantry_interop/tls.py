@@ -1,6 +1,6 @@
 """Java clients over TLS while the servers' certificates are replaced.
 
-A name server and a broker of ours enforce TLS and require client certificates; the broker registers over TLS.
+Gantry's name server and broker enforce TLS and require client certificates; the broker registers over TLS.
 Unmodified clients with the authority's certificate play ordinary scenarios while a thread repeatedly replaces the
 certificates in the servers' files. No operation may fail and no message may be lost or altered, and new connections
 must see more than one certificate. Then clients with one fault each connect, and must be refused. At the end the
@@ -70,7 +70,7 @@ class Authority:
 
     @staticmethod
     def _openssl(*arguments: str) -> None:
-        program = java.require("openssl", "install the package `openssl`")
+        program = java.find_program("openssl", "install the package `openssl`")
         subprocess.run([program, *arguments], check=True, capture_output=True, timeout=OPENSSL_SECONDS_MAX)
 
 
@@ -180,7 +180,7 @@ def play(
     known = replace(order.at(layout.name_server), properties=client_properties(authority, client_pair))
     verdicts: list[drivers.Verdict] = []
     refused: list[drivers.Verdict] = []
-    with _replacing(authority, client_pair, layout.broker_port) as serials:
+    with _replace_certificates(authority, client_pair, layout.broker_port) as serials:
         for client in clients:
             verdicts += drivers.play(nursery, client, scenarios, known, directory / f"home-{client}", report)
     for client in clients:
@@ -190,7 +190,7 @@ def play(
     return TlsReport(verdicts, refused, len(serials))
 
 
-def strangers(authority: Authority, client: Pair, other: Authority) -> dict[str, dict[str, str]]:
+def stranger_properties(authority: Authority, client: Pair, other: Authority) -> dict[str, dict[str, str]]:
     """Return the properties of clients that must be refused, by their fault."""
     return {
         "plain text": {"tls.enable": "false"},
@@ -205,7 +205,7 @@ def _play_strangers(
 ) -> list[drivers.Verdict]:
     other = Authority(directory / f"other-{client}").create()
     found: list[drivers.Verdict] = []
-    for number, (wrong, properties) in enumerate(strangers(authority, pair, other).items()):
+    for number, (wrong, properties) in enumerate(stranger_properties(authority, pair, other).items()):
         order = replace(
             known, count=10, properties=properties, scenario_seconds_max=UNKNOWN_SECONDS_MAX,
             run=f"{known.run}-stranger-{number}",
@@ -239,19 +239,19 @@ def _stop(children: Sequence[Child]) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(authority: Authority, client: Pair, port: int) -> Iterator[set[str]]:
+def _replace_certificates(authority: Authority, client: Pair, port: int) -> Iterator[set[str]]:
     """Replace the servers' certificate repeatedly. Yields the set of serial numbers that connections received."""
-    serials, is_over, failures = {_serial(authority, client, port)}, threading.Event(), list[Exception]()
+    serials, is_over, failures = {_read_serial(authority, client, port)}, threading.Event(), list[Exception]()
 
-    def go_on() -> None:
+    def replace_until_over() -> None:
         try:
             while not is_over.wait(REPLACE_SECONDS):
                 authority.issue("servers")
-                serials.add(_serial(authority, client, port))
+                serials.add(_read_serial(authority, client, port))
         except (OSError, subprocess.SubprocessError) as error:
             failures.append(error)
 
-    thread = threading.Thread(target=go_on, name="replace certificates")
+    thread = threading.Thread(target=replace_until_over, name="replace certificates")
     thread.start()
     try:
         yield serials
@@ -262,7 +262,7 @@ def _replacing(authority: Authority, client: Pair, port: int) -> Iterator[set[st
         raise failures[0]
 
 
-def _serial(authority: Authority, client: Pair, port: int) -> str:
+def _read_serial(authority: Authority, client: Pair, port: int) -> str:
     context = ssl.create_default_context(cafile=str(authority.certificate))
     context.load_cert_chain(client.chain, client.key)
     with (

@@ -75,7 +75,7 @@ def blocks_of(page: str) -> list[Block]:
         last_end = match.end()
         if match["language"] == "text":
             if is_right_behind and found and found[-1].kind in (Kind.COMMANDS, Kind.PROGRAM):
-                found[-1] = _expecting(found[-1], tuple(match["text"].splitlines()))
+                found[-1] = _with_expected(found[-1], tuple(match["text"].splitlines()))
             else:
                 found.append(Block(line, Kind.PICTURE, "text", "", match["text"]))
             continue
@@ -101,7 +101,7 @@ def _block(match: re.Match[str], line: int, mark: re.Match[str] | None) -> Block
     return Block(line, kind, language, name, match["text"], reason=reason, ready_line=ready_mark)
 
 
-def _expecting(block: Block, lines: tuple[str, ...]) -> Block:
+def _with_expected(block: Block, lines: tuple[str, ...]) -> Block:
     return Block(block.line, block.kind, block.language, block.name, block.text, lines, block.reason, block.ready_line)
 
 

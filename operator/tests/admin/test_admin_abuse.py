@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
-from http_abuse import ATTACKS, HttpAbuseReport, descriptors, run_http_abuse
+from http_abuse import ATTACKS, HttpAbuseReport, count_descriptors, run_http_abuse
 
 from gantry_remoting.http_admission import HttpLimitSettings
 
@@ -111,7 +111,7 @@ def test_incomplete_requests_do_not_block_ranges_of_the_log(pair: tuple[BrokerCh
     broker.send(5)
     wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.end, "all of it is published")
     host, _, port = sidecar.fast.rpartition(":")
-    before = descriptors(sidecar.child.process.pid)
+    before = count_descriptors(sidecar.child.process.pid)
     with ExitStack() as stack:
         for _ in range(200):
             half = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
@@ -120,7 +120,7 @@ def test_incomplete_requests_do_not_block_ranges_of_the_log(pair: tuple[BrokerCh
         answer = sidecar.get("/v1/log/bytes", fast=True, Range="bytes=0-99")
 
         assert answer.status_code == 206
-        assert descriptors(sidecar.child.process.pid) <= before + 64
+        assert count_descriptors(sidecar.child.process.pid) <= before + 64
     line = 'gantry_sidecar_http_closed_total{listener="log",reason="address_limit"}'
     assert value_of(sidecar, line) > 100
 

@@ -229,7 +229,7 @@ def test_reset_can_be_declined(servers: ThreadedNamedCluster, group: str) -> Non
         (("--to-offset", "1"), "name it with --queue"),
         (("--to", "yesterday"), "invalid start position"),
         (("--to", "now", "--queue", "broker"), "is not a queue"),
-        (("--to-offset", "6", "--queue", "test-broker:0"), "offset 6 is outside the queue, which holds [0, 5)"),
+        (("--to-offset", "6", "--queue", "test-broker:0"), "--to-offset: 6 is outside the queue; expected 0 to 5"),
     ],
     ids=["nowhere", "twice", "no queue", "no time", "half a queue", "beyond the end"],
 )

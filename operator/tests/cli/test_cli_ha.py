@@ -158,7 +158,7 @@ def test_promote_with_too_few_votes_is_refused_with_the_reason(sockets: Sockets)
     assert (result.exit_code, as_json.exit_code) == (1, 1)
     assert "gantry: 2 of the slaves [2, 3] of epoch 1 must vote, and [3] cannot -- start one of them" in result.output
     assert json.loads(as_json.stdout)["error"].startswith("2 of the slaves [2, 3] of epoch 1 must vote")
-    assert sockets.group.members[2].ordered == []
+    assert sockets.group.members[2].received_orders == []
 
 
 def test_force_asks_before_a_possible_loss(sockets: Sockets) -> None:
@@ -221,7 +221,7 @@ def test_each_step_of_a_promotion_is_a_command(sockets: Sockets, words: list[str
 
     assert shown.exit_code == 0, shown.output
     assert text in shown.output
-    assert sockets.group.members[2].ordered[0] == ordered
+    assert sockets.group.members[2].received_orders[0] == ordered
     assert json.loads(as_json.stdout)["broker_id"] == 2
 
 
@@ -262,7 +262,7 @@ def test_invalid_input_sends_no_order(sockets: Sockets, words: list[str]) -> Non
     result = gantry_ha(words[0], *sockets.option(2), *words[1:])
 
     assert result.exit_code == 2
-    assert sockets.group.members[2].ordered == []
+    assert sockets.group.members[2].received_orders == []
 
 
 def test_sockets_of_gantry_up_are_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def promote(group: FakeGroup, *, yes: bool = False, steps: list[Step] | None = N
 
 def orders(group: FakeGroup) -> list[list[str]]:
     """Return the orders that each member got."""
-    return [member.ordered for member in group.members.values()]
+    return [member.received_orders for member in group.members.values()]
 
 
 def test_answering_master_hands_over() -> None:

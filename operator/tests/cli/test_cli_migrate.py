@@ -62,7 +62,7 @@ class World:
         self.is_copying = True
         self.is_led = True
         self.built = 10**9
-        """The bytes that our broker dispatches to its queues before each response."""
+        """The bytes that the new broker dispatches to its queues before each response."""
 
         self.status = HaStatus(role=HaRole.SLAVE, wrote=0, confirmed=0, dispatched=0, address="ours")
         self.refusals = 0
@@ -297,7 +297,7 @@ async def test_failed_restore_of_old_broker_is_reported(home: MigrationDirectory
 
 
 async def test_refused_promotion_can_be_repeated(home: MigrationDirectory) -> None:
-    """Writes stay stopped, since the cause is unknown; the next run promotes our broker."""
+    """Writes stay stopped, since the cause is unknown; the next run promotes the new broker."""
     world = World(home)
     world.refusals = 1
 
@@ -339,7 +339,7 @@ async def test_messages_accepted_by_old_broker_after_switch_are_reported(
 
 
 async def test_broker_that_is_not_a_slave_is_refused(home: MigrationDirectory) -> None:
-    """Our broker may have the directory of another broker, or may belong to a group that has started already."""
+    """The new broker may have the directory of another broker, or may belong to a group that has started already."""
     world = World(home)
     world.status = HaStatus(role=HaRole.UNASSIGNED, wrote=1_000, confirmed=1_000)
 

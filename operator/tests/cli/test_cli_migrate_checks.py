@@ -42,7 +42,7 @@ FACTS = MigrationFacts(
     version="V5_3_3",
     config=CONFIG,
     log=SourceLog(1 << 30, 4 << 30),
-    stream="192.0.2.8:10912",
+    replication_address="192.0.2.8:10912",
     registrations=[BrokerRegistration("ns:9876", 479, "c", {0: OLD, 1: "ours"})],
     old_address=OLD,
     free_bytes=100 << 30,
@@ -64,15 +64,16 @@ def test_suitable_broker_has_no_warnings() -> None:
 
 
 def test_access_control_requires_accounts() -> None:
-    """With access control, the command and our broker need accounts; disabling it on our broker is a warning."""
-    ready: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS}
-    open_to_all: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS | {"aclEnable": "false"}}
+    """With access control, the command and the new broker need accounts; a new broker without it is a warning."""
+    ready: dict[str, Any] = {"has_credentials": True, "target_conf": OWN_ACCESS}
+    open_to_all: dict[str, Any] = {"has_credentials": True, "target_conf": OWN_ACCESS | {"aclEnable": "false"}}
 
     for key in ("aclEnable", "authenticationEnabled"):
         assert findings_of(config={key: "true"}, **ready) == findings_of(Severity.WARNING, {key: "true"}, **ready) == []
         assert findings_of(config={key: "true"}, **open_to_all) == []
         assert (
-            "our broker will have no access control" in findings_of(Severity.WARNING, {key: "true"}, **open_to_all)[0]
+            "the new broker will have no access control"
+            in findings_of(Severity.WARNING, {key: "true"}, **open_to_all)[0]
         )
 
 
@@ -87,15 +88,16 @@ def test_access_control_requires_accounts() -> None:
     ({"enableControllerMode": "true"}, {}, "enableControllerMode=true"),
     ({"enableDLegerCommitLog": "true"}, {}, "enableDLegerCommitLog=true"),
     ({"duplicationEnable": "true"}, {}, "its writes cannot be stopped"),
-    ({"aclEnable": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
-    ({"authenticationEnabled": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
-    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclEnable": "true"}}, "no account for replication"),
-    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclCredentialsPath": "x"}}, "no access control"),
+    ({"aclEnable": "true"}, {"target_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
+    ({"authenticationEnabled": "true"}, {"target_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
+    ({"aclEnable": "true"}, {"has_credentials": True, "target_conf": {"aclEnable": "true"}},
+     "no account for replication"),
+    ({"aclEnable": "true"}, {"has_credentials": True, "target_conf": {"aclCredentialsPath": "x"}}, "no access control"),
     ({"mappedFileSizeCommitLog": ""}, {}, "does not report its mappedFileSizeCommitLog"),
-    ({}, {"own_file_bytes": 1 << 20}, "has files of 1048576 bytes, the old broker's have 1073741824"),
+    ({}, {"copied_file_bytes": 1 << 20}, "has files of 1048576 bytes, the old broker's have 1073741824"),
     ({}, {"log": SourceLog(5, 100)}, "the old log begins at 5"),
     ({}, {"free_bytes": 3 << 30}, "not enough disk space"),
-    ({}, {"stream_failure": "connection refused"}, "192.0.2.8:10912 cannot be reached: connection refused"),
+    ({}, {"replication_failure": "connection refused"}, "192.0.2.8:10912 cannot be reached: connection refused"),
     ({}, {"ports_taken": [10909]}, "port 10909 is in use"),
 ])  # fmt: skip
 def test_blocking_conditions_are_found(config: dict[str, str], facts: dict[str, Any], text: str) -> None:
@@ -178,7 +180,7 @@ async def test_ignored_settings_are_detected() -> None:
         old = ApacheBroker(broker.address)
         await old.update_config(STOP_WRITES_SETTINGS)
         assert {key: broker.settings[key] for key in STOP_WRITES_SETTINGS} == STOP_WRITES_SETTINGS
-        broker.is_deaf = True
+        broker.ignores_updates = True
         with pytest.raises(MigrationError, match="did not apply settings"):
             await old.update_config({"brokerRole": "ASYNC_MASTER"})
         await old.close()
@@ -205,7 +207,7 @@ async def test_timer_messages_and_pop_groups_of_java_are_parsed() -> None:
 
 
 async def test_late_commits_are_copied_and_never_decreased() -> None:
-    """Larger offsets of our broker are kept; larger ones of the old broker are copied."""
+    """Larger offsets of the new broker are kept; larger ones of the old broker are copied."""
     async with JavaBroker() as old, JavaBroker() as ours:
         old.offsets = {"t@g": {0: 9, 1: 3}, "t@late": {0: 1}}
         peer = RemotingPeer(ours.address)

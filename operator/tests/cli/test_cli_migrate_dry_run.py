@@ -59,13 +59,13 @@ def files(path: Path) -> list[Path]:
 
 
 async def test_dry_run_prints_plan_and_changes_nothing(tmp_path: Path) -> None:
-    """The plan has the settings of our broker; nothing is written, and the old broker is not changed."""
+    """The plan has the settings of the new broker; nothing is written, and the old broker is not changed."""
     async with JavaBroker() as broker:
         make_single_broker(broker)
         result = await migrate(broker, tmp_path / "new", "--dry-run", "-o", "flushDiskType=SYNC_FLUSH")
 
         assert result.code == 0, result
-        assert f"Our broker follows broker-a at {broker.address} as slave 1" in result.out
+        assert f"The new broker follows broker-a at {broker.address} as slave 1" in result.out
     assert "haMasterIsClassic=true" in result.out and "flushDiskType=SYNC_FLUSH" in result.out
     assert files(tmp_path) == []
     assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
@@ -100,7 +100,7 @@ async def test_missing_confirmation_means_no(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_signed", [True, False], ids=["with an account", "without"])
 async def test_requests_to_broker_with_access_control_are_signed(tmp_path: Path, is_signed: bool) -> None:
-    """Requests are signed as by RocketMQ's clients, and our broker gets the account. Without one it is blocked."""
+    """Requests are signed as by RocketMQ's clients, and the new broker gets the account. Without one it is blocked."""
     account = tmp_path / "admin.yml"
     account.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
     async with JavaBroker() as broker:

@@ -1,7 +1,8 @@
 """`gantry pipeline ...`, and the program of a pipeline's pods: read the configuration, run one job, exit with its code.
 
-Every failure is one line with a remedy on standard error. The first Ctrl-C or SIGTERM lets the job finish its current
-step, the second one exits at once.
+A failure is one line with a remedy on standard error; an invalid configuration is one line for each problem, and an
+unexpected error also has its traceback. The first Ctrl-C or SIGTERM lets the job finish its current step, the second
+one exits at once.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ SOURCE_EXIT_CODES: Final[dict[type[RocketMQSourceError], int]] = {
 }
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 IDLE_SECONDS_MAX: Final = 900.0
+"""The time without progress after which /livez fails, so that kubelet restarts a run that hangs."""
 EPILOG: Final = """\
 The configuration is a TopicArchive, LogAudit or TopicAnalytics manifest, or only its spec.
 
@@ -64,7 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
         "-c", "--conf", metavar="FILE", help="Read the configuration from FILE, YAML or JSON; - is standard input."
     )
     argument_parser.add_argument(
-        "-s", "--set", metavar="a.b=VALUE", action="append", default=[], help="Override a field; may be repeated."
+        "-s",
+        "--set",
+        metavar="a.b=VALUE",
+        action="append",
+        default=[],
+        help="Override a field of the configuration; repeatable.",
     )
     argument_parser.add_argument(
         "-n", "--namesrv", metavar="HOST:PORT", default=os.environ.get("GANTRY_NAMESRV"),
@@ -87,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"Run as in a pod: JSON lines, status on port {STATUS_PORT}, a termination message.",
     )
     argument_parser.add_argument(
-        "--page", metavar="HOST:PORT", help="Serve the run's status: /v1/pipeline, /livez, /metrics."
+        "--page", metavar="HOST:PORT", help="Serve /v1/pipeline, /livez and /metrics of the run at this address."
     )
     return argument_parser
 
@@ -103,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     elif output.output_format is OutputFormat.JSON:
         output.lines = sys.stdout
     stop = StopRequest()
-    with stop.handling_signals():
+    with stop.handle_signals():
         sys.exit(run(options, Reporter(options.job, stop, output)))
 
 
@@ -133,7 +140,7 @@ def run(options: argparse.Namespace, reporter: Reporter) -> int:
     try:
         job = load_job(options.job)
         config = read_config(_read_text(options.conf), job.spec_type, entry.kind, _settings(options))
-        settings = job.parse(_with_typed_connection(config, options))
+        settings = job.parse(_with_command_line_connection(config, options))
         if options.check:
             return reporter.finish(Outcome(text="configuration is valid")).exit_code
         page = _open_status_page(
@@ -199,7 +206,7 @@ def _settings(options: argparse.Namespace) -> list[str]:
     return settings
 
 
-def _with_typed_connection(config: PipelineConfig[S_co], options: argparse.Namespace) -> PipelineConfig[S_co]:
+def _with_command_line_connection(config: PipelineConfig[S_co], options: argparse.Namespace) -> PipelineConfig[S_co]:
     """Return the configuration with the name servers and the credentials of the command line where it has none."""
     runtime = config.runtime
     if not config.name_servers and options.namesrv:

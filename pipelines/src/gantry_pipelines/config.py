@@ -100,11 +100,11 @@ def read_config(
     a sibling of `spec` in a whole resource. Raises ``ConfigError``.
     """
     try:
-        document = _spec_of(_one_document(text), kind)
+        document = _spec_of(_parse_document(text), kind)
         for setting in settings:
-            _put(document, setting)
+            _apply_override(document, setting)
     except ManifestError as error:
-        raise _refused(error.problems) from error
+        raise _config_error(error.problems) from error
     return config_of(document, spec_type)
 
 
@@ -115,8 +115,8 @@ def config_of(document: Mapping[str, Any], spec_type: type[S_co]) -> PipelineCon
     runtime = document.get("runtime", {})
     problems = [*unknown_fields(spec, spec_type, ""), *unknown_fields(runtime, RuntimeConfig, "runtime")]
     if problems:
-        raise _refused(problems)
-    return PipelineConfig(_converted(spec, spec_type, ""), _converted(runtime, RuntimeConfig, "runtime"))
+        raise _config_error(problems)
+    return PipelineConfig(_convert(spec, spec_type, ""), _convert(runtime, RuntimeConfig, "runtime"))
 
 
 def _with_present_name(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,20 +125,20 @@ def _with_present_name(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"runtime" if is_former and name == FORMER_NAME else name: value for name, value in document.items()}
 
 
-def _converted(value: object, part: type[P], path: str) -> P:
+def _convert(value: object, part: type[P], path: str) -> P:
     try:
         return msgspec.convert(value, part, dec_hook=decode_value)
     except msgspec.ValidationError as error:
         problem = problem_of(str(error))
         inner = ".".join(word for word in (path, problem.path) if word)
-        raise _refused([problem._replace(path=inner)]) from error
+        raise _config_error([problem._replace(path=inner)]) from error
 
 
-def _refused(problems: Sequence[Problem]) -> ConfigError:
+def _config_error(problems: Sequence[Problem]) -> ConfigError:
     return ConfigError([str(problem) for problem in problems])
 
 
-def _one_document(text: str | bytes) -> Value:
+def _parse_document(text: str | bytes) -> Value:
     documents = read_yaml(text)
     if len(documents) > 1:
         raise ManifestError([Problem("", f"found {len(documents)} documents, expected 1")])
@@ -165,7 +165,7 @@ def _spec_of(document: Value, kind: str) -> dict[str, Any]:
     )
 
 
-def _put(document: dict[str, Any], setting: str) -> None:
+def _apply_override(document: dict[str, Any], setting: str) -> None:
     """Apply an override `a.b=value` to a document; the value is parsed as YAML."""
     path, separator, text = setting.partition("=")
     names = path.removeprefix("spec.").split(".")
@@ -177,8 +177,8 @@ def _put(document: dict[str, Any], setting: str) -> None:
         )
     inner = document
     for index, name in enumerate(names[:-1]):
-        held = inner.setdefault(name, {})
-        if not isinstance(held, dict):
+        value = inner.setdefault(name, {})
+        if not isinstance(value, dict):
             raise ConfigError([f"--set {setting}: {'.'.join(names[: index + 1])} is not a mapping"])
-        inner[name] = inner = dict(held)
-    inner[names[-1]] = _one_document(text)
+        inner[name] = inner = dict(value)
+    inner[names[-1]] = _parse_document(text)

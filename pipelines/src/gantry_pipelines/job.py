@@ -41,7 +41,7 @@ class Job(ABC, Generic[P, S]):
 
 
 class JobEntry(NamedTuple):
-    """Where a job is implemented, and its description."""
+    """The entry of a job in the table: its class, the kind of its configuration, and its description."""
 
     module: str
     name: str
@@ -65,13 +65,13 @@ JOBS: Final[dict[str, JobEntry]] = {
         "Rates, latencies, hot keys and lag by window, as Parquet.",
     ),
     "restore": JobEntry(
-        "gantry_pipelines.archive.restore_job", "RestoreJob", ARCHIVE.name, "Send an archive back to a topic."
+        "gantry_pipelines.archive.restore_job", "RestoreJob", ARCHIVE.name, "Send archived messages to topics."
     ),
     "verify": JobEntry(
         "gantry_pipelines.archive.verify_job", "VerifyJob", ARCHIVE.name, "Prove that an archive has no gap."
     ),
     "compact": JobEntry(
-        "gantry_pipelines.archive.compact_job", "CompactJob", ARCHIVE.name, "Join the files of closed days."
+        "gantry_pipelines.archive.compact_job", "CompactJob", ARCHIVE.name, "Merge the files of closed days."
     ),
     "migrate-check": JobEntry(
         "gantry_pipelines.migrate_check.job",

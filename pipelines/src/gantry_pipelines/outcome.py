@@ -62,7 +62,7 @@ class Totals:
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome(Totals):
-    """The end of a run; its totals are those that were not reported as progress before."""
+    """The end of a run; totals that it sets override those that were reported as progress."""
 
     exit_code: int = EXIT_DONE
     reason: str = "Done"
@@ -74,7 +74,7 @@ class Outcome(Totals):
     facts: dict[str, Any] = field(default_factory=dict)
     """Further results of this job as JSON values, for example the path of a report or counts by kind of finding."""
 
-    def applied_to(self, totals: Totals) -> Totals:
-        """Return these totals, overridden by those that this outcome sets."""
+    def apply_to(self, totals: Totals) -> Totals:
+        """Return the given totals, overridden by those that this outcome sets."""
         own = {one.name: value for one in fields(Totals) if (value := getattr(self, one.name)) != one.default}
         return replace(totals, **own)

@@ -106,7 +106,7 @@ class Reporter:
         with self._lock:
             self._active_s = self._output.now()
 
-    def progress(self, **totals: Any) -> None:
+    def report_progress(self, **totals: Any) -> None:
         """Update totals of this run (fields of ``Totals``); the others keep their values."""
         with self._lock:
             self._phase = Phase.STOPPING if self.stop.is_requested else Phase.RUNNING
@@ -136,7 +136,7 @@ class Reporter:
         """Return the state of this run for programs, as JSON values."""
         with self._lock:
             outcome = self._outcome
-            totals = self._totals if outcome is None else outcome.applied_to(self._totals)
+            totals = self._totals if outcome is None else outcome.apply_to(self._totals)
             document: dict[str, Any] = {
                 "v": VERSION,
                 "job": self.job,

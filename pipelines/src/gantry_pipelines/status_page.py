@@ -72,9 +72,9 @@ class _StatusHandler(BaseHTTPRequestHandler):
         if path == "/v1/pipeline":
             self._answer(200, json.dumps(server.reporter.document(), default=str), "application/json")
         elif path == "/livez":
-            silent = server.reporter.idle_seconds
-            is_alive = silent <= server.idle_seconds_max
-            self._answer(200 if is_alive else 503, f"idle for {silent:.0f} s\n", "text/plain")
+            idle_s = server.reporter.idle_seconds
+            is_alive = idle_s <= server.idle_seconds_max
+            self._answer(200 if is_alive else 503, f"idle for {idle_s:.0f} s\n", "text/plain")
         elif path == "/metrics":
             self._answer(200, _metrics(), "text/plain; version=0.0.4")
         else:

@@ -75,7 +75,7 @@ class StopRequest:
                 signal.signal(number, self._record_signal)
 
     @contextlib.contextmanager
-    def handling_signals(self) -> Iterator[StopRequest]:
+    def handle_signals(self) -> Iterator[StopRequest]:
         """Handle signals inside of the `with` block, and restore the previous handlers after it."""
         is_main = threading.current_thread() is threading.main_thread()
         before = {number: signal.getsignal(number) for number in SIGNALS}

@@ -36,7 +36,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a partition's task; runs in the worker.
 
-    Spark makes a partition without a task of an empty read: it has no rows.
+    For a read without tasks Spark creates a partition of its own, which has no rows.
     """
     task = partition.task if isinstance(partition, TaskPartition) else None
     if task is None:
@@ -45,7 +45,7 @@ def read_partition(
 
 
 def split_options(options: ReadOptions, columns: tuple[str, ...], tags: frozenset[str] | None) -> SplitOptions:
-    """Return how the options want a read to be split into tasks."""
+    """Return how a read is split into tasks, according to its options."""
     is_light = tags is None and set(columns) <= set(HEADER_COLUMNS)
     return SplitOptions(
         columns=columns,
@@ -58,7 +58,7 @@ def split_options(options: ReadOptions, columns: tuple[str, ...], tags: frozense
 
 
 def locate_extents(ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[Extent]:
-    """Return where the bytes of these ranges lie in the log, by two requests for each queue, all queues at once."""
+    """Return where the bytes of these ranges lie in the log, by locating the first and last message of each."""
     wanted = [one for one in ranges if one.count > 0]
     if not wanted:
         return []

@@ -1,7 +1,7 @@
 """Synchronous requests to name servers and brokers, with errors classified by who has to act.
 
-A broker's response code becomes one of three errors here, and only here: the broker may succeed in a moment
-(`Unreachable`), it denies access (`Refused`), or the response is no valid answer, which is a bug.
+A broker's response code is mapped to an error here, and only here: access is denied (`Refused`), the topic does not
+exist there yet (`NotYetAvailable`), or a later attempt may succeed (`Unreachable`).
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class _ColumnBuilder:
             total = 0
             for place in np.flatnonzero(is_packed[first:end]).tolist():
                 row = first + place
-                body = _unpacked(records.data[starts[row] : ends[row]].tobytes(), int(records.sys_flag[rows[row]]))
+                body = _decompress(records.data[starts[row] : ends[row]].tobytes(), int(records.sys_flag[rows[row]]))
                 unpacked.append(body)
                 total += len(body or b"")
                 if total > UNPACKED_BYTES_MAX:
@@ -191,7 +191,7 @@ def host_text(raw: bytes) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
-def _unpacked(body: bytes, sys_flag: int) -> bytes | None:
+def _decompress(body: bytes, sys_flag: int) -> bytes | None:
     codec = _CODECS.get(sys_flag & COMPRESSION_MASK)
     try:
         if codec is None:

@@ -1,7 +1,7 @@
-"""Which replicas have the log of a broker, and by which transports: name servers, sidecars and directories combined.
+"""Find the replicas of a broker's log and the transports to them, from name servers, sidecars and directories.
 
-Name servers list the brokers that run. Sidecars list them too, and stay when their broker is down, so a broker's log
-can be read while it does not run. A sidecar is identified by the broker that it reports, never by its address. A slave
+Name servers list the brokers that run. Sidecars list brokers, too, also those that are down, so a broker's log can be
+read while it does not run. A sidecar is identified by the broker that it reports, never by its address. A slave
 that lags too far behind its master is left out, since a reader would have to wait for it.
 """
 
@@ -88,7 +88,7 @@ class Discovery:
         self.failures = "; ".join(map(str, failures))
         if failures and not found:
             raise failures[0]
-        return {broker: self._ordered(by_number) for broker, by_number in found.items()}
+        return {broker: self._sort_replicas(by_number) for broker, by_number in found.items()}
 
     def _add_registered(self, found: dict[str, dict[int, _KnownReplica]]) -> None:
         if not self._settings.has_name_servers:
@@ -122,14 +122,14 @@ class Discovery:
                 for number, one in by_number.items()
             }
 
-    def _ordered(self, by_number: dict[int, _KnownReplica]) -> tuple[Replica, ...]:
+    def _sort_replicas(self, by_number: dict[int, _KnownReplica]) -> tuple[Replica, ...]:
         settings = self._settings
         master = by_number.get(MASTER)
         if settings.read_from is ReadFrom.MASTER:
             return () if master is None else (master.replica,)
         slaves = [one for number, one in sorted(by_number.items()) if number != MASTER]
         if master is not None and slaves:
-            end = self._end_of(master)
+            end = self._read_end(master)
             slaves = [one for one in slaves if not self._is_lagging(one, end)]
         replicas = tuple(one.replica for one in slaves)
         if settings.read_from is ReadFrom.SLAVE or master is None:
@@ -137,10 +137,10 @@ class Discovery:
         return (*replicas, master.replica)
 
     def _is_lagging(self, slave: _KnownReplica, master_end: int | None) -> bool:
-        end = self._end_of(slave)
+        end = self._read_end(slave)
         return master_end is not None and end is not None and master_end - end > self._settings.replica_lag_bytes_max
 
-    def _end_of(self, one: _KnownReplica) -> int | None:
+    def _read_end(self, one: _KnownReplica) -> int | None:
         """Return the end of a replica's log; the broker itself is queried where no sidecar reported it."""
         if one.end is not None or not one.replica.address:
             return one.end

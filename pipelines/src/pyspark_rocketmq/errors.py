@@ -1,4 +1,4 @@
-"""What can go wrong with a read or a write, by who has to act.
+"""The errors of reads and writes; the docstring of each names the remedy.
 
 Spark shows the text of an error and little else, so each text says what happened, where, and what to do.
 """
@@ -27,7 +27,8 @@ class DataLost(RocketMQSourceError):
 
 @final
 class LogForked(RocketMQSourceError):
-    """A newer epoch begins below what was already read; the error names the messages that were replaced."""
+    """Messages that were read are no longer part of the log: correct what was derived from them, then continue with
+    failOnDataLoss=false."""
 
 
 @final
@@ -50,7 +51,7 @@ class InvalidRow(RocketMQSourceError):
 
 @final
 class NotStored(RocketMQSourceError):
-    """A broker did not store messages as safely as its mode promises before the retries timed out."""
+    """Messages were not stored as safely as their broker's mode promises: check the brokers, then repeat the write."""
 
 
 @final
@@ -65,4 +66,4 @@ class BatchForgotten(RocketMQSourceError):
 
 @final
 class BatchTorn(RocketMQSourceError):
-    """A batch was decided, but some of its half messages expired before they were committed and are lost."""
+    """Half messages of a decided batch expired before they were committed: their rows are lost, so write them again."""

@@ -1,4 +1,4 @@
-"""How far streaming queries lag behind their topics, by queue: in messages, bytes and seconds, for Prometheus.
+"""Measure how far streaming queries lag behind their topics, by queue, in messages, bytes and seconds, for Prometheus.
 
 ```python
 from pyspark_rocketmq.lag import LagListener
@@ -66,18 +66,18 @@ def source_lag(end: object, latest: object, now_ms: int) -> SourceLag | None:
     """Return the lag in a source's progress, as text or as a document; None if the source is not RocketMQ."""
     try:
         read, latest_document = _parse_json(end), _parse_json(latest)
-        ours = StreamOffset.from_json(read)
+        offset = StreamOffset.from_json(read)
         ends = flatten(latest_document["o"])
     except (ValueError, TypeError, KeyError, AttributeError, RocketMQSourceError):
         return None
     sizes, oldest = flatten(latest_document.get("sizes", {})), flatten(latest_document.get("oldest", {}))
     queues: list[QueueLag] = []
-    for queue, at in sorted(ours.ends.items()):
+    for queue, at in sorted(offset.ends.items()):
         rows = max(0, ends.get(queue, at) - at)
         age_s = max(0.0, (now_ms - oldest[queue]) / 1000) if rows and queue in oldest else 0.0
         queues.append(QueueLag(queue, rows, rows * sizes.get(queue, 0), age_s))
     gap_rows: dict[str, int] = {}
-    for gap in ours.gaps:
+    for gap in offset.gaps:
         gap_rows[str(gap.kind)] = gap_rows.get(str(gap.kind), 0) + gap.count
     return SourceLag(tuple(queues), gap_rows)
 
@@ -136,7 +136,7 @@ class LagListener(StreamingQueryListener):
         self._counted = {key: batch for key, batch in self._counted.items() if not key.startswith(f"{run}/")}
 
     def update_metrics(self, run: str, found: SourceLag, source: str, batch: int) -> None:
-        """Show the lag of one source. A batch that is reported twice is counted once."""
+        """Update the metrics of one source. The gaps of a batch that is reported twice are counted once."""
         name = self._names.get(run, run)
         for one in found.queues:
             labels = (name, one.queue.topic, one.queue.broker, str(one.queue.number))

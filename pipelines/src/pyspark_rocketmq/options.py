@@ -69,7 +69,7 @@ class _Edge(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a query reads, from which start to which end, and how."""
+    """The parsed options of a read: the selected messages, the limits of batches, and the settings."""
 
     settings: ReadSettings
     subscription: Subscription
@@ -104,8 +104,8 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
             pattern=parser.text("subscribePattern"),
             queues=parser.queue_lists("assign") if "assign" in parser else (),
         ),
-        start=_start(parser, _Edge.LATEST if is_stream else _Edge.EARLIEST),
-        end=_end(parser),
+        start=_parse_start(parser, _Edge.LATEST if is_stream else _Edge.EARLIEST),
+        end=_parse_end(parser),
         limits=Limits(
             rows_max=parser.number("maxRowsPerTrigger", 0, minimum=1) if "maxRowsPerTrigger" in parser else None,
             bytes_max=parser.size("maxBytesPerTrigger", 0) if "maxBytesPerTrigger" in parser else None,
@@ -153,10 +153,10 @@ def connection_settings(parser: OptionParser) -> ReadSettings:
         access_key=access_key,
         secret_key=secret_key,
         signature=parser.choice("signature", SignatureKind.V1),
-        tls=_tls(parser, "tls") if is_tls else None,
+        tls=_parse_tls(parser, "tls") if is_tls else None,
         request_timeout_ms=parser.duration_ms("requestTimeout", defaults.request_timeout_ms, minimum=1),
         patience_ms=parser.duration_ms("patience", defaults.patience_ms),
-        directories=_directories(parser),
+        directories=_parse_directories(parser),
     )
 
 
@@ -177,7 +177,7 @@ def read_settings(parser: OptionParser) -> ReadSettings:
         sidecars=parser.name_list("sidecars"),
         group=parser.text("group") or base.group,
         token=token,
-        sidecar_tls=_tls(parser, "sidecar"),
+        sidecar_tls=_parse_tls(parser, "sidecar"),
         replica_lag_bytes_max=parser.size("maxReplicaLag", base.replica_lag_bytes_max, minimum=0),
         read_ahead=parser.number("readAhead", base.read_ahead, minimum=1),
         range_bytes=parser.size("rangeBytes", base.range_bytes),
@@ -189,7 +189,7 @@ def read_settings(parser: OptionParser) -> ReadSettings:
 def read_token(path: Path) -> str:
     """Return the first token of a file, as sidecars read it.
 
-    Raises OSError, and ValueError for a file that sidecars refuse; no text of an error has anything of the file.
+    Raises OSError, and ValueError for a file that sidecars refuse; the texts of errors never contain text of the file.
     """
     try:
         return first_token(path.read_bytes().decode("utf-8", "replace"))
@@ -197,7 +197,7 @@ def read_token(path: Path) -> str:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _tls(parser: OptionParser, prefix: str) -> TlsFiles:
+def _parse_tls(parser: OptionParser, prefix: str) -> TlsFiles:
     return TlsFiles(
         ca=parser.text(f"{prefix}Ca") or None,
         certificate=parser.text(f"{prefix}Certificate") or None,
@@ -207,7 +207,7 @@ def _tls(parser: OptionParser, prefix: str) -> TlsFiles:
     )
 
 
-def _directories(parser: OptionParser) -> dict[str, str]:
+def _parse_directories(parser: OptionParser) -> dict[str, str]:
     if "directories" not in parser:
         return {}
     declared = parser.document("directories")
@@ -216,37 +216,37 @@ def _directories(parser: OptionParser) -> dict[str, str]:
     return dict(declared)
 
 
-def _start(parser: OptionParser, default: _Edge) -> QueuePosition:
+def _parse_start(parser: OptionParser, default: _Edge) -> QueuePosition:
     parser.refuse_together("startingTimestamp", "startingOffsetsByTimestamp", "startingGroup")
     unmatched_time = parser.choice("startingOffsetsByTimestampStrategy", UnmatchedTime.ERROR)
     for name in ("startingTimestamp", "startingOffsetsByTimestamp"):
         parser.refuse_together(name, "startingOffsets")
         if name in parser:
-            return replace(_by_time(parser, name), unmatched_time=unmatched_time)
+            return replace(_parse_times(parser, name), unmatched_time=unmatched_time)
     if "startingGroup" in parser:
         edge = parser.choice("startingOffsets", _Edge.EARLIEST)
         return QueuePosition(
             PositionKind.GROUP, "startingGroup", group=parser.text("startingGroup"), fallback=PositionKind(edge.value)
         )
-    return _by_offsets(parser, "startingOffsets", default)
+    return _parse_offsets(parser, "startingOffsets", default)
 
 
-def _end(parser: OptionParser) -> QueuePosition:
+def _parse_end(parser: OptionParser) -> QueuePosition:
     parser.refuse_together("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
         if name in parser:
-            return replace(_by_time(parser, name), unmatched_time=UnmatchedTime.LATEST)
-    return _by_offsets(parser, "endingOffsets", _Edge.LATEST)
+            return replace(_parse_times(parser, name), unmatched_time=UnmatchedTime.LATEST)
+    return _parse_offsets(parser, "endingOffsets", _Edge.LATEST)
 
 
-def _by_time(parser: OptionParser, name: str) -> QueuePosition:
+def _parse_times(parser: OptionParser, name: str) -> QueuePosition:
     if name.endswith("Timestamp") and not name.endswith("ByTimestamp"):
         return QueuePosition(PositionKind.TIMES, name, time_ms=parser.time_ms(name))
     times = {queue: moment_ms(name, value) for queue, value in parser.by_queue(name).items()}
     return QueuePosition(PositionKind.TIMES, name, times_ms=times)
 
 
-def _by_offsets(parser: OptionParser, name: str, default: _Edge) -> QueuePosition:
+def _parse_offsets(parser: OptionParser, name: str, default: _Edge) -> QueuePosition:
     if not parser.text(name).startswith("{"):
         return QueuePosition(PositionKind(parser.choice(name, default).value), name)
     offsets: dict[QueueId, int] = {}

@@ -26,7 +26,7 @@ from pyspark_rocketmq.offsets import Mark
 RECHECK_INTERVAL_S: Final = 0.5
 """Seconds between two checks while brokers are behind."""
 
-ADVICE: Final = "failOnDataLoss=false skips them and counts them"
+ADVICE: Final = "set failOnDataLoss=false to skip and count them"
 
 
 @final
@@ -115,9 +115,9 @@ class PositionChecker:
         for queue in sorted(set(positions) - forked):
             position, bounds = positions[queue], check_result.bounds[queue]
             if position < bounds.begin:
-                gaps.append(self._expired_gap(Gap(queue, position, bounds.begin, GapKind.EXPIRED)))
+                gaps.append(self._accept_expired(Gap(queue, position, bounds.begin, GapKind.EXPIRED)))
             elif position > bounds.end:
-                gaps.append(self._rewound_gap(Gap(queue, bounds.end, position, GapKind.REWOUND)))
+                gaps.append(self._accept_rewound(Gap(queue, bounds.end, position, GapKind.REWOUND)))
         return PositionCheck(check_result.logs, check_result.bounds, check_result.forks, tuple(gaps))
 
     def recheck_planned(self, ranges: Sequence[QueueRange], marks: Mapping[str, Mark]) -> PositionCheck:
@@ -129,16 +129,19 @@ class PositionChecker:
         for one in ranges:
             bounds = check_result.bounds[one.queue]
             if one.begin < bounds.begin:
-                gaps.append(self._expired_gap(Gap(one.queue, one.begin, min(bounds.begin, one.end), GapKind.EXPIRED)))
+                gaps.append(
+                    self._accept_expired(Gap(one.queue, one.begin, min(bounds.begin, one.end), GapKind.EXPIRED))
+                )
             if one.end > bounds.end and one.queue not in forked:
-                gaps.append(self._rewound_gap(Gap(one.queue, max(bounds.end, one.begin), one.end, GapKind.REWOUND)))
+                gaps.append(self._accept_rewound(Gap(one.queue, max(bounds.end, one.begin), one.end, GapKind.REWOUND)))
         return PositionCheck(check_result.logs, check_result.bounds, check_result.forks, tuple(gaps))
 
     def find_expired(self, positions: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds]) -> tuple[Gap, ...]:
         """Return a gap for each requested position that was deleted already. Raises DataLost."""
         deleted = [queue for queue in sorted(positions) if positions[queue] < bounds[queue].begin]
         return tuple(
-            self._expired_gap(Gap(queue, positions[queue], bounds[queue].begin, GapKind.EXPIRED)) for queue in deleted
+            self._accept_expired(Gap(queue, positions[queue], bounds[queue].begin, GapKind.EXPIRED))
+            for queue in deleted
         )
 
     def _wait_until_caught_up(
@@ -177,13 +180,15 @@ class PositionChecker:
             gaps += fork_gaps
         return gaps
 
-    def _expired_gap(self, gap: Gap) -> Gap:
+    def _accept_expired(self, gap: Gap) -> Gap:
+        """Return the gap if losses are accepted. Raises DataLost."""
         if self._is_loss_fatal:
             text = f"{gap.queue} was to be read from {gap.begin} on, but its messages below {gap.end} were deleted"
             raise DataLost(f"{text}: {gap.count} messages are lost; {ADVICE}")
         return gap
 
-    def _rewound_gap(self, gap: Gap) -> Gap:
+    def _accept_rewound(self, gap: Gap) -> Gap:
+        """Return the gap if losses are accepted. Raises DataLost."""
         if self._is_loss_fatal:
             text = f"{gap.queue} was read up to {gap.end}, but now ends at {gap.begin}"
             raise DataLost(f"{text}: {gap.count} messages are lost; {ADVICE}")

@@ -1,4 +1,4 @@
-"""What a query selects by its options: which queues, the offsets where it begins in them, and where it ends.
+"""The selection of a query: its queues, and the positions at which the read begins and ends in each of them.
 
 A stream resolves its queues again and again. In offsets `-2` is the earliest message of a queue, `-1` one past its
 latest. The offsets returned here are the requested ones; the readers check whether they can still be read.
@@ -119,7 +119,9 @@ class QueuePosition:
             offset = self.offsets[queue]
             offsets[queue] = _edge(edges[offset], bounds[queue]) if offset in edges else offset
             if offsets[queue] > bounds[queue].end:
-                raise InvalidOption(f"option {self.option}: {queue} ends at {bounds[queue].end}, before {offset}")
+                raise InvalidOption(
+                    f"option {self.option}: offset {offset} is beyond {queue}, which ends at {bounds[queue].end}"
+                )
         return offsets
 
     def _resolve_times(

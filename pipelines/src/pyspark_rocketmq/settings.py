@@ -129,10 +129,10 @@ class ReadSettings:
             raise InvalidOption("accessKey and secretKey go together: give both or neither")
         for name in ("request_timeout_ms", "read_ahead", "range_bytes", "batch_rows"):
             if getattr(self, name) < 1:
-                raise InvalidOption(f"{name} must be 1 or more")
+                raise InvalidOption(f"{name} is {getattr(self, name)}; it must be 1 or more")
         for name in ("patience_ms", "replica_lag_bytes_max", "gap_bytes_max"):
             if getattr(self, name) < 0:
-                raise InvalidOption(f"{name} must be 0 or more")
+                raise InvalidOption(f"{name} is {getattr(self, name)}; it must be 0 or more")
         for url in self.sidecars:
             if not url.startswith(("http://", "https://")):
                 raise InvalidOption(f"sidecars: {url!r} is not a base URL such as http://127.0.0.1:8080")

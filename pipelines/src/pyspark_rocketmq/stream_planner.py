@@ -5,7 +5,7 @@ which messages a batch reads. Both follow from Spark's log, from what brokers re
 
 - what an offset contains is final (see `offsets`); nothing is decided twice;
 - a queue that appears during the run is read from its first message;
-- a queue whose broker is away keeps its position until the broker is back; see `_missing`;
+- a queue whose broker is unavailable keeps its position until the broker is back; see `_missing`;
 - with Trigger.AvailableNow the ends are fixed when the query starts, and the query reads up to them and no further.
 """
 
@@ -135,7 +135,9 @@ class StreamPlanner:
             new_queues = tuple(queue for queue in new_queues if queue in self._target)
         check_result = self._position_checker.check(known, start.marks, new_queues)
         self._last_ends |= {queue: one.end for queue, one in check_result.bounds.items()}
-        if self._target is not None:  # A broker that was away when the target was fixed gets its target now.
+        if (
+            self._target is not None
+        ):  # the queues of a broker that was unavailable when the target was fixed get one now
             self._restored = set(start.ends) if self._restored is None else self._restored
             self._target = {one: check_result.bounds[one].end for one in known if one in self._restored} | self._target
         positions = {queue: check_result.position_after_gaps(queue, position) for queue, position in known.items()}
@@ -156,7 +158,7 @@ class StreamPlanner:
         now_s = self._clock.now_s()
         interval_s = self._options.discovery_interval_ms / 1000
         is_old = self._found_at_s is None or now_s - self._found_at_s >= interval_s
-        if is_old or (self._options.is_loss_fatal and self._missing(start)):
+        if is_old or (self._options.is_loss_fatal and self._find_missing(start)):
             self._found = self._discover_until(start, now_s + self._options.settings.patience_ms / 1000)
             self._found_at_s = self._clock.now_s()
         return self._found
@@ -170,7 +172,7 @@ class StreamPlanner:
                 if not start.ends and not self._found:
                     raise
                 error = raised
-            missing = self._missing(start)
+            missing = self._find_missing(start)
             if error is None and not missing:
                 return self._found
             if self._clock.now_s() >= deadline_s or not self._options.is_loss_fatal:
@@ -183,7 +185,7 @@ class StreamPlanner:
         log.warning("queues not found; reading continues without them", extra={"queues": [str(one) for one in missing]})
         return self._found
 
-    def _missing(self, start: StreamOffset) -> list[QueueId]:
+    def _find_missing(self, start: StreamOffset) -> list[QueueId]:
         """Return queues that were read before, are missing now, and may have unread messages.
 
         A queue that was read up to its last known end may disappear: a topic that was deleted, a shard that was

@@ -1,7 +1,7 @@
 """The streaming reader behind `spark.readStream.format("rocketmq")`: it follows its topics, batch by batch.
 
 Spark calls one long-lived process beside the driver for offsets and tasks, and pickles another reader for the workers.
-This module only returns to Spark what `StreamPlanner` decides.
+`StreamPlanner` makes the decisions; this module adapts them to Spark's interface, and commits offsets for a group.
 
 **Progress for a consumer group** (`commitGroup`). Spark reports a batch's end to a source only when it plans the next
 batch, and so never for the last one. But it calls `latestOffset(start)` before it decides whether there is a next
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def non_waiting_catalog(self) -> CatalogPort:
-        """A catalog for calls that may be repeated later: it does not wait for a broker that is away."""
+        """A catalog for calls that may be repeated later: it does not wait for an unavailable broker."""
         if self._non_waiting_catalog is None:
             self._non_waiting_catalog = Catalog(replace(self.options.settings, patience_ms=0))
         return self._non_waiting_catalog
@@ -203,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._oldest_updated_s = now_s
 
     def _commit_group(self, offset: StreamOffset, catalog: CatalogPort) -> None:
-        """Commit the progress of the consumer group, without waiting for a master that is away."""
+        """Commit the progress of the consumer group; a failure is logged, and the next batch commits again."""
         group = self.options.commit_group
         changed = {queue: end for queue, end in offset.ends.items() if self._committed.get(queue) != end}
         if not group or not changed:

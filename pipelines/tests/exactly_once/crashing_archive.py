@@ -101,7 +101,7 @@ def main() -> int:
     if given.task_bytes:
         options: dict[str, Any] = {**settings.options, "archive.taskBytes": str(given.task_bytes)}
         settings = dataclasses.replace(settings, options=options)
-    with reporter.stop.handling_signals():
+    with reporter.stop.handle_signals():
         outcome = reporter.finish(job.run(settings, reporter))
     return outcome.exit_code
 

@@ -77,9 +77,9 @@ class FakeBroker:
         """Close every connection, as a restarting network device does."""
         assert self._listener is not None, "a broker that does not run has no connections"
         for connection in list(self._listener.connections):
-            connection.close("the test says so")
+            connection.close("closed by the test")
 
-    def refuse(self, code: RequestCode, with_code: int, remark: str = "as the test says", *, times: int = 1) -> None:
+    def refuse(self, code: RequestCode, with_code: int, remark: str = "refused by the test", *, times: int = 1) -> None:
         """Answer with an error without handling the request."""
         self.fault(code, lambda command, _: command.reply(with_code, remark), times=times)
 
@@ -91,7 +91,7 @@ class FakeBroker:
         """Close the connection instead of answering."""
 
         def close(command: Command, connection: Connection) -> None:
-            connection.close("the test says so")
+            connection.close("closed by the test")
 
         self.fault(code, close, times=times)
 

@@ -36,10 +36,10 @@ async def pull(state: BrokerState, command: Command, connection: Connection) -> 
     if header.sys_flag & PULL_COMMIT_OFFSET:
         state.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
     loop = asyncio.get_running_loop()
-    may_hold_until = loop.time() + (header.suspend_timeout_millis / 1000 if header.sys_flag & PULL_SUSPEND else 0)
+    hold_deadline_s = loop.time() + (header.suspend_timeout_millis / 1000 if header.sys_flag & PULL_SUSPEND else 0)
     while True:
         reply = _pull_once(state, command, header)
-        remaining_ms = int((may_hold_until - loop.time()) * 1000)
+        remaining_ms = int((hold_deadline_s - loop.time()) * 1000)
         if reply.code != ResponseCode.PULL_NOT_FOUND or remaining_ms <= 0 or not connection.is_open:
             return reply
         await state.log.wait_for_arrival(remaining_ms)

@@ -1,1 +1,1 @@
-"""RocketMQ's administration tool `mqadmin`: all of its commands run against Apache's servers and ours."""
+"""RocketMQ's administration tool `mqadmin`: its commands run against Apache's servers and Gantry's."""

@@ -23,10 +23,11 @@ from gantry_interop.processes import Nursery
 @click.command("admin")
 @click.option("--record", is_flag=True, help="Store the verdicts and write docs/compatibility.md from them.")
 def admin_command(record: bool) -> None:
-    """Run every command of Apache's mqadmin 5.3.3 against Apache's servers and ours, and compare what it prints.
+    """Run the commands of Apache's mqadmin 5.3.3 against Apache's servers and Gantry's, and compare what they print.
 
-    Fails if a command differs that docs/compatibility.md calls the same, if the tool has a command that the plan lacks,
-    or if one differs without a reason in the plan.
+    Commands that need a controller, a container or files on their own disk are not run. Fails if a command differs that
+    docs/compatibility.md calls the same, if the tool has a command that the plan lacks, if a command differs without a
+    reason in the plan, or if one is the same although the plan expects a difference.
     """
     console = report.console()
     directory = new_run_directory("admin")
@@ -34,11 +35,11 @@ def admin_command(record: bool) -> None:
     with harness_errors(console), Nursery(directory / "logs") as nursery:
         known, compared = play.play(nursery, directory, lambda one: _show(console, one))
     found = verdicts.judge(known, compared, plan.ABSENT)
-    faults = [*verdicts.find_plan_faults(known, plan.commands()), *_broken(found, record)]
+    faults = [*verdicts.find_plan_faults(known, plan.commands()), *_find_broken(found, record)]
     faults += [
         f"the same, though the plan expects a difference: {typed}" for typed in verdicts.stale_deviations(compared)
     ]
-    _keep(directory / "steps.json", compared)
+    _write_steps(directory / "steps.json", compared)
     verdicts.write(found, directory / "results.json")
     if record:
         verdicts.write(found)
@@ -52,7 +53,7 @@ def admin_command(record: bool) -> None:
     sys.exit(1 if faults else 0)
 
 
-def _broken(found: Sequence[Verdict], record: bool) -> list[str]:
+def _find_broken(found: Sequence[Verdict], record: bool) -> list[str]:
     before = [] if record or not verdicts.RESULTS.exists() else verdicts.read()
     lost = [f"no longer the same: {one.command} ({one.word})" for one in verdicts.find_regressions(before, found)]
     return lost + [f"differs without a reason in the plan: {name}" for name in verdicts.unexplained_differences(found)]
@@ -63,7 +64,7 @@ def _show(console: Console, one: Compared) -> None:
     console.print(shown + one.step.typed, style=None if one.is_same else "yellow", highlight=False, markup=False)
 
 
-def _keep(path: Path, compared: Sequence[Compared]) -> None:
+def _write_steps(path: Path, compared: Sequence[Compared]) -> None:
     steps = [
         {
             "typed": one.step.typed, "command": one.step.command, "shows": one.step.shows, "same": one.is_same,

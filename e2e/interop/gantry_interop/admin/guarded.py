@@ -1,8 +1,8 @@
 """Both peers with brokers that require accounts.
 
-Apache's broker keeps users and permissions in its own database and changes them on request; ours reads a file. So the
-same users are created in two ways: there by `createUser` and `createAcl`, here by the file, which is complete from
-the start. The output of the commands is compared.
+Apache's broker keeps users and permissions in its own database and changes them on request; Gantry's reads a file. So
+the same users are created in two ways: at Apache's broker by `createUser` and `createAcl`, at Gantry's by the file,
+which is complete from the start. The output of the commands is compared.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ output that only Gantry's servers produce.
 _LINE_MAX: Final = 150
 
 
-def text(found: Sequence[Verdict], steps: int) -> str:
+def build_page(found: Sequence[Verdict], steps: int) -> str:
     """Return the whole page as Markdown."""
     counted = verdicts.count_by_word(found)
     head = _INTRODUCTION.format(
@@ -113,4 +113,4 @@ def _blocks(one: Verdict) -> Iterator[str]:
 
 def write(found: Sequence[Verdict], steps: int, page: Path = PAGE) -> None:
     """Write the page to its file."""
-    page.write_text(text(found, steps))
+    page.write_text(build_page(found, steps))

@@ -44,12 +44,12 @@ class Compared:
         return self.theirs == self.ours
 
 
-def failed(outcome: Outcome) -> bool:
+def is_failed(outcome: Outcome) -> bool:
     """Return whether a command did not do its work."""
     return outcome.exit not in (None, 0) or ("Exception" in outcome.error and not outcome.is_cut)
 
 
-def lines(outcome: Outcome, side: scene.Side, step: Step, start: float) -> tuple[str, ...]:
+def comparable_lines(outcome: Outcome, side: scene.Side, step: Step, start: float) -> tuple[str, ...]:
     """Return the output of one run in the form that is compared."""
     window = scene.window(start)
     parts = {"": outcome.out, "error: ": outcome.error, "file: ": outcome.file or ""}
@@ -93,11 +93,12 @@ class Player:
     def _run_once(self, step: Step) -> Compared:
         outcomes = [side.run(self._tool, step) for side in self._sides]
         theirs, ours = (
-            lines(outcome, side, step, self._start) for outcome, side in zip(outcomes, self._sides, strict=True)
+            comparable_lines(outcome, side, step, self._start)
+            for outcome, side in zip(outcomes, self._sides, strict=True)
         )
         if step.common is not None:
             theirs, ours = step.common.of(theirs, ours), step.common.of(ours, theirs)
-        are_failed = [failed(outcome) for outcome in outcomes]
+        are_failed = [is_failed(outcome) for outcome in outcomes]
         return Compared(step, theirs, ours, are_failed[0], are_failed[1], raw=outcomes[0], facts=self._sides[0].facts)
 
 
@@ -113,7 +114,7 @@ def play(
             scene.TOOL, properties={**scene.TOOL.properties, "java.io.tmpdir": str(directory / scene.TEMPORARY)}
         )
         tool = stack.enter_context(JsonProcess(program, directory / "tool-home", directory / "logs" / "tool.log"))
-        known = known_commands(tool)
+        known = list_commands(tool)
         sides = [guarded.start(kind, nursery, directory / f"{kind}-guarded") for kind in scene.KINDS]
         found = Player(tool, sides, start).play(plan.ACCOUNTS, report)
         for side in sides:
@@ -130,7 +131,7 @@ def play(
     return known, found
 
 
-def known_commands(tool: JsonProcess) -> list[str]:
+def list_commands(tool: JsonProcess) -> list[str]:
     """Return all commands of the tool, from its own list."""
     answer: list[dict[str, Any]] = tool.request({"list": True}, scene.ANSWER_SECONDS_MAX)["commands"]
     return [str(command["name"]) for command in answer]

@@ -1,4 +1,4 @@
-"""Both peers side by side, prepared in the same way: Apache's name server and broker, and ours.
+"""Both peers side by side, prepared in the same way: Apache's name server and broker, and Gantry's.
 
 The output of commands depends on the state of the servers. So both get the same names and settings, the same files
 to read, and the same residents (`Residents.java`): online clients, clients that have left, and messages.
@@ -44,9 +44,9 @@ SETTINGS: Final = {
     "apache": {"enabledAppendPropCRC": "true", "timerWheelEnable": "true"},
     "gantry": {"slaveReadEnable": "false"},
 }
-"""Our broker seals every record with RocketMQ's checksum property. Apache's broker does so with this setting, and then
-records have the same length. Without its timers Apache's broker cannot delete a topic (it looks up their metrics).
-Reading from slaves is off by default there, and on here.
+"""Gantry's broker seals every record with RocketMQ's checksum property. Apache's broker does so with this setting, and
+then records have the same length. Without its timers Apache's broker cannot delete a topic (it looks up their metrics).
+Reading from slaves is off by default at Apache's broker, and on at Gantry's.
 """
 
 
@@ -97,7 +97,7 @@ class Side:
             "broker": self.peer.broker_address,
         }  # fmt: skip
         for name, found in residents.request(question, MOVING_IN_SECONDS_MAX).items():
-            self.words |= _named(name, found)
+            self.words |= _numbered_words(name, found)
 
     def run(self, tool: JsonProcess, step: Step) -> Outcome:
         """Run one command at this peer."""
@@ -106,13 +106,13 @@ class Side:
         log_start = log.stat().st_size if log.exists() else 0
         answer = tool.request(question, step.seconds_max + ANSWER_SECONDS_MAX)
         written = None if step.reads is None else self.files / step.reads
-        text = ordered(written.read_text()) if written is not None and written.exists() else None
+        text = sort_names(written.read_text()) if written is not None and written.exists() else None
         if step.logs is not None:
-            text = logged(log, log_start, step.logs)
+            text = read_logged(log, log_start, step.logs)
         return Outcome(answer["out"], answer["error"], answer["exit"], answer["is_cut"], text)
 
 
-def logged(log: Path, start: int, mark: str) -> str:
+def read_logged(log: Path, start: int, mark: str) -> str:
     """Return the lines that a command writes to the tool's log, from `start` to the end that it marks."""
 
     def lines() -> list[str]:
@@ -125,7 +125,7 @@ def logged(log: Path, start: int, mark: str) -> str:
     return "\n".join(found[: end + 1]) + "\n"
 
 
-def ordered(text: str) -> str:
+def sort_names(text: str) -> str:
     """Return a JSON file with sorted names, because Java writes them in the order of its hash tables."""
     try:
         return json.dumps(json.loads(text), indent=1, sort_keys=True)
@@ -133,7 +133,7 @@ def ordered(text: str) -> str:
         return text
 
 
-def _named(name: str, found: Any) -> dict[str, str]:
+def _numbered_words(name: str, found: Any) -> dict[str, str]:
     """Convert `orders_places: [...]` to `orders_place_0` and so on."""
     if isinstance(found, str):
         return {name: found}

@@ -35,7 +35,7 @@ class Difference:
 
     typed: str
     lines: tuple[str, ...]
-    """The first lines that only Apache's servers printed, after a minus, or only ours, after a plus."""
+    """The first lines that only Apache's servers printed, after a minus, or only Gantry's, after a plus."""
 
 
 @dataclass(frozen=True)

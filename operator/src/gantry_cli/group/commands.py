@@ -1,4 +1,4 @@
-"""`gantry group`: the command group, with `consume` and `resend`."""
+"""The command group `gantry group`, and its commands `consume` and `resend`."""
 
 import itertools
 import time
@@ -27,16 +27,21 @@ EXIT_NOT_CONSUMED = 1
 
 @click.command(
     epilog=examples(
-        ("gantry group consume billing 7F00000100002A9F0000000000000C80", "consume it by any member"),
-        ("gantry group consume billing 7F00000100002A9F0000000000000C80 --client 10.0.0.7@4711", "by this member"),
+        ("gantry group consume billing 7F00000100002A9F0000000000000C80", "consume a message by any member"),
+        (
+            "gantry group consume billing 7F00000100002A9F0000000000000C80 --client 10.0.0.7@4711",
+            "consume it by this member",
+        ),
         ("gantry group consume billing order-17 --topic orders", "find the message by its producer's id"),
     )
 )
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
 @click.argument("message_id", metavar="MESSAGE")
 @name_server_option
-@click.option("--client", "client_id", help="The member to consume it; see `gantry group members`.")
-@click.option("--topic", shell_complete=complete_topic, help="The topic of MESSAGE; required for its producer's id.")
+@click.option("--client", "client_id", help="Client id of the member [default: any]; see `gantry group members`.")
+@click.option(
+    "--topic", shell_complete=complete_topic, help="Topic of the message; required if MESSAGE is the producer's id."
+)
 @output_option
 @click.pass_context
 def consume(
@@ -50,7 +55,7 @@ def consume(
     with --topic the id that the producer assigned. The exit code is 1 if the handler did not consume it.
     """
 
-    async def ask() -> tuple[str, str, ConsumeResult]:
+    async def request() -> tuple[str, str, ConsumeResult]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             known = sorted(await admin.members.connections(name))
             if not known or (client_id is not None and client_id not in known):
@@ -64,8 +69,10 @@ def consume(
             return stored_id, member, await admin.members.consume(name, member, stored_id, topic=topic)
 
     if topic is None and not _is_hexadecimal(message_id):
-        raise InvalidInput(f"{message_id!r} is not a broker's message id", "for a producer's id give --topic")
-    stored_id, member, result = run(ask(), name_server, waiting_for=f"{name} consumes")
+        raise InvalidInput(
+            f"{message_id!r} is not a message id that a broker assigned", "for the id of a producer, give --topic"
+        )
+    stored_id, member, result = run(request(), name_server, waiting_for=f"waiting for a member of {name}")
     document = DirectConsumeDocument(
         group=name,
         client_id=member,
@@ -150,7 +157,7 @@ def resend(
     if fault is not None:
         raise InvalidInput(f"invalid group name {fault}")
     request = ResendRequest(
-        group=name, since_ms=_moment("--since", since), until_ms=_moment("--until", until),
+        group=name, since_ms=_parse_bound("--since", since), until_ms=_parse_bound("--until", until),
         is_from_start=from_start, is_dry_run=dry_run,
     )  # fmt: skip
     with count_progress("sending again") as show_progress:
@@ -165,7 +172,7 @@ async def _resend(
 ) -> ResendResult:
     sent = itertools.count(1)
 
-    def sent_message(message: ReceivedMessage, topic: str) -> None:
+    def report_sent(message: ReceivedMessage, topic: str) -> None:
         if not is_verbose:
             show_progress(next(sent), None)
         else:
@@ -177,16 +184,16 @@ async def _resend(
         Producer(name_server, PRODUCER_GROUP, client_settings=settings) as producer,
     ):
         try:
-            return await ResendRun(request, reader, producer, on_sent=sent_message).run()
+            return await ResendRun(request, reader, producer, on_sent=report_sent).run()
         except NoRoute as error:
             if error.topic != request.topic:
                 raise
-            # The broker creates the topic with the first dead letter.
+            # A broker creates the dead-letter topic with the first dead letter: without a route there is none.
             raise NotFoundError(f"no dead letters of {request.group} found", "check the name of the group") from error
 
 
-def _moment(option: str, text: str | None) -> int | None:
-    """Return the time of an option in milliseconds, or None if there is no bound."""
+def _parse_bound(option: str, text: str | None) -> int | None:
+    """Return the time that an option gives in milliseconds, or None if it sets no bound. Raises InvalidInput."""
     if text is None:
         return None
     try:

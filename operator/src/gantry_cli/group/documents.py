@@ -20,7 +20,7 @@ class GroupQueueDocument:
     end_offset: int
     lag: int
     last_consumed_ms: int | None
-    """The store time of the last consumed message."""
+    """The store time of the last consumed message; null if none was consumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class CloneDocument:
     group: str
     is_dry_run: bool
     is_made: bool
-    """Whether the group did not exist before and is created."""
+    """Whether the group did not exist before; it is then created with the settings of the source."""
     members: int
     queues: list[MovedQueueDocument] = field(default_factory=list)
 

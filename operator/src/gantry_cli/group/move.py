@@ -1,4 +1,4 @@
-"""`gantry group reset` and `clone`: set the offsets of a group. Both show the changes first, and ask."""
+"""The commands `gantry group reset` and `clone`: set the offsets of a group, after a summary and a confirmation."""
 
 import asyncio
 import time
@@ -21,12 +21,12 @@ from gantry_client import Admin, MessageQueue
 from gantry_wire.names import is_retry_or_dead_letter
 
 NOW = "now"
-"""Another word for `latest`, which reads better for a group that skips unread messages."""
+"""A synonym of `latest` for --to: `--to now` skips all messages that are not consumed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One queue: the committed offset, and the new one."""
+    """The change of a group's offset in one queue: the committed offset, and the new one."""
 
     queue: MessageQueue
     before: int | None
@@ -35,11 +35,12 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The planned changes of offsets, and the number of members that run meanwhile."""
+    """The planned changes of offsets, and the number of the group's members at the time of the plan."""
 
     moves: tuple[Move, ...]
     members: int
     is_made: bool = False
+    """Whether the group does not exist yet and will be created."""
 
 
 # -- reset -------------------------------------------------------------------------------------------------------------
@@ -58,11 +59,13 @@ class Plan:
 @click.argument("topic", shell_complete=complete_topic)
 @name_server_option
 @click.option(
-    "--to", "when", metavar="WHEN", help=f"The first message at or after this time: now, {START_POSITION_HELP}."
+    "--to", "when", metavar="WHEN", help=f"Reset to the first message at or after a time: now, {START_POSITION_HELP}."
 )
-@click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="This offset; requires one --queue.")
-@click.option("--queue", "queues", multiple=True, metavar="BROKER:NUMBER", help="Only this queue; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
+@click.option(
+    "--to-offset", type=click.IntRange(0), metavar="OFFSET", help="Reset to this offset; requires one --queue."
+)
+@click.option("--queue", "queues", multiple=True, metavar="BROKER:NUMBER", help="Reset only this queue; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Show the new offsets, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 def reset(
@@ -71,25 +74,25 @@ def reset(
 ) -> None:  # fmt: skip
     """Reset the offsets of a consumer group in TOPIC.
 
-    Running members continue there with their next pull, and discard messages in flight; a group without members
-    continues there when it starts. A running handler finishes its message. The group's retry topic is not changed.
-    Brokers older than RocketMQ 5 notify the members themselves, which takes about ten seconds.
+    Running members continue at the new offsets with their next pull, and discard messages in flight; a group without
+    members continues there when it starts. A running handler finishes its message. The group's retry topic is not
+    changed. Brokers older than RocketMQ 5 have the members reset their offsets, which takes about ten seconds.
     """
-    start = _start(when, to_offset, queues)
-    chosen = [_queue(topic, text) for text in queues]
+    start = _parse_start(when, to_offset, queues)
+    chosen = [_parse_queue(topic, text) for text in queues]
     plan = run(
-        _reset_plan(name_server, name, topic, start, to_offset, chosen), name_server, waiting_for="reading offsets"
+        _plan_reset(name_server, name, topic, start, to_offset, chosen), name_server, waiting_for="reading offsets"
     )
     if not dry_run:
         _confirm(f"Reset offsets of {name}?", plan, form, yes=yes)
         moved = run(_reset(name_server, name, topic, start, plan, chosen), name_server, waiting_for=f"resetting {name}")
         plan = Plan(moves=moved, members=plan.members)
     document = ResetDocument(group=name, is_dry_run=dry_run, members=plan.members, queues=_rows(plan.moves))
-    show(form, document, lambda: _screen(f"{'New offsets' if dry_run else 'Offsets'} of {name}", plan))
+    show(form, document, lambda: _render(f"{'New offsets' if dry_run else 'Offsets'} of {name}", plan))
 
 
-def _start(when: str | None, to_offset: int | None, queues: tuple[str, ...]) -> StartPosition:
-    """Return the position of --to, or the end if --to-offset is given. Raises InvalidInput."""
+def _parse_start(when: str | None, to_offset: int | None, queues: tuple[str, ...]) -> StartPosition:
+    """Return the position that --to gives; with --to-offset, the end, which is not used. Raises InvalidInput."""
     if (when is None) == (to_offset is None):
         raise InvalidInput("give either --to WHEN or --to-offset OFFSET")
     if to_offset is not None and len(queues) != 1:
@@ -104,18 +107,19 @@ def _start(when: str | None, to_offset: int | None, queues: tuple[str, ...]) -> 
         raise InvalidInput(f"--to: {error}") from error
 
 
-def _queue(topic: str, text: str) -> MessageQueue:
+def _parse_queue(topic: str, text: str) -> MessageQueue:
     broker, separator, number = text.rpartition(":")
     if not separator or not broker or not number.isdecimal():
-        raise InvalidInput(f"{text!r} is not a queue: write BROKER:NUMBER, for example broker-a:3")
+        raise InvalidInput(f"--queue: {text!r} is not a queue; expected BROKER:NUMBER, for example broker-a:3")
     return MessageQueue(topic=topic, broker_name=broker, queue_id=int(number))
 
 
 def _timestamp_ms(start: StartPosition) -> int:
+    """Return the time of a position as the admin client takes it: -1 is the end of each queue, 0 the beginning."""
     return -1 if start.is_latest else start.timestamp_ms or 0
 
 
-async def _reset_plan(
+async def _plan_reset(
     name_server: str,
     group: str,
     topic: str,
@@ -139,7 +143,7 @@ async def _reset_plan(
         ends = stats[chosen[0]]
         if not ends.min_offset <= to_offset <= ends.max_offset:
             raise InvalidInput(
-                f"offset {to_offset} is outside the queue, which holds [{ends.min_offset}, {ends.max_offset})"
+                f"--to-offset: {to_offset} is outside the queue; expected {ends.min_offset} to {ends.max_offset}"
             )
         reset_targets = {chosen[0]: to_offset}
     wanted = chosen or list(reset_targets)
@@ -149,7 +153,7 @@ async def _reset_plan(
 async def _reset(
     name_server: str, group: str, topic: str, start: StartPosition, plan: Plan, chosen: Sequence[MessageQueue]
 ) -> tuple[Move, ...]:
-    """Reset the offsets. Return the changes that the brokers report, since a time may match a later offset by now."""
+    """Reset the offsets. Return the changes as brokers report them: messages may have expired since the plan."""
     before = {move.queue: move.before for move in plan.moves}
     async with Admin(name_server, client_settings=client_settings()) as admin:
         if not chosen:
@@ -172,9 +176,9 @@ async def _reset(
 @click.argument("source", shell_complete=complete_group)
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
 @name_server_option
-@click.option("--topic", shell_complete=complete_topic, help="Only this topic.")
-@click.option("--force", is_flag=True, help="Also while GROUP has members; they are reset.")
-@click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
+@click.option("--topic", shell_complete=complete_topic, help="Clone the offsets of this topic only.")
+@click.option("--force", is_flag=True, help="Clone although GROUP has members; they continue at the new offsets.")
+@click.option("--dry-run", is_flag=True, help="Show the new offsets, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 def clone(
@@ -193,22 +197,22 @@ def clone(
     """
     if source == name:
         raise InvalidInput(f"SOURCE and GROUP are both {name}: name two groups")
-    plan = run(_clone_plan(name_server, source, name, topic), name_server, waiting_for=f"reading group {source}")
+    plan = run(_plan_clone(name_server, source, name, topic), name_server, waiting_for=f"reading group {source}")
     if plan.members and not force and not dry_run:
         raise CliError(
             f"{name} has {plan.members} members, which would keep their offsets", "stop them, or use --force"
         )
     if not dry_run:
         _confirm(f"Set offsets of {name}?", plan, form, yes=yes)
-        run(_clone(name_server, source, name, plan), name_server, waiting_for=f"moving {name}")
+        run(_clone(name_server, source, name, plan), name_server, waiting_for=f"setting offsets of {name}")
     document = CloneDocument(
         source=source, group=name, is_dry_run=dry_run, is_made=plan.is_made, members=plan.members,
         queues=_rows(plan.moves),
     )  # fmt: skip
-    show(form, document, lambda: _screen(f"{'New offsets' if dry_run else 'Offsets'} of {name}, from {source}", plan))
+    show(form, document, lambda: _render(f"{'New offsets' if dry_run else 'Offsets'} of {name}, from {source}", plan))
 
 
-async def _clone_plan(name_server: str, source: str, target: str, topic: str | None) -> Plan:
+async def _plan_clone(name_server: str, source: str, target: str, topic: str | None) -> Plan:
     async with Admin(name_server, client_settings=client_settings()) as admin:
         groups = await admin.groups.all()
         if source not in groups:
@@ -218,8 +222,10 @@ async def _clone_plan(name_server: str, source: str, target: str, topic: str | N
         for one in topics:
             if topic is None and is_retry_or_dead_letter(one):
                 continue
-            here, there = await asyncio.gather(admin.groups.committed(source, one), admin.groups.committed(target, one))
-            moves += _moves({queue: offset for queue, offset in here.items() if offset is not None}, there)
+            after, before = await asyncio.gather(
+                admin.groups.committed(source, one), admin.groups.committed(target, one)
+            )
+            moves += _moves({queue: offset for queue, offset in after.items() if offset is not None}, before)
         if not moves:
             raise NotFoundError(f"{source} has no committed offsets{'' if topic is None else f' in {topic}'}")
         members = await admin.members.connections(target)
@@ -263,12 +269,12 @@ def _confirm(question: str, plan: Plan, form: OutputFormat, *, yes: bool) -> Non
     if yes:
         return
     if not form.is_document:
-        for line in _sums(plan):
+        for line in _summary_lines(plan):
             click.echo(line)
     click.confirm(question, abort=True, err=form.is_document)
 
 
-def _sums(plan: Plan) -> Iterator[str]:
+def _summary_lines(plan: Plan) -> Iterator[str]:
     again = sum(max(0, (move.before or 0) - move.after) for move in plan.moves if move.before is not None)
     skipped = sum(max(0, move.after - move.before) for move in plan.moves if move.before is not None)
     fresh = sum(move.before is None for move in plan.moves)
@@ -279,7 +285,7 @@ def _sums(plan: Plan) -> Iterator[str]:
         yield f"running members: {plan.members}"
 
 
-def _screen(title: str, plan: Plan) -> Iterator[RenderableType]:
+def _render(title: str, plan: Plan) -> Iterator[RenderableType]:
     columns = ("topic", "broker", "queue", "before", "after", "change")
     rows = (
         (
@@ -288,15 +294,15 @@ def _screen(title: str, plan: Plan) -> Iterator[RenderableType]:
             str(move.queue.queue_id),
             "-" if move.before is None else count_text(move.before),
             count_text(move.after),
-            _change(move),
+            _change_text(move),
         )
         for move in plan.moves
     )
     yield table(title, columns, rows, right=columns[2:5])
-    yield from _sums(plan)
+    yield from _summary_lines(plan)
 
 
-def _change(move: Move) -> str:
+def _change_text(move: Move) -> str:
     if move.before is None or move.before == move.after:
         return "starts here" if move.before is None else "unchanged"
     if move.after < move.before:

@@ -1,4 +1,4 @@
-"""`gantry group list`, `describe`, `members`, `running`: a group's progress, its members, and their state."""
+"""The commands `gantry group list`, `describe`, `members` and `running`, which query groups and their members."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,28 +29,28 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.consumers import ConsumerRunningInfo
 from gantry_wire.names import is_system_group
 
-ASKED_AT_ONCE = 16
-"""How many members of a group are asked in parallel."""
+CONCURRENT_QUERIES_MAX = 16
+"""The number of members of a group that are queried concurrently."""
 
 
 @click.command(
     "list",
     epilog=examples(
         ("gantry group list", "list the groups of applications"),
-        ("gantry group list --all", "list the system's groups, too"),
+        ("gantry group list --all", "include the groups of the system"),
     ),
 )
 @name_server_option
-@click.option("--all", "with_internal", is_flag=True, help="Show the system's groups, too.")
+@click.option("--all", "with_internal", is_flag=True, help="Include the groups of the system.")
 @output_option
 def list_groups(name_server: str, with_internal: bool, form: OutputFormat) -> None:
     """List the names of consumer groups, one per line."""
 
-    async def ask() -> list[str]:
+    async def query() -> list[str]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             return [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
 
-    names = run(ask(), name_server, waiting_for="asking for the groups")
+    names = run(query(), name_server, waiting_for="listing groups")
     show_names(form, names, "No consumer groups; the first consumer of a group creates it")
 
 
@@ -66,7 +66,7 @@ class _Progress:
     epilog=examples(
         ("gantry group describe billing", "show all queues"),
         ("gantry group describe billing --topic orders", "show one topic"),
-        ("gantry group describe billing --output json", "for programs"),
+        ("gantry group describe billing --output json", "print JSON"),
     )
 )
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
@@ -79,14 +79,14 @@ def describe(name: str, name_server: str, topic: str | None, form: OutputFormat)
     While a group has members, topics that it does not subscribe to any more are left out.
     """
 
-    async def ask() -> _Progress:
+    async def query() -> _Progress:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             config = (await admin.groups.all()).get(name)
             stats = await admin.groups.stats(name, topic)
             members = await admin.groups.members(name)
             return _Progress(config, _count(members), stats.consume_tps, dict(stats.offset_table))
 
-    found = run(ask(), name_server, waiting_for=f"reading group {name}")
+    found = run(query(), name_server, waiting_for=f"reading group {name}")
     if found.config is None and not found.queues:
         raise NotFoundError(f"group {name} not found", "see `gantry group list`")
     document = _group_document(name, found)
@@ -96,7 +96,7 @@ def describe(name: str, name_server: str, topic: str | None, form: OutputFormat)
 @click.command(
     epilog=examples(
         ("gantry group members billing", "show clients and subscriptions"),
-        ("gantry group members billing --output json", "for programs"),
+        ("gantry group members billing --output json", "print JSON"),
     )
 )
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
@@ -105,11 +105,11 @@ def describe(name: str, name_server: str, topic: str | None, form: OutputFormat)
 def members(name: str, name_server: str, form: OutputFormat) -> None:
     """Show the present members of a consumer group, their addresses and subscriptions."""
 
-    async def ask() -> ConsumerConnections | None:
+    async def query() -> ConsumerConnections | None:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             return await admin.groups.members(name)
 
-    found = run(ask(), name_server, waiting_for=f"reading group {name}")
+    found = run(query(), name_server, waiting_for=f"reading group {name}")
     document = MembersOfGroupDocument(
         group=name,
         message_model=None if found is None else found.message_model,
@@ -131,34 +131,36 @@ def members(name: str, name_server: str, form: OutputFormat) -> None:
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
 @click.argument("client_id", metavar="[CLIENT]", required=False)
 @name_server_option
-@click.option("--stacks", "has_stacks", is_flag=True, help="Show the stacks of its threads and tasks.")
+@click.option("--stacks", "has_stacks", is_flag=True, help="Show the stack traces of each member's threads and tasks.")
 @output_option
 def running(name: str, client_id: str | None, name_server: str, has_stacks: bool, form: OutputFormat) -> None:
-    """Show the state of a group's members.
+    """Show the state of a group's members: their queues and consume rates.
 
-    A broker requests it over each member's own connection; a member that does not answer within ten seconds is shown
-    with the reason.
+    A broker requests the state over the member's connection. For a member that does not answer within ten seconds, the
+    error is shown.
     """
 
-    async def ask() -> list[RunningDocument]:
+    async def query() -> list[RunningDocument]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             known = sorted(await admin.members.connections(name))
-            limit = asyncio.Semaphore(ASKED_AT_ONCE)
+            limit = asyncio.Semaphore(CONCURRENT_QUERIES_MAX)
 
-            async def one(member: str) -> RunningDocument:
+            async def query_member(member: str) -> RunningDocument:
                 async with limit:
                     try:
                         return running_document(
                             member, await admin.members.running_info(name, member, has_stacks=has_stacks)
                         )
                     except ClientError as error:
-                        return _unknown(member, str(error))
+                        return _failed_document(member, str(error))
 
             if client_id is not None and client_id not in known:
                 raise NotFoundError(f"{client_id} is not a member of {name}", f"see `gantry group members {name}`")
-            return list(await asyncio.gather(*(one(member) for member in known if client_id in (None, member))))
+            return list(
+                await asyncio.gather(*(query_member(member) for member in known if client_id in (None, member)))
+            )
 
-    found = run(ask(), name_server, waiting_for=f"asking the members of {name}")
+    found = run(query(), name_server, waiting_for=f"querying the members of {name}")
     show(form, found, lambda: running_screen(name, found))
 
 
@@ -166,7 +168,7 @@ def running(name: str, client_id: str | None, name_server: str, has_stacks: bool
 
 
 def running_document(client_id: str, info: ConsumerRunningInfo) -> RunningDocument:
-    """Return the document of a member's answer."""
+    """Convert a member's response to a document."""
     return RunningDocument(
         client_id=client_id,
         properties=dict(sorted(info.properties.items())),
@@ -176,31 +178,31 @@ def running_document(client_id: str, info: ConsumerRunningInfo) -> RunningDocume
                 topic=queue.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
-                committed_offset=held.commit_offset,
-                messages=held.cached_msg_count,
-                is_locked=held.locked,
-                last_pull_ms=held.last_pull_timestamp,
-                last_consume_ms=held.last_consume_timestamp,
+                committed_offset=state.commit_offset,
+                messages=state.cached_msg_count,
+                is_locked=state.locked,
+                last_pull_ms=state.last_pull_timestamp,
+                last_consume_ms=state.last_consume_timestamp,
             )
-            for queue, held in sorted(info.mq_table.items(), key=lambda item: _order(item[0]))
+            for queue, state in sorted(info.mq_table.items(), key=lambda item: _queue_order(item[0]))
         ],
         topics=[
             ConsumeRateDocument(
                 topic=topic,
-                fetched_per_s=pace.pull_tps,
-                consumed_per_s=pace.consume_ok_tps,
-                failed_per_s=pace.consume_failed_tps,
-                fetch_ms=pace.pull_rt,
-                consume_ms=pace.consume_rt,
-                failed_in_hour=pace.consume_failed_msgs,
+                fetched_per_s=rates.pull_tps,
+                consumed_per_s=rates.consume_ok_tps,
+                failed_per_s=rates.consume_failed_tps,
+                fetch_ms=rates.pull_rt,
+                consume_ms=rates.consume_rt,
+                failed_in_hour=rates.consume_failed_msgs,
             )
-            for topic, pace in sorted(info.status_table.items())
+            for topic, rates in sorted(info.status_table.items())
         ],
         stacks=info.jstack,
     )
 
 
-def _unknown(client_id: str, failure: str) -> RunningDocument:
+def _failed_document(client_id: str, failure: str) -> RunningDocument:
     return RunningDocument(
         client_id=client_id, properties={}, subscriptions={}, queues=[], topics=[], stacks=None, failure=failure
     )
@@ -218,7 +220,7 @@ def _group_document(name: str, found: _Progress) -> GroupDocument:
             lag=progress.lag,
             last_consumed_ms=progress.last_timestamp or None,
         )
-        for queue, progress in sorted(found.queues.items(), key=lambda item: _order(item[0]))
+        for queue, progress in sorted(found.queues.items(), key=lambda item: _queue_order(item[0]))
     ]
     return GroupDocument(
         group=name,
@@ -248,7 +250,7 @@ def _count(found: ConsumerConnections | None) -> int:
     return 0 if found is None else len(found.connection_set)
 
 
-def _order(queue: MessageQueue) -> tuple[str, str, int]:
+def _queue_order(queue: MessageQueue) -> tuple[str, str, int]:
     return queue.topic, queue.broker_name, queue.queue_id
 
 
@@ -257,7 +259,7 @@ def _order(queue: MessageQueue) -> tuple[str, str, int]:
 
 
 def group_screen(document: GroupDocument) -> Iterator[RenderableType]:
-    """Yield the parts of a group's progress."""
+    """Render the progress of a group."""
     members = f"{document.members} member{'' if document.members == 1 else 's'}"
     yield f"group {document.group}: {members}, lag of {count_text(document.lag)} messages"
     if not document.queues:
@@ -281,7 +283,7 @@ def group_screen(document: GroupDocument) -> Iterator[RenderableType]:
 
 
 def members_screen(document: MembersOfGroupDocument) -> Iterator[RenderableType]:
-    """Yield the parts of a group's members and subscriptions."""
+    """Render the members and subscriptions of a group."""
     if not document.members:
         yield f"No members in group {document.group}"
         return
@@ -291,7 +293,7 @@ def members_screen(document: MembersOfGroupDocument) -> Iterator[RenderableType]
 
 
 def running_screen(name: str, found: list[RunningDocument]) -> Iterator[RenderableType]:
-    """Yield the parts of the members' state."""
+    """Render the state of a group's members."""
     if not found:
         yield f"No members in group {name}"
     for one in found:
@@ -313,18 +315,18 @@ def running_screen(name: str, found: list[RunningDocument]) -> Iterator[Renderab
         )
         yield table(one.client_id, columns, rows, right=columns[2:5])
         columns = ("topic", "fetched/s", "consumed/s", "failed/s", "fetch ms", "consume ms", "failed in the last hour")
-        paces = (
+        rate_rows = (
             (
-                pace.topic,
-                rate_text(pace.fetched_per_s),
-                rate_text(pace.consumed_per_s),
-                rate_text(pace.failed_per_s),
-                rate_text(pace.fetch_ms),
-                rate_text(pace.consume_ms),
-                count_text(pace.failed_in_hour),
+                rates.topic,
+                rate_text(rates.fetched_per_s),
+                rate_text(rates.consumed_per_s),
+                rate_text(rates.failed_per_s),
+                rate_text(rates.fetch_ms),
+                rate_text(rates.consume_ms),
+                count_text(rates.failed_in_hour),
             )
-            for pace in one.topics
+            for rates in one.topics
         )
-        yield table(None, columns, paces, right=columns[1:])
+        yield table(None, columns, rate_rows, right=columns[1:])
         if one.stacks is not None:
             yield Text(one.stacks)

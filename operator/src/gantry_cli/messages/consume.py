@@ -16,7 +16,7 @@ from gantry_cli.completers import complete_group, complete_topic
 from gantry_cli.errors import InvalidInput
 from gantry_cli.examples import examples
 from gantry_cli.messages.documents import MessageDocument
-from gantry_cli.messages.reading import Delivery, GroupSubscription, TopicReader, group_messages
+from gantry_cli.messages.reading import Delivery, GroupSubscription, TopicReader, consume_as_member
 from gantry_cli.options import name_server_option, refuse_ignored, run
 from gantry_cli.output import OutputFormat, output_option, record_text
 from gantry_cli.round_trip import READER_GROUP
@@ -131,10 +131,11 @@ def consume(
 ) -> None:  # fmt: skip
     """Read messages.
 
-    Prints the bodies of the messages of TOPIC, one per line, the oldest first. Without --group no offset is committed
-    and no consumer is affected. With --group the messages are shared with the other members of the group, start at its
-    committed offset (--from applies only to queues without one), and are committed when they are printed. Without
-    --follow the command ends when all messages are read that existed at its start.
+    Prints the bodies of the messages of TOPIC, one per line. Without --group, existing messages are printed in the
+    order of their store times, no offset is committed, and no consumer is affected. With --group the command consumes
+    as a member: it shares the messages with the other members, starts at the group's committed offsets (--from applies
+    only to queues without one), and commits each message after it is printed. Without --follow the command ends when
+    all messages that existed at its start are read, with --group by any member of the group.
     """
     if tags is not None and sql is not None:
         raise InvalidInput("--tag and --sql are mutually exclusive: filter by tag in SQL with TAGS = 'paid'")
@@ -156,7 +157,7 @@ def consume(
 
 async def _consume(name_server: str, request: ConsumeRequest) -> None:
     printed = 0
-    async with contextlib.aclosing(_deliveries(name_server, request)) as deliveries:
+    async with contextlib.aclosing(_open_deliveries(name_server, request)) as deliveries:
         async for delivery in deliveries:
             click.echo(request.write(delivery.message))
             delivery.acknowledge()
@@ -165,11 +166,11 @@ async def _consume(name_server: str, request: ConsumeRequest) -> None:
                 return
 
 
-def _deliveries(name_server: str, request: ConsumeRequest) -> AsyncGenerator[Delivery, None]:
+def _open_deliveries(name_server: str, request: ConsumeRequest) -> AsyncGenerator[Delivery, None]:
     if request.group is None:
         return _read_without_group(name_server, request)
     subscription = GroupSubscription(group=request.group, topic=request.topic, tags=request.tags, start=request.start)
-    return group_messages(name_server, subscription, follow=request.follow)
+    return consume_as_member(name_server, subscription, follow=request.follow)
 
 
 async def _read_without_group(name_server: str, request: ConsumeRequest) -> AsyncGenerator[Delivery, None]:
@@ -185,7 +186,7 @@ async def _read_without_group(name_server: str, request: ConsumeRequest) -> Asyn
 
 
 async def _run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Run until the end, Ctrl-C or SIGTERM, all of which are normal ends of reading."""
+    """Run until ``work`` ends, or until Ctrl-C or SIGTERM, which are normal ends of reading."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

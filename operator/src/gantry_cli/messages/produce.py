@@ -1,4 +1,4 @@
-"""The command `gantry produce`: send messages from arguments or from standard input, many of them concurrently."""
+"""The command `gantry produce`: send messages from arguments or from standard input, with concurrent requests."""
 
 import asyncio
 import collections
@@ -82,7 +82,7 @@ class MessageTemplate:
     sharding_key: str | None
     delay_level: int
 
-    def message(self, body: bytes) -> Message:
+    def make_message(self, body: bytes) -> Message:
         """Return a message with this body."""
         return Message(
             self.topic,
@@ -108,11 +108,13 @@ class MessageTemplate:
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @name_server_option
-@click.option("--tag", help="Tag, by which subscriptions filter.")
-@click.option("--key", "keys", multiple=True, help="Key, by which the message can be queried; repeatable.")
+@click.option("--tag", help="Tag of the messages; consumers can subscribe to tags.")
+@click.option("--key", "keys", multiple=True, help="Key, by which the messages can be queried; repeatable.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", callback=read_pairs,
-              help="User property; repeatable.")  # fmt: skip
-@click.option("--sharding-key", help="Sharding key; messages with the same key keep their order.")
+              help="User property of the messages; repeatable.")  # fmt: skip
+@click.option(
+    "--sharding-key", help="Sharding key; messages with the same key are sent to the same queue and keep their order."
+)
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
               help="Delay level: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
 @click.option(
@@ -172,7 +174,7 @@ def produce(
 @final
 @dataclass(slots=True)
 class SendSummary:
-    """The receipts of the messages so far, as counts."""
+    """Prints receipts, and counts the messages that were acknowledged so far."""
 
     form: OutputFormat
     acknowledged: int = 0
@@ -185,7 +187,7 @@ class SendSummary:
     """Updates the progress bar; None if each receipt is printed."""
 
     def add(self, receipt: SendReceipt) -> None:
-        """Count a receipt, and print it unless there were too many."""
+        """Count a receipt, and print it: each one as a document, but only the first ones as text."""
         if receipt.is_acknowledged:
             self.acknowledged += 1
         else:
@@ -201,7 +203,7 @@ class SendSummary:
             self.report_progress(self.acknowledged + self.not_durable, self.total)
 
     def print_total(self, topic: str, elapsed_s: float) -> None:
-        """Print the number of messages, if not every receipt was printed."""
+        """Print the number of acknowledged messages, if not every receipt was printed."""
         total = self.acknowledged + self.not_durable
         if total > RECEIPTS_SHOWN_MAX and not self.form.is_document:
             rate = rate_text(total / elapsed_s if elapsed_s > 0 else 0.0)
@@ -227,7 +229,7 @@ async def _send_all(
             async with asyncio.TaskGroup() as group:
                 group.create_task(collect(), name="collect receipts")
                 async for body in bodies:
-                    await in_flight.put(asyncio.create_task(producer.send(template.message(body))))
+                    await in_flight.put(asyncio.create_task(producer.send(template.make_message(body))))
                 await in_flight.put(None)
         except* ClientError as errors:
             await _collect_remaining(in_flight, summary)

@@ -37,7 +37,7 @@ READ_AHEAD_MAX: Final = 1024
 
 
 def _do_nothing() -> None:
-    """Do nothing: without a group, a message needs no acknowledgement."""
+    """Do nothing, since a message that was read without a group needs no acknowledgement."""
 
 
 @final
@@ -77,18 +77,18 @@ class TopicReader:
     async def open(self, start: StartPosition) -> list[Cursor]:
         """Return a cursor for each queue, from the start position to its current end. Raises ClientError."""
         queues: Sequence[MessageQueue] = await self._consumer.queues(self._topic)
-        return list(await asyncio.gather(*(self._cursor(queue, start) for queue in queues)))
+        return list(await asyncio.gather(*(self._open_cursor(queue, start) for queue in queues)))
 
     async def read_existing(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
         """Yield the existing messages of all queues, oldest first. Raises ClientError."""
         while True:
             await asyncio.gather(*(self._fetch(cursor) for cursor in cursors if cursor.needs_fetch))
             if any(cursor.needs_fetch for cursor in cursors):
-                continue  # the fetch matched no message but advanced
+                continue  # the filter matched no message that was fetched, but the cursor advanced
             ready = [cursor for cursor in cursors if cursor.buffer]
             if not ready:
                 return
-            yield Delivery(min(ready, key=_age).buffer.popleft())
+            yield Delivery(min(ready, key=_store_order).buffer.popleft())
 
     async def read_new(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
         """Yield new messages as they arrive, until the caller stops."""
@@ -102,7 +102,7 @@ class TopicReader:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _cursor(self, queue: MessageQueue, start: StartPosition) -> Cursor:
+    async def _open_cursor(self, queue: MessageQueue, start: StartPosition) -> Cursor:
         end = await self._consumer.max_offset(queue)
         if start.is_latest:
             return Cursor(queue, end, end)
@@ -143,8 +143,8 @@ class TopicReader:
             cursor.next_offset = result.next_offset
 
 
-def _age(cursor: Cursor) -> tuple[int, str, int]:
-    """Return the sort key: store time, then, within a millisecond of one broker, the offset in its log."""
+def _store_order(cursor: Cursor) -> tuple[int, str, int]:
+    """Return the sort key of the next message: its store time, then its broker and its offset in the broker's log."""
     first = cursor.buffer[0]
     return first.store_timestamp_ms, cursor.queue.broker_name, first.physical_offset
 
@@ -152,9 +152,9 @@ def _age(cursor: Cursor) -> tuple[int, str, int]:
 # -- as a member of a group --------------------------------------------------------------------------------------------
 # A topic is read as a member of a group: messages are shared among members, and committed after they are printed.
 #
-# The handler of the consumer passes a message on and returns only after it is acknowledged, which marks the message as
-# consumed. Messages that were fetched but not printed are never committed; another member or the next call gets them.
-
+# The consumer's handler queues a message and returns only after the message is acknowledged, that is, printed; then it
+# counts as consumed. Messages that were fetched but not printed are never committed: another member or the next call
+# gets them.
 
 COMMIT_INTERVAL_MS: Final = 500
 CLOSE_TIMEOUT_MS: Final = 100
@@ -191,10 +191,10 @@ class _PendingMessage:
     printed: asyncio.Event
 
 
-async def group_messages(
+async def consume_as_member(
     name_server: str, subscription: GroupSubscription, *, follow: bool
 ) -> AsyncGenerator[Delivery, None]:
-    """Yield the messages of this member; without `follow`, until the group has consumed all existing messages."""
+    """Yield this member's messages; without `follow`, until the group has consumed what existed at the start."""
     pending: asyncio.Queue[_PendingMessage | None] = asyncio.Queue()
 
     async def handle(message: ReceivedMessage) -> None:
@@ -202,7 +202,7 @@ async def group_messages(
         await pending.put(unprinted)
         await unprinted.printed.wait()
 
-    async def watch(ends: dict[MessageQueue, int], watcher: PullConsumer, consumer: PushConsumer) -> None:
+    async def wait_until_consumed(ends: dict[MessageQueue, int], watcher: PullConsumer, consumer: PushConsumer) -> None:
         while not await _is_consumed(watcher, ends):
             await asyncio.sleep(PROGRESS_POLL_S)
             await consumer.commit()
@@ -220,7 +220,7 @@ async def group_messages(
             client_settings=settings,
         )
         async with consumer:
-            watching = None if follow else asyncio.create_task(watch(ends, watcher, consumer))
+            watching = None if follow else asyncio.create_task(wait_until_consumed(ends, watcher, consumer))
             try:
                 while (unprinted := await _next(pending, watching)) is not None:
                     yield Delivery(unprinted.message, unprinted.printed.set)

@@ -16,6 +16,7 @@ from gantry_cli.migrate.source import BrokerRegistration, SourceLog
 from gantry_status.text import bytes_text
 
 VERSION: Final = re.compile(r"V(\d+)_(\d+)_(\d+)")
+"""The version in RocketMQ's brokerVersionDesc, for example `V5_3_3`."""
 VERSION_MIN: Final = (4, 9)
 VERSION_MAX: Final = (5, 99)
 NAME_SERVER_VERSION_MIN: Final = 413
@@ -23,8 +24,9 @@ NAME_SERVER_VERSION_MIN: Final = 413
 ACCESS_CONTROL_KEYS: Final = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
 """The settings that enable access control in RocketMQ 4 and 5; clients sign requests for both in the same way."""
 SPARE_RATIO: Final = 1.1
-"""The factor for queues, the index, and the growth of the log while it is copied."""
+"""The space to reserve per byte to copy: it includes queues, the index, and the log's growth during the copy."""
 SPARE_BYTES: Final = 1 << 30
+"""The space to reserve in addition: one log file of the default size."""
 
 
 class Severity(StrEnum):
@@ -51,8 +53,8 @@ class MigrationFacts:
     version: str
     config: Mapping[str, str]
     log: SourceLog
-    stream: str
-    stream_failure: str = ""
+    replication_address: str
+    replication_failure: str = ""
     """Why the replication port of the source broker cannot be reached; empty if it can."""
     half_messages: int = 0
     half_messages_open: int = 0
@@ -64,13 +66,13 @@ class MigrationFacts:
     free_bytes: int = 0
     copied_bytes: int = 0
     """The size of the log that an earlier run has copied."""
-    own_file_bytes: int | None = None
+    copied_file_bytes: int | None = None
     """The file size of a log that an earlier run has copied."""
-    own_id: int = 1
-    is_signing: bool = False
+    target_broker_id: int = 1
+    has_credentials: bool = False
     """Whether this command has credentials."""
-    own_conf: Mapping[str, str] = field(default_factory=dict)
-    """The settings of our broker, from its broker.conf or as they would be written."""
+    target_conf: Mapping[str, str] = field(default_factory=dict)
+    """The settings of the new broker, from its broker.conf or as they would be written."""
 
 
 def check_migration(facts: MigrationFacts) -> list[Finding]:
@@ -140,30 +142,34 @@ def _check_modes(facts: MigrationFacts) -> Iterator[Finding]:
 
 
 def _check_access_control(facts: MigrationFacts, keys: Sequence[str]) -> Iterator[Finding]:
-    """Check accounts and the access control of our broker, if the old broker has access control."""
+    """Check the accounts and the access control of the new broker, if the old broker has access control."""
     if not keys:
         return
     required = f"{keys[0]}=true: the old broker requires signed requests"
-    if not facts.is_signing:
+    if not facts.has_credentials:
         yield Finding(
             Severity.BLOCKED, f"{required}, and `gantry migrate` has no account",
             "gantry --credentials FILE migrate, with an administrator account of that broker",
         )  # fmt: skip
-    if not facts.own_conf.get("aclCredentialsPath"):
+    if not facts.target_conf.get("aclCredentialsPath"):
         yield Finding(
-            Severity.BLOCKED, f"{required}, and our broker has no account for replication", "-o aclCredentialsPath=FILE"
+            Severity.BLOCKED,
+            f"{required}, and the new broker has no account for replication",
+            "-o aclCredentialsPath=FILE",
         )
-    own = facts.own_conf.get("aclEnable", "")
-    if not own:
+    is_enabled = facts.target_conf.get("aclEnable", "")
+    if not is_enabled:
         yield Finding(
-            Severity.BLOCKED, f"{keys[0]}=true: with its present settings our broker would have no access control",
+            Severity.BLOCKED, f"{keys[0]}=true: with its present settings the new broker would have no access control",
             "-o aclEnable=true -o aclFile=PLAIN_ACL_YML, and haSecretPath or haListenPort=-1; or -o aclEnable=false",
         )  # fmt: skip
-    elif own.lower() == "true":
-        yield Finding(Severity.FINE, f"our broker uses the accounts in {facts.own_conf.get('aclFile', '?')}")
+    elif is_enabled.lower() == "true":
+        yield Finding(Severity.FINE, f"the new broker uses the accounts in {facts.target_conf.get('aclFile', '?')}")
     else:
         yield Finding(
-            Severity.WARNING, f"{keys[0]}=true there, aclEnable={own} here: our broker will have no access control"
+            Severity.WARNING,
+            f"the old broker has {keys[0]}=true, the new one aclEnable={is_enabled}: "
+            "the new broker will have no access control",
         )
 
 
@@ -171,8 +177,8 @@ def _check_files_and_space(facts: MigrationFacts) -> Iterator[Finding]:
     size = facts.config.get("mappedFileSizeCommitLog", "")
     if not size.isdigit():
         yield Finding(Severity.BLOCKED, "the old broker does not report its mappedFileSizeCommitLog")
-    elif facts.own_file_bytes not in (None, int(size)):
-        text = f"the log in --data has files of {facts.own_file_bytes} bytes, the old broker's have {size}"
+    elif facts.copied_file_bytes not in (None, int(size)):
+        text = f"the log in --data has files of {facts.copied_file_bytes} bytes, the old broker's have {size}"
         yield Finding(Severity.BLOCKED, f"mappedFileSizeCommitLog: {text}", "use an empty --data")
     elif facts.log.begin % int(size):
         yield Finding(
@@ -192,13 +198,13 @@ def _check_files_and_space(facts: MigrationFacts) -> Iterator[Finding]:
 
 
 def _check_addresses(facts: MigrationFacts) -> Iterator[Finding]:
-    if facts.stream_failure:
-        text = f"the replication port at {facts.stream} cannot be reached: {facts.stream_failure}"
+    if facts.replication_failure:
+        text = f"the replication port at {facts.replication_address} cannot be reached: {facts.replication_failure}"
         yield Finding(
             Severity.BLOCKED, text, "open the port to this machine; see brokerIP2 and haListenPort of the old broker"
         )
     else:
-        yield Finding(Severity.FINE, f"the replication port at {facts.stream} can be reached")
+        yield Finding(Severity.FINE, f"the replication port at {facts.replication_address} can be reached")
     for port in facts.ports_taken:
         yield Finding(Severity.BLOCKED, f"port {port} is in use on this machine", "set other ports with --port")
 
@@ -206,14 +212,14 @@ def _check_addresses(facts: MigrationFacts) -> Iterator[Finding]:
 def _check_data_left_behind(facts: MigrationFacts) -> Iterator[Finding]:
     if facts.timer_messages:
         text = (
-            f"{facts.timer_messages} messages wait in the timer wheel, which is not migrated: our broker will not "
+            f"{facts.timer_messages} messages wait in the timer wheel, which is not migrated: the new broker will not "
             "deliver them"
         )
         yield Finding(Severity.WARNING, text, "wait until they are due; messages with delay levels are migrated")
     if facts.half_messages_open:
         text = (
             f"up to {facts.half_messages_open} transactional messages are neither committed nor rolled back: they are "
-            "migrated, and our broker checks them with their producers"
+            "migrated, and the new broker checks them with their producers"
         )
         yield Finding(Severity.WARNING, text, "keep their producers running, or wait for the checks before the switch")
     if facts.pop_groups:
@@ -236,10 +242,10 @@ def _check_registrations(facts: MigrationFacts) -> Iterator[Finding]:
         address
         for one in facts.registrations
         for number, address in one.brokers.items()
-        if number not in (0, facts.own_id)
+        if number not in (0, facts.target_broker_id)
     }
     if slaves:
-        text = f"slaves of the old broker: {', '.join(sorted(slaves))}; they will use our broker as their master"
-        yield Finding(Severity.WARNING, text, "stop them, or let them follow our broker: haClassicPeers=true")
+        text = f"slaves of the old broker: {', '.join(sorted(slaves))}; they will use the new broker as their master"
+        yield Finding(Severity.WARNING, text, "stop them, or let them follow the new broker: haClassicPeers=true")
     if len({one.cluster for one in facts.registrations if one.cluster}) > 1:
         yield Finding(Severity.BLOCKED, "the name servers disagree on the cluster of the old broker")

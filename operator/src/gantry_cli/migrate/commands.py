@@ -39,22 +39,22 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     "--data",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of our broker: its broker.conf, its store, its log.",
+    help="Directory of the new broker, for its broker.conf, store and log; created if it does not exist.",
 )
 @click.option(
-    "--host", help="Address of our broker for clients [default: the local address of the route to the name server]."
+    "--host", help="Address of the new broker for clients [default: the local address of the route to the name server]."
 )
 @click.option(
     "--port",
     type=click.IntRange(3, 65534),
     default=BROKER_PORT,
     show_default=True,
-    help="Port of our broker; PORT-2 and PORT+1 are used, too.",
+    help="Port of the new broker; PORT-2 and PORT+1 are used, too.",
 )
 @click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", callback=read_settings,
-              help="Setting for our broker.conf; repeatable.")  # fmt: skip
+              help="Setting for the new broker's broker.conf; repeatable.")  # fmt: skip
 @click.option(
-    "--no-start", is_flag=True, help="Do not start our broker; wait until it is started with its broker.conf."
+    "--no-start", is_flag=True, help="Do not start the new broker; wait until it is started with its broker.conf."
 )
 @click.option("--dry-run", is_flag=True, help="Check and print the plan without changes.")
 @click.option("--abort", is_flag=True, help="Resume writes on the old broker, after a run that was killed.")
@@ -73,7 +73,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     type=click.FloatRange(0, 3600),
     default=35.0,
     show_default=True,
-    help="Seconds after the switch during which offset commits at the old broker are copied to ours.",
+    help="Seconds after the switch during which offset commits at the old broker are copied to the new one.",
 )
 @output_option
 def migrate(
@@ -81,15 +81,15 @@ def migrate(
 ) -> None:
     """Migrate from a running RocketMQ broker.
 
-    The old broker may have version 4.9 or 5. Our broker is started as its slave and copies its whole log while clients
-    continue. When it has caught up, and after a confirmation, the old broker stops accepting messages. The rest of the
-    log is copied, and topics, groups and offsets a last time. Our broker then becomes the master under the same broker
-    name, and the name servers route clients to it. The write pause is measured and printed. Clients need no restart and
-    no new settings.
+    The old broker, a RocketMQ master, may have version 4.9 or 5. The new broker, which is Gantry's, is started as its
+    slave and copies its whole log while clients continue. When it has caught up, and after a confirmation, the old
+    broker stops accepting messages. The rest of the log is copied, and topics, groups and offsets a last time. The new
+    broker then becomes the master under the same broker name, and the name servers route clients to it. The write pause
+    is measured and printed. Clients need no restart and no new settings.
 
-    Until our broker is promoted, a failure or Ctrl-C restores the settings of the old broker. The command can be run
-    again at any time and continues where the last run ended. Our broker keeps running when the command has ended; add
-    its broker.conf to the service manager of this machine.
+    Until the new broker is promoted, a failure or Ctrl-C restores the settings of the old broker. The command can be
+    run again at any time and continues where the last run ended. The new broker keeps running when the command has
+    ended; add its broker.conf to the service manager of this machine.
 
     Exit codes: 0 success, 1 failure with the present state, 2 invalid usage, 130 interrupted, the old broker continues.
     """

@@ -1,4 +1,4 @@
-"""One run of `gantry migrate`: gather facts, check them, ask for confirmation, start our broker, and migrate."""
+"""One run of `gantry migrate`: gather facts, check them, ask for confirmation, start the new broker, and migrate."""
 
 from __future__ import annotations
 
@@ -45,47 +45,47 @@ from gantry_wire.commands.documents import write_document
 COPY_INTERVAL_S: Final = 5.0
 
 
-async def copy_late_commits(old: SourceBroker, our_address: str, linger_s: float) -> int:
-    """Copy late commits for ``linger_s`` seconds and return the number of copied offsets.
+async def copy_late_commits(old: SourceBroker, target_address: str, linger_s: float) -> int:
+    """Copy offsets that consumers still commit at the old broker, for ``linger_s`` seconds. Return their number.
 
     Until its next route update, half a minute by default, a consumer reads from the old broker and commits there. Most
-    consumers commit at our broker afterwards. One that stops in between would start too early: no message would be
+    consumers commit at the new broker afterwards. One that stops in between would start too early: no message would be
     lost, but some would be consumed twice. So offsets that are larger at the old broker are copied; none is ever
     decreased. If the old broker stops, copying ends.
     """
-    ours = RemotingPeer(our_address)
+    target = RemotingPeer(target_address)
     moved, deadline = 0, time.monotonic() + linger_s
     try:
         with suppress(MigrationError):
             while True:
-                moved += await copy_offsets(await old.offsets(), ours)
+                moved += await copy_offsets(await old.offsets(), target)
                 if time.monotonic() + COPY_INTERVAL_S > deadline:
                     break
                 await asyncio.sleep(COPY_INTERVAL_S)
     finally:
-        await ours.close()
+        await target.close()
     return moved
 
 
-async def copy_offsets(theirs: Offsets, ours: RemotingPeer) -> int:
-    """Set the offsets of our broker that are larger at the old one. Return their number."""
-    late = offsets_ahead(theirs, await offsets_of(ours))
+async def copy_offsets(old_offsets: Offsets, target: RemotingPeer) -> int:
+    """Set the new broker's offsets to those of the old broker that are larger. Return their number."""
+    late = offsets_ahead(old_offsets, await offsets_of(target))
     for (group, topic, queue), offset in late.items():
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
-        reply = await ours.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        reply = await target.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         if (
             reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         ):  # the group was created at the old broker after the switch
             config = write_document(SubscriptionGroupConfig(group_name=group))
-            await ours.request_success(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+            await target.request_success(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
         if reply.code != ResponseCode.SUCCESS:
-            await ours.request_success(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            await target.request_success(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
     return len(late)
 
 
-def offsets_ahead(theirs: Offsets, ours: Offsets) -> Offsets:
-    """Return the offsets of ``theirs`` that are larger than in ``ours``."""
-    return {key: offset for key, offset in theirs.items() if offset > ours.get(key, -1)}
+def offsets_ahead(old: Offsets, new: Offsets) -> Offsets:
+    """Return the offsets of ``old`` that are larger than in ``new``, or that ``new`` does not have."""
+    return {key: offset for key, offset in old.items() if offset > new.get(key, -1)}
 
 
 async def only_broker_name(name_servers: RemotingNameServers) -> str:
@@ -94,14 +94,14 @@ async def only_broker_name(name_servers: RemotingNameServers) -> str:
     if len(found) != 1:
         known = ", ".join(found[:20]) or "none"
         raise MigrationError(
-            f"brokers registered at the name servers: {known}",
+            f"expected one broker at the name servers, found: {known}",
             "select one with --broker, or set other name servers with -n",
         )
     return found[0]
 
 
 def registered_master(registrations: Sequence[BrokerRegistration], name: str) -> str:
-    """Return the address of the old master. Raises MigrationError if it is not registered."""
+    """Return the address of the old broker, which is the master. Raises MigrationError if it is not registered."""
     for one in registrations:
         if 0 in one.brokers:
             return one.brokers[0]
@@ -126,14 +126,14 @@ async def gather_facts(
     """Gather the facts for the checks. ``original`` are the values of settings that an earlier run has changed."""
     config, runtime, log = await old.config(), await old.runtime(), await old.log()
     half_messages, half_messages_open = await old.half_message_counts()
-    stream = conf.get("haMasterAddress") or replication_address(config, old.address)
+    address = conf.get("haMasterAddress") or replication_address(config, old.address)
     copied, file_bytes = log_files(directory)
     return MigrationFacts(
         version=runtime.get("brokerVersionDesc", ""),
         config={**config, **original},
         log=log,
-        stream=stream,
-        stream_failure=await connection_failure(stream),
+        replication_address=address,
+        replication_failure=await connection_failure(address),
         half_messages=half_messages,
         half_messages_open=half_messages_open,
         timer_messages=await old.timer_messages(),
@@ -143,10 +143,10 @@ async def gather_facts(
         ports_taken=[] if is_running else ports_in_use(conf.get("bindAddress", ""), configured_ports(conf)),
         free_bytes=free_bytes(directory.path),
         copied_bytes=min(copied, log.end - log.begin),
-        own_file_bytes=file_bytes,
-        own_id=int(conf.get("brokerId", "1")),
-        is_signing=credentials() is not None,
-        own_conf=conf,
+        copied_file_bytes=file_bytes,
+        target_broker_id=int(conf.get("brokerId", "1")),
+        has_credentials=credentials() is not None,
+        target_conf=conf,
     )
 
 
@@ -188,17 +188,17 @@ class Migrator:
     """One run of the command. Owned by one event loop; use it inside `async with`."""
 
     def __init__(self, options: MigrationOptions, *, quiet: bool) -> None:
-        """Prepare a run. With ``quiet``, text goes to standard error, since standard output is for one document."""
+        """Prepare a run. With ``quiet``, text is printed to standard error: standard output is for one document."""
         self.line: Final = ProgressLine()
         self._options: Final = options
         self._directory: Final = options.directory
         self._quiet: Final = quiet
-        self._ours: Final = TargetBroker(options.directory)
+        self._target: Final = TargetBroker(options.directory)
         self._name_servers: Final = RemotingNameServers(options.name_server)
         self._stack: Final = AsyncExitStack()
 
     async def __aenter__(self) -> Migrator:
-        await self._stack.enter_async_context(self._ours.orders)
+        await self._stack.enter_async_context(self._target.orders)
         self._stack.push_async_callback(self._name_servers.close)
         return self
 
@@ -240,7 +240,7 @@ class Migrator:
         await self._attach(conf, migration)
         await migration.catch_up()
         self.line.close()
-        self._print("Our broker has caught up with the old one")
+        self._print("The new broker has caught up with the old one")
         self._confirm(f"Stop writes at {address} and switch over now?")
         return replace(await self._finish(migration, old, await migration.switch()), findings=found)
 
@@ -250,18 +250,18 @@ class Migrator:
         if record is None:
             raise MigrationError(f"no migration found in {self._directory.path}")
         if record.phase in (Phase.PROMOTING, Phase.DONE):
-            reason = "our broker is the master or is being promoted: the migration can no longer be aborted"
+            reason = "the new broker is the master or is being promoted: the migration can no longer be aborted"
             raise MigrationError(reason, "run the command without --abort, or see docs/migration.md")
         migration = self._make_migration(self._open_source(record.old_address), record)
         await migration.resume()
         self._print(
-            f"The old broker at {record.old_address} accepts messages; our broker, if it runs, continues to follow it"
+            f"The old broker at {record.old_address} accepts messages; if the new broker runs, it continues to follow"
         )
         return MigrationResult(
             phase=migration.record.phase, old_address=record.old_address, broker_name=record.broker_name
         )
 
-    # -- parts of a run ------------------------------------------------------------------------------------------------
+    # -- steps of a run ------------------------------------------------------------------------------------------------
 
     def _open_source(self, address: str) -> ApacheBroker:
         old = ApacheBroker(address)
@@ -270,12 +270,12 @@ class Migrator:
 
     def _make_migration(self, old: ApacheBroker, record: MigrationRecord) -> Migration:
         return Migration(
-            old, self._ours.orders, self._name_servers, self._directory, record,
+            old, self._target.orders, self._name_servers, self._directory, record,
             report_step=self._print, report_progress=self.line, timeout_s=self._options.timeout_s,
         )  # fmt: skip
 
     async def _target_settings(self, old: ApacheBroker, registrations: Sequence[BrokerRegistration]) -> dict[str, str]:
-        """Return the settings of our broker: from its broker.conf, or derived from the old broker."""
+        """Return the settings of the new broker: from its broker.conf, or derived from the old broker."""
         if self._directory.conf.exists():
             return self._directory.read_conf()
         options = self._options
@@ -298,7 +298,7 @@ class Migrator:
         conf: Mapping[str, str],
         record: MigrationRecord,
     ) -> list[Finding]:
-        is_running = await self._ours.is_running()
+        is_running = await self._target.is_running()
         facts = await gather_facts(
             old, registrations, self._directory, conf, original=record.original, is_running=is_running
         )
@@ -308,18 +308,18 @@ class Migrator:
         return found
 
     async def _attach(self, conf: Mapping[str, str], migration: Migration) -> None:
-        """Write the settings and the record, and start our broker or wait until it is started."""
+        """Write the settings and the record, and start the new broker or wait until it is started."""
         if not self._directory.conf.exists():
-            self._directory.write_conf(conf, "our broker follows the old one; the switch makes it a master")
+            self._directory.write_conf(conf, "the new broker follows the old one; the switch makes it a master")
         self._directory.save_record(migration.record)
-        if await self._ours.is_running():
-            self._print(f"Our broker is already running: {self._directory.control}")
+        if await self._target.is_running():
+            self._print(f"The new broker is already running: {self._directory.control}")
         elif self._options.no_start:
-            self._print(f"Waiting for our broker; start it with: gantry broker -c {self._directory.conf}")
-            await self._ours.wait_until_running()
+            self._print(f"Waiting for the new broker; start it with: gantry broker -c {self._directory.conf}")
+            await self._target.wait_until_running()
         else:
-            pid = await self._ours.start()
-            self._print(f"Our broker started (pid {pid}, log {self._directory.log})")
+            pid = await self._target.start()
+            self._print(f"The new broker started (pid {pid}, log {self._directory.log})")
 
     async def _finish(self, migration: Migration, old: ApacheBroker, switched: SwitchResult) -> MigrationResult:
         if self._options.linger_s > 0:
@@ -351,7 +351,7 @@ class Migrator:
     def _confirm(self, question: str) -> None:
         if self._options.yes:
             return
-        # The event loop has its own handler of SIGINT, and is blocked by the question.
+        # The question blocks the event loop, so the loop's handler of SIGINT would run only after the answer.
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             is_wanted = click.confirm(question, err=True)
@@ -359,5 +359,5 @@ class Migrator:
             signal.signal(signal.SIGINT, handler)
         if not is_wanted:
             raise MigrationError(
-                "canceled; the old broker is unchanged", "our broker, if it runs, continues to follow it"
+                "canceled; the old broker is unchanged", "if the new broker runs, it continues to follow the old one"
             )

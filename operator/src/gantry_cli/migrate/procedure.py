@@ -1,11 +1,11 @@
 """The procedure of a migration: catch up, switch over, close the old broker. Its peers are passed in.
 
-    ATTACHED --stop writes--> STOPPING --log is copied--> PROMOTING --we are the master--> DONE
+    ATTACHED --stop writes--> STOPPING --log is copied--> PROMOTING --new broker is master--> DONE
         ^---- restore ------------'      (the point of no return)
 
 Before the point of no return, a failure or Ctrl-C restores the old broker. After it, the migration can only continue:
 every step can be repeated, and another run continues where the last one ended. The write pause lasts from the request
-that stops the old broker until all name servers route clients to our broker.
+that stops the old broker until all name servers route clients to the new broker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STABLE_CHECK_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 20.0
 PROGRESS_S: Final = 1.0
 CAUGHT_UP_BYTES: Final = 16 << 20
-"""The remaining size at which our broker has caught up; the rest is copied within the write pause."""
+"""The remaining size at which the new broker has caught up; the rest is copied within the write pause."""
 ROUTES_TIMEOUT_S: Final = 60.0
 STATUS_RETRY_S: Final = 120.0
 PROMOTE_TRIES: Final = 3
@@ -48,14 +48,14 @@ RERUN_REMEDY: Final = "run the same command again to continue"
 
 
 class NameServers(Protocol):
-    """The operation on name servers that the procedure uses."""
+    """The one operation on name servers that the procedure uses; tests have their own implementation."""
 
     async def registrations(self, name: str) -> list[BrokerRegistration]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchResult:
-    """The result of the switch."""
+    """The result of the switch: from `end` on, the broker at `address` writes the log, in `epoch`."""
 
     epoch: int
     end: int
@@ -70,7 +70,7 @@ class Migration:
     def __init__(
         self,
         old: SourceBroker,
-        ours: Caller,
+        target: Caller,
         name_servers: NameServers,
         directory: MigrationDirectory,
         record: MigrationRecord,
@@ -82,7 +82,7 @@ class Migration:
         """Prepare a migration from the state in ``record``. ``timeout_s`` limits the write pause."""
         self.record = record
         self._old: Final = old
-        self._ours: Final = ours
+        self._target: Final = target
         self._name_servers: Final = name_servers
         self._directory: Final = directory
         self._report_step: Final = report_step
@@ -93,11 +93,11 @@ class Migration:
     # -- before the switch ---------------------------------------------------------------------------------------------
 
     async def status(self) -> HaStatus:
-        """Return the status of our broker. Raises MigrationError."""
+        """Return the status of the new broker. Raises MigrationError."""
         try:
-            return await self._ours.call(StatusRequest(), timeout_s=STATUS_TIMEOUT_S)
+            return await self._target.call(StatusRequest(), timeout_s=STATUS_TIMEOUT_S)
         except OrderError as error:
-            raise MigrationError(f"our broker does not respond: {error}", f"see {self._directory.log}") from error
+            raise MigrationError(f"the new broker does not respond: {error}", f"see {self._directory.log}") from error
 
     async def resume(self) -> None:
         """Restore the old broker if an earlier run has left it stopped."""
@@ -125,7 +125,7 @@ class Migration:
             await asyncio.sleep(PROGRESS_S)
 
     async def _poll_status(self) -> tuple[HaStatus, SourceLog]:
-        """Return the status of our broker and the old log. Retries while a broker is busy or restarting."""
+        """Return the status of the new broker and the old log. Retries while a broker is busy or restarting."""
         deadline = time.monotonic() + STATUS_RETRY_S
         while True:
             try:
@@ -137,7 +137,7 @@ class Migration:
 
     def _check_is_slave(self, status: HaStatus) -> None:
         if status.role is not HaRole.SLAVE:
-            reason = f"our broker has the role {status.role.value} and is not a slave"
+            reason = f"the new broker has the role {status.role.value} and is not a slave"
             raise MigrationError(reason, "check that --data is not the directory of another broker")
         if "differs from the master's" in status.problem or "mappedFileSizeCommitLog" in status.problem:
             raise MigrationError(status.problem, "use an empty --data")
@@ -145,7 +145,7 @@ class Migration:
     # -- the switch ----------------------------------------------------------------------------------------------------
 
     async def switch(self) -> SwitchResult:
-        """Stop writes at the old broker and promote ours.
+        """Stop writes at the old broker and promote the new one.
 
         Raises ``MigrationError``; the old broker is then restored, unless the error says otherwise.
         """
@@ -158,7 +158,7 @@ class Migration:
         except BaseException as error:
             await self._roll_back(error)
             if isinstance(error, OrderError):
-                raise MigrationError(f"our broker: {error}", "the old broker is restored") from error
+                raise MigrationError(f"the new broker: {error}", "the old broker is restored") from error
             raise
         self.record = msgspec.structs.replace(self.record, epoch=epoch, end=end)
         self._save_phase(Phase.PROMOTING)
@@ -178,7 +178,7 @@ class Migration:
         self._report_step(f"{self._elapsed()} the old broker stopped accepting messages")
 
     async def _wait_copied(self) -> int:
-        """Wait until our broker has flushed the whole old log, and return its end."""
+        """Wait until the new broker has flushed the whole old log, and return its end."""
         before = await self._old.log()
         while True:
             await asyncio.sleep(STABLE_CHECK_S)
@@ -189,10 +189,10 @@ class Migration:
                 break
             before = log
         if wrote > log.end:
-            reason = f"our broker's log ends at {wrote}, the old one's at {log.end}"
+            reason = f"the new broker's log ends at {wrote}, the old one's at {log.end}"
             raise MigrationError(reason, "the logs have diverged: check its log, and use an empty --data")
-        await self._ours.call(Flush())
-        self._report_step(f"{self._elapsed()} our broker has flushed the whole log, up to {log.end}")
+        await self._target.call(Flush())
+        self._report_step(f"{self._elapsed()} the new broker has flushed the whole log, up to {log.end}")
         return log.end
 
     async def _roll_back(self, error: BaseException) -> None:
@@ -215,14 +215,16 @@ class Migration:
         return max(status.epoch, status.promised_epoch, status.last_epoch, self.record.epoch) + 1
 
     async def promote(self) -> SwitchResult:
-        """Promote our broker and wait until clients are routed to it. This can be repeated after a failure."""
+        """Promote the new broker and wait until clients are routed to it. This can be repeated after a failure."""
         end = self.record.end
-        # The settings are written before the order: if our broker restarts from now on, it must not be a slave again.
-        self._directory.write_conf(master_conf(self._directory.read_conf()), "our broker is the master")
+        # The settings are written before the order: a new broker that restarts from now on must not be a slave again.
+        self._directory.write_conf(master_conf(self._directory.read_conf()), "the new broker is the master")
         status = await self._send_promotion()
         if status.wrote is None or status.wrote < end:
-            raise MigrationError(f"our broker's log ends at {status.wrote}, expected at least {end}", "check its log")
-        self._report_step(f"{self._elapsed()} our broker is the master in epoch {self.record.epoch}")
+            raise MigrationError(
+                f"the new broker's log ends at {status.wrote}, expected at least {end}", "check its log"
+            )
+        self._report_step(f"{self._elapsed()} the new broker is the master in epoch {self.record.epoch}")
         await self._wait_routed(status)
         self._report_step(f"{self._elapsed()} all name servers route to {status.address}")
         pause_ms = (time.monotonic() - self._started_at) * 1000 if self._started_at else self.record.pause_ms
@@ -234,17 +236,17 @@ class Migration:
         order = Promote(epoch=self.record.epoch)
         for left in reversed(range(PROMOTE_TRIES)):
             try:
-                return await self._ours.call(order)
+                return await self._target.call(order)
             except OrderError as error:
                 if not left or isinstance(error, OrderRefused):
-                    reason = f"the promotion of our broker was not confirmed: {error}"
+                    reason = f"the promotion of the new broker was not confirmed: {error}"
                     raise MigrationError(
                         reason, f"the old broker stays stopped; fix the cause, then {RERUN_REMEDY}"
                     ) from error
         raise AssertionError("the loop runs at least once")
 
     async def _wait_routed(self, status: HaStatus) -> None:
-        """Wait until our broker is registered as the master at every name server."""
+        """Wait until the new broker is registered as the master at every name server."""
         deadline = time.monotonic() + ROUTES_TIMEOUT_S
         wrong: list[str] = []
         while time.monotonic() < deadline:
@@ -254,7 +256,9 @@ class Migration:
                 if not wrong:
                     return
             await asyncio.sleep(POLL_S)
-        reason = f"our broker is the master, but is not registered at name servers: {', '.join(wrong) or 'no response'}"
+        reason = (
+            f"the new broker is the master, but is not registered at name servers: {', '.join(wrong) or 'no response'}"
+        )
         raise MigrationError(reason, RERUN_REMEDY)
 
     # -- after the switch ----------------------------------------------------------------------------------------------
@@ -282,7 +286,7 @@ class Migration:
 
 
 async def _run_shielded(work: Awaitable[T]) -> T:
-    """Finish ``work`` even if this task is cancelled, since half of it would be worse. Then raise the cancellation."""
+    """Finish ``work`` even if this task is cancelled, since half of it must not remain. Then raise the cancellation."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -321,7 +325,7 @@ class Progress:
 
 @final
 class ProgressTracker:
-    """Copy rates over the last samples."""
+    """A calculator of copy rates over the last samples."""
 
     def __init__(self) -> None:
         self._samples: Final[deque[tuple[float, int, int]]] = deque(maxlen=SAMPLES_MAX)

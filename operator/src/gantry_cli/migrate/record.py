@@ -1,7 +1,7 @@
-"""The record of a migration and the settings of our broker: two small files in its directory.
+"""The record of a migration and the settings of the new broker: two small files in its directory.
 
     DIR/migration.json    the phase of the migration, and the original settings of the old broker
-    DIR/broker.conf       the settings of our broker: of a slave until the switch, of a master afterwards
+    DIR/broker.conf       the settings of the new broker: of a slave until the switch, of a master afterwards
     DIR/store, broker.log
 
 The record is durable before a setting of the old broker is changed, so that a migration that was killed can be
@@ -28,7 +28,7 @@ COPIED: Final = (
     "flushDiskType", "fileReservedTime", "deleteWhen", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
     "defaultTopicQueueNums", "enablePropertyFilter", "maxHashSlotNum", "maxIndexNum",
 )  # fmt: skip
-"""The settings that our broker copies from the old one: those that affect clients or the format of files."""
+"""The settings that the new broker copies from the old one: those that affect clients or the format of files."""
 SLAVE_ONLY: Final = ("haMasterIsClassic", "haMasterAddress", "haMasterBrokerAddress")
 
 
@@ -36,11 +36,11 @@ class Phase(StrEnum):
     """The phase of a migration."""
 
     ATTACHED = "ATTACHED"
-    """Our broker follows the old one, whose settings are unchanged."""
+    """The new broker follows the old one, whose settings are unchanged."""
     STOPPING = "STOPPING"
     """The old broker refuses messages, or may refuse them; its settings must be restored if the switch fails."""
     PROMOTING = "PROMOTING"
-    """Our broker is the master, or is being promoted; the migration can no longer be aborted."""
+    """The new broker is the master, or is being promoted; the migration can no longer be aborted."""
     DONE = "DONE"
 
 
@@ -55,13 +55,13 @@ class MigrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The original values of the settings of the old broker that are changed."""
     epoch: int = 0
     end: int = -1
-    """The end of the old broker's log, from which our log continues."""
+    """The end of the old broker's log, at which the new broker continues to write it; -1 before the switch."""
     pause_ms: float = -1.0
 
 
 @final
 class MigrationDirectory:
-    """The directory of our broker and its files."""
+    """The paths of the new broker's files in its directory."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path.absolute()
@@ -100,11 +100,11 @@ class MigrationDirectory:
         self._write(self.record_file, msgspec.json.format(msgspec.json.encode(record)))
 
     def write_conf(self, entries: Mapping[str, str], why: str) -> None:
-        """Write the settings of our broker for its next start. Raises MigrationError."""
+        """Write the settings of the new broker for its next start. Raises MigrationError."""
         self._write(self.conf, conf_text(entries, why).encode())
 
     def read_conf(self) -> dict[str, str]:
-        """Return the settings of our broker."""
+        """Return the settings of the new broker."""
         return entries_of(self.conf.read_text("utf-8"))
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -133,10 +133,13 @@ def slave_conf(
     old: Mapping[str, str],
     old_address: str,
     directory: MigrationDirectory,
-    own: Mapping[str, str],
+    own_address: Mapping[str, str],
     options: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the settings of our broker as a slave: copied ones, overridden by ``own``, overridden by ``options``."""
+    """Return the settings of the new broker as a slave of the old one.
+
+    They are copied from the old broker, overridden by ``own_address``, and those by the user's ``options``.
+    """
     return {
         **{key: old[key] for key in COPIED if old.get(key)},
         "storePathRootDir": str(directory.store),
@@ -144,12 +147,12 @@ def slave_conf(
         "haMasterIsClassic": "true",
         "haMasterAddress": replication_address(old, old_address),
         "haMasterBrokerAddress": old_address,
-        **own,
+        **own_address,
         **options,
     }
 
 
 def master_conf(slave: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of our broker as a master, which is asynchronous since it has no slaves yet."""
+    """Return the settings of the new broker as a master, which is asynchronous since it has no slaves yet."""
     kept = {key: value for key, value in slave.items() if key not in SLAVE_ONLY}
     return {**kept, "brokerRole": "ASYNC_MASTER", "brokerId": "0"}

@@ -33,8 +33,8 @@ TIMEOUT_MS: Final = 10_000
 STOP_WRITES_SETTINGS: Final = {"brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerPermission": "4"}
 """The settings with which a broker accepts no more messages."""
 CLOSE_SETTINGS: Final = {"brokerPermission": "0"}
-"""The settings that also stop reads, at the end: if our broker were down, name servers would route clients to the old
-one, whose log is outdated."""
+"""The settings that also stop reads, after the switch: while the new broker is down, name servers route clients to the
+old one, whose log is outdated."""
 
 Offsets = dict[tuple[str, str, int], int]
 """(group, topic, queue) -> the next offset to consume."""
@@ -56,11 +56,11 @@ class SourceLog:
     begin: int
     end: int
     is_stable: bool = True
-    """Whether no data is pending in a write buffer or under the append lock, beyond ``end``."""
+    """Whether ``end`` is final until the next send: the write buffer is empty, and no append is in progress."""
 
 
 class SourceBroker(Protocol):
-    """The operations on the source broker; tests have their own implementation."""
+    """The operations on the source broker that the procedure uses; tests have their own implementation."""
 
     @property
     def address(self) -> str: ...
@@ -220,14 +220,17 @@ class BrokerRegistration:
     """The brokers of one name that are registered at one name server."""
 
     address: str
+    """The address of the name server."""
     version: int
+    """The number of the name server's RocketMQ version, as in the header of its responses."""
     cluster: str
     brokers: Mapping[int, str]
+    """The address of each registered broker, by brokerId; 0 is the master."""
 
 
 @final
 class RemotingNameServers:
-    """All name servers. Each is queried separately, since they do not synchronize."""
+    """All name servers of a list. Each one is queried, since name servers do not synchronize with each other."""
 
     def __init__(self, addresses: str) -> None:
         self._peers: Final = [RemotingPeer(address) for address in addresses.split(";")]

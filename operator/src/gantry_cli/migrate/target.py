@@ -1,4 +1,4 @@
-"""The target of a migration: the address of our broker, and its process, which outlives the command."""
+"""The target of a migration: the new Gantry broker's address, and its process, which outlives the command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gantry_status.order_client import OrderClient
 from gantry_status.orders import OrderError, StatusRequest
 
 START_TIMEOUT_S: Final = 120.0
-"""The time our broker gets to answer; it recovers its copy of the log first."""
+"""The time in which the new broker must answer; it recovers its copy of the log first."""
 POLL_S: Final = 0.1
 WAIT_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -30,7 +30,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetAddress:
-    """The address of our broker and of its name servers."""
+    """The address of the new broker and of its name servers."""
 
     host: str
     port: int
@@ -54,7 +54,7 @@ class TargetAddress:
 
 @final
 class TargetBroker:
-    """Our broker: the process that answers at the control socket, which this command need not have started."""
+    """The new broker's process, which answers at the control socket; another command may have started it."""
 
     def __init__(self, directory: MigrationDirectory) -> None:
         self.orders: Final = OrderClient(str(directory.control))
@@ -78,10 +78,10 @@ class TargetBroker:
                     await asyncio.sleep(POLL_S)
         if process.poll() is None:
             raise MigrationError(
-                f"our broker did not answer within {START_TIMEOUT_S:.0f} s", f"see {self._directory.log}"
+                f"the new broker did not answer within {START_TIMEOUT_S:.0f} s", f"see {self._directory.log}"
             )
         raise MigrationError(
-            f"our broker did not start: {last_log_line(self._directory.log)}", f"see {self._directory.log}"
+            f"the new broker did not start: {last_log_line(self._directory.log)}", f"see {self._directory.log}"
         )
 
     async def wait_until_running(self) -> None:
@@ -115,7 +115,7 @@ async def connection_failure(address: str) -> str:
 
 
 def ports_in_use(host: str, ports: tuple[int, ...]) -> list[int]:
-    """Return the ports on which another process listens. Raises MigrationError if no process may listen there."""
+    """Return the ports on which another process listens. Raises MigrationError if ``host`` is no local address."""
     is_free = port_probe(host)
     try:
         return [port for port in ports if not is_free(port)]
@@ -131,7 +131,7 @@ def free_bytes(path: Path) -> int:
 
 
 def log_files(directory: MigrationDirectory) -> tuple[int, int | None]:
-    """Return the size of the log that is already copied, and the size of one of its files."""
+    """Return the size of the log that is already copied, and the size of its largest file; None without files."""
     sizes: list[int] = []
     for file in directory.store.glob("commitlog/*"):
         if file.name.isdigit():
@@ -144,5 +144,5 @@ def configured_ports(conf: Mapping[str, str]) -> tuple[int, ...]:
     """Return the ports on which a broker with these settings listens."""
     port = int(conf["listenPort"])
     fast = int(conf.get("fastListenPort", fast_port_of(port)))
-    own = (port, fast, int(conf.get("haListenPort", replication_port_of(port))))
-    return tuple(one for one in own if one > 0)
+    ports = (port, fast, int(conf.get("haListenPort", replication_port_of(port))))
+    return tuple(one for one in ports if one > 0)

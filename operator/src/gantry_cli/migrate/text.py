@@ -29,11 +29,12 @@ def plan_text(
 ) -> Iterator[str]:
     """Yield the steps that a migration would take."""
     yield "Plan:"
-    yield f"  1. {'Write' if is_conf_new else 'Use'} {directory.conf}, and start our broker with it"
-    yield f"  2. Our broker follows {name} at {old_address} as slave {conf.get('brokerId', '?')} until it has caught up"
+    yield f"  1. {'Write' if is_conf_new else 'Use'} {directory.conf}, and start the new broker with it"
+    slave_id = conf.get("brokerId", "?")
+    yield f"  2. The new broker follows {name} at {old_address} as slave {slave_id} until it has caught up"
     yield f"  3. After a confirmation, {old_address} stops accepting messages: brokerRole=SLAVE, brokerPermission=4"
     yield "  4. The rest of the log, topics, groups, offsets and the progress of delayed messages are copied"
-    yield f"  5. Our broker becomes the master of {name} in a new epoch, and name servers route clients to it"
+    yield f"  5. The new broker becomes the master of {name} in a new epoch, and name servers route clients to it"
     yield f"  6. {old_address} stops serving consumers: brokerPermission=0"
     yield "  Up to step 4, a failure or Ctrl-C restores the old broker. Its process is never stopped."
     if is_conf_new:
@@ -55,7 +56,7 @@ def progress_text(progress: Progress) -> str:
 def result_text(record: MigrationRecord, switched: SwitchResult | None, late: int) -> Iterator[str]:
     """Yield the result of a migration, and the next steps."""
     if switched is not None:
-        yield f"Our broker at {switched.address} is the master of {record.broker_name}, from offset {record.end} on"
+        yield f"The new broker at {switched.address} is the master of {record.broker_name}, from offset {record.end} on"
     yield f"Write pause: {record.pause_ms:.0f} ms"
     yield "Clients switch with their next route update: within 30 s by default"
     if late:
@@ -66,7 +67,7 @@ def result_text(record: MigrationRecord, switched: SwitchResult | None, late: in
 
 @final
 class ProgressLine:
-    """A progress line: updated in place on a terminal, otherwise printed at intervals."""
+    """A progress line on standard error: updated in place on a terminal, otherwise printed at intervals."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()

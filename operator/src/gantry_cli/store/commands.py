@@ -123,7 +123,7 @@ def verify(directory: Path, start: int | None, end: int | None, quick: bool, for
     Every record of the log is checked: length, magic, offset, checksum of the body, the seal of the whole record if
     Gantry wrote it, and that store times never decrease. Queue units and index entries are compared with the log in
     both directions. Tables, checkpoint and recovery point are checked. A torn tail, which a crash leaves and the next
-    start truncates, and data that a running broker is writing are not damage.
+    start truncates, and data that a running broker is still writing do not count as damage.
 
     Each finding has a severity: lost (messages are lost), derived (a rebuild from the log restores it), wrong (an
     inconsistency without loss), unsettled (the next start resolves it), or odd (harmless).
@@ -134,9 +134,9 @@ def verify(directory: Path, start: int | None, end: int | None, quick: bool, for
     if start is not None and end is not None and end <= start:
         raise click.BadParameter(f"{end} is not greater than --from {start}", param_hint="--to")
     began_s = time.monotonic()
-    order = VerifyOptions(start=start, end=end, is_quick=quick, boot_id=SystemClock().boot_id())
+    options = VerifyOptions(start=start, end=end, is_quick=quick, boot_id=SystemClock().boot_id())
     with open_store_root(directory) as root, bytes_progress("verifying") as report_progress:
-        report = Verifier(RealReadingDisk(), root, order, report_progress).run()
+        report = Verifier(RealReadingDisk(), root, options, report_progress).run()
     elapsed_s = time.monotonic() - began_s
     show(form, verify_document(report, elapsed_s), lambda: verify_text(report, elapsed_s))
     if report.is_interrupted:

@@ -17,7 +17,8 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host
 
 # -- document types ----------------------------------------------------------------------------------------------------
-# Only documents that are not reports of `gantry_broker.store` are defined here.
+# The types here are those of documents that this module builds; `repair-plan` and `recover` print reports of
+# `gantry_broker.store` as they are.
 
 
 class VerifyDocument(TypedDict):
@@ -84,7 +85,7 @@ BodyForm = Literal["text", "hex", "none"]
 
 
 def summary_document(summary: StoreSummary) -> dict[str, Any]:
-    """Return the document of `inspect`. The contents of tables are left out, since they are JSON files themselves."""
+    """Return the document of `inspect`, without the contents of tables, which can be read from their JSON files."""
     document: dict[str, Any] = msgspec.to_builtins(summary)
     for table in document["tables"]:
         del table["document"]

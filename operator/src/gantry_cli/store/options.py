@@ -13,7 +13,7 @@ from gantry_cli.errors import EXIT_INTERRUPTED, CliError, NotFoundError
 NO_STORE_REMEDY: Final = "use the directory in the setting storePathRootDir"
 EXIT_DAMAGED: Final = 1
 EXIT_UNAVAILABLE: Final = 4
-"""Neither good nor damaged: the store could not be read, or nothing was changed."""
+"""The store could not be read, or a command that writes did not do so; whether it is damaged is unknown."""
 
 
 directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))

@@ -113,8 +113,7 @@ def accept_loss(directory: Path, buffers: Path | None, yes: bool, form: OutputFo
     missing ranges, and their offsets are never reused. The decision covers exactly the ranges that are shown, and is
     stored in loss.json. The command refuses while a broker has the store open: use `gantry ha accept-loss` then.
 
-    Exit codes: 0 accepted, or nothing is missing, 1 nothing was changed, 2 invalid usage, 3 no store found, 4 not
-    accepted, 130 interrupted.
+    Exit codes: 0 accepted, or nothing is missing, 2 invalid usage, 3 no store found, 4 not accepted, 130 interrupted.
     """
     with open_store_root(directory) as root:
         summary = inspect_stopped_store(root, buffers, "stop it first, or use `gantry ha accept-loss`")

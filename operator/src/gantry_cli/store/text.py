@@ -23,7 +23,7 @@ QUEUES_SHOWN_MAX: Final = 20
 _REMEDIES: Final = {
     Harm.LOST: "back up the store first; a replica may still have the lost messages",
     Harm.DERIVED: "stop the broker and delete the directory of the queue or index/; the next start rebuilds it",
-    Harm.WRONG: "no action needed; investigate the cause",
+    Harm.WRONG: "no data is lost; investigate the cause",
     Harm.UNSETTLED: "none; the next start resolves it",
     Harm.ODD: "none",
 }
@@ -39,7 +39,7 @@ def verify_text(report: VerifyReport, elapsed_s: float) -> Iterator[RenderableTy
     part = "all" if report.is_full_range else "a part"
     yield f"{report.root}: read {part} of the log, \\[{report.start}, {report.end}), in {elapsed_s:.1f} s, {speed}"
     if report.is_in_use:
-        yield "a broker has the store open: its end moves, and data that is still being written is not an error"
+        yield "a broker has the store open: its log grows, and data that is still being written is not an error"
     sealed = f", {count_text(report.records_sealed)} with a seal" if report.records_sealed else ""
     yield (
         f"{plural(report.records, 'record')} ({bytes_text(report.records_bytes)}{sealed}), "
@@ -129,7 +129,7 @@ def hex_lines(data: bytes, start: int, mark: int) -> list[str]:
 
 
 def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
-    """Yield the steps of a start in their order."""
+    """Render the steps that a start would take, in their order."""
     yield f"{plan.root}: the last stop was {'clean' if plan.is_clean else 'a crash'}"
     if plan.is_in_use:
         yield "a broker has the store open: this is what a start would do if the broker died now"
@@ -216,7 +216,7 @@ _WRITERS = {
 
 
 def summary_text(summary: StoreSummary, *, with_queues: bool) -> Iterator[RenderableType]:
-    """Yield the tables and sentences of the screen."""
+    """Render the summary of a store; ``with_queues`` lists each queue instead of the sums of topics."""
     yield Text(f"{summary.root}: {_WRITERS[summary.writer]}", style="bold")
     yield from _identity_lines(summary)
     yield _state_line(summary)
@@ -337,15 +337,15 @@ def _config_table(summary: StoreSummary) -> RenderableType:
 
 
 def _buffer_parts(directory: BufferDirectory) -> Iterator[RenderableType]:
-    held = f", in use by process {directory.holder.pid}" if directory.holder is not None else ""
+    holder = f", in use by process {directory.holder.pid}" if directory.holder is not None else ""
     if directory.fault:
         yield f"write buffers: {directory.path}: {directory.fault}"
         return
     if not directory.buffers:
-        yield f"write buffers: none in {directory.path} ({directory.medium}){held}"
+        yield f"write buffers: none in {directory.path} ({directory.medium}){holder}"
         return
     columns = ("buffer", "size", "state", "store", "start", "epoch", "file", "from", "committed", "to", "not committed")
-    title = f"Write buffers in {directory.path} ({directory.medium}){held}"
+    title = f"Write buffers in {directory.path} ({directory.medium}){holder}"
     yield table(title, columns, map(_buffer_row, directory.buffers), right=columns[4:])
 
 

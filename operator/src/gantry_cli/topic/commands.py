@@ -28,7 +28,7 @@ from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
 from gantry_wire.commands.admin import TopicConfig
 
 # -- order -------------------------------------------------------------------------------------------------------------
-# The order configuration of a topic names the queues that its messages are spread over. Name servers store it as
+# The order configuration of a topic fixes the brokers and queues to which its messages are sent. Name servers store it:
 #
 #     ORDER_TOPIC_CONFIG   "orders" -> "broker-a:4;broker-b:4"
 #
@@ -69,7 +69,7 @@ def order(name: str, name_server: str, is_set: bool, value: str | None, is_remov
 
     found = run(query(), name_server, waiting_for=f"querying topic {name}")
     if form.is_document:
-        print_document(form, TopicOrderDocument(topic=name, order=found, queues=queues_in(found)))
+        print_document(form, TopicOrderDocument(topic=name, order=found, queues=parse_queue_counts(found)))
         return
     click.echo(f'Topic "{name}": {"no order configuration" if found is None else f"order {found}"}')
 
@@ -80,14 +80,14 @@ async def _all_queues(admin: Admin, name: str) -> str:
     return ";".join(f"{broker}:{config.write_queue_nums}" for broker, config in sorted(settings.items()))
 
 
-def queues_in(text: str | None) -> dict[str, int]:
-    """Return the queues by broker. Invalid parts are left out, since other tools can write the value, too."""
+def parse_queue_counts(text: str | None) -> dict[str, int]:
+    """Return the number of queues by broker. Invalid parts are left out, since other tools can write the value, too."""
     parts = [part.rpartition(":") for part in (text or "").split(";")]
     return {broker: int(count) for broker, _, count in parts if broker and count.isascii() and count.isdigit()}
 
 
 def _check_order(value: str) -> None:
-    if len(queues_in(value)) != len(value.split(";")):
+    if len(parse_queue_counts(value)) != len(value.split(";")):
         raise click.UsageError(
             f"invalid order {value!r}: expected broker:queues;broker:queues, for example broker-a:4;broker-b:4"
         )

@@ -88,37 +88,37 @@ def moment_text(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def amount(value: float, unit: Unit) -> str:
+def format_amount(value: float, unit: Unit) -> str:
     """Format an amount with three significant digits: `12.3k/s`, `4.5 MiB/s`, `0.42 ms`, `1.5 s`, `37 %`."""
     if unit is Unit.SHARE:
-        return f"{_digits(value * 100)} %"
+        return f"{_number_text(value * 100)} %"
     if unit.is_binary:
         for name in ("", "Ki", "Mi", "Gi", "Ti"):
             if abs(value) < 1024 or name == "Ti":
-                return f"{_digits(value)} {name}{unit.symbol}"
+                return f"{_number_text(value)} {name}{unit.symbol}"
             value /= 1024
     if unit is Unit.MILLISECONDS and abs(value) >= 1000:
         value, unit = value / 1000, Unit.SECONDS
     if unit is Unit.SECONDS:
-        return _long_time(value)
+        return _duration_text(value)
     if unit is Unit.MILLISECONDS:
-        return f"{_digits(value)} ms"
+        return f"{_number_text(value)} ms"
     for name in ("", "k", "M", "G"):
         if abs(value) < 1000 or name == "G":
-            return f"{_digits(value)}{name}{unit.symbol}"
+            return f"{_number_text(value)}{name}{unit.symbol}"
         value /= 1000
     raise AssertionError("the last prefix takes all values")
 
 
-def _long_time(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds < 120:
-        return f"{_digits(seconds)} s"
+        return f"{_number_text(seconds)} s"
     if seconds < 7_200:
-        return f"{_digits(seconds / 60)} min"
-    return f"{_digits(seconds / 3_600)} h" if seconds < 172_800 else f"{_digits(seconds / 86_400)} d"
+        return f"{_number_text(seconds / 60)} min"
+    return f"{_number_text(seconds / 3_600)} h" if seconds < 172_800 else f"{_number_text(seconds / 86_400)} d"
 
 
-def _digits(value: float) -> str:
+def _number_text(value: float) -> str:
     size = abs(value)
     if value == int(value) and size < 10_000:
         return f"{int(value)}"

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from gantry_pipelines.analytics.axes import (
     Unit,
-    amount,
+    format_amount,
     log_ticks,
     moment_text,
     round_ticks,
@@ -66,7 +66,7 @@ class Chart:
         return self.times_ms[-1] + self.step_ms
 
 
-def areas(chart: Chart) -> str:
+def render_areas(chart: Chart) -> str:
     """Return a chart of stacked areas."""
     sums = [sum(series.values[at] or 0 for series in chart.series) for at in range(len(chart.times_ms))]
     plot = _Plot(chart, round_ticks(max(sums, default=0), is_binary=chart.unit.is_binary), WIDTH)
@@ -81,7 +81,7 @@ def areas(chart: Chart) -> str:
     return plot.render("".join(parts))
 
 
-def lines(chart: Chart, *, width: int = WIDTH, is_logarithmic: bool = False) -> str:
+def render_lines(chart: Chart, *, width: int = WIDTH, is_logarithmic: bool = False) -> str:
     """Return a chart of lines; with `is_logarithmic`, on a logarithmic axis if the values differ very much."""
     values = [value for series in chart.series for value in series.values if value is not None]
     largest, smallest = max(values, default=0), min((value for value in values if value > 0), default=0)
@@ -96,7 +96,7 @@ def lines(chart: Chart, *, width: int = WIDTH, is_logarithmic: bool = False) -> 
     return plot.render("".join(parts))
 
 
-def legend(chart: Chart) -> str:
+def render_legend(chart: Chart) -> str:
     """Return the legend, a list of the series with their colours."""
     items = (
         f'<li><span class="key s{number % COLOURS_COUNT}"></span>{escape(series.name)}</li>'
@@ -105,7 +105,7 @@ def legend(chart: Chart) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def bars(title: str, unit: Unit, rows: Sequence[tuple[str, float, str]]) -> str:
+def render_bars(title: str, unit: Unit, rows: Sequence[tuple[str, float, str]]) -> str:
     """Return a chart of horizontal bars from rows (name, value, label at the bar's end)."""
     largest = max((value for _, value, _ in rows), default=0) or 1.0
     height = BAR_HEIGHT * len(rows) + 6
@@ -172,7 +172,7 @@ class _Plot:
         names = ", ".join(series.name for series in chart.series)
         description = (
             f"{chart.title}, in {chart.unit.label}, from {moment_text(self._begin)} to {moment_text(chart.end_ms)} UTC,"
-            f" up to {amount(self._ticks[-1], chart.unit)}. Shown: {names}. The numbers are in the table below."
+            f" up to {format_amount(self._ticks[-1], chart.unit)}. Shown: {names}. The numbers are in the table below."
         )
         return _svg(
             chart.title, description, HEIGHT, self._width, f"{''.join(self._axes())}{shapes}{''.join(self._tips())}"
@@ -183,7 +183,7 @@ class _Plot:
             y = self.y(tick)
             kind = "base" if tick == self._ticks[0] else "grid"
             yield f'<line class="{kind}" x1="{LEFT}" x2="{self._width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            text = amount(tick, self._chart.unit)
+            text = format_amount(tick, self._chart.unit)
             yield f'<text class="tick y" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(text)}</text>'
         scale = ", each line ten times the one below" if self._ticks[0] > 0 else ""
         yield f'<text class="tick" x="{LEFT}" y="14">{self._chart.unit.label}{scale}; times are UTC</text>'
@@ -203,7 +203,7 @@ class _Plot:
         for at, time_ms in enumerate(chart.times_ms):
             x, end = self.x(time_ms), self.x(time_ms + chart.step_ms)
             values = [(series.name, series.values[at]) for series in chart.series]
-            value_lines = [f"{name}: {amount(value, chart.unit)}" for name, value in values if value is not None]
+            value_lines = [f"{name}: {format_amount(value, chart.unit)}" for name, value in values if value is not None]
             text = "\n".join([f"{moment_text(time_ms)} UTC", *value_lines])
             yield (
                 f'<rect class="tip" x="{x:.1f}" y="{TOP}" width="{max(end - x, 0.5):.1f}" '

@@ -19,7 +19,7 @@ from gantry_pipelines.analytics.tables import TABLES, Tables
 
 POINTS_MAX: Final = 240
 NAMED_MAX: Final = 7
-"""Topics with their own series; the others share one."""
+"""The number of topics with a series of their own, if at least two others are left, which then share one."""
 OTHER_TOPICS: Final = "all others"
 Row = dict[str, Any]
 
@@ -43,6 +43,7 @@ class Figures:
     topics: tuple[Row, ...]
     """Rows with topic, messages, bytes, meanPerSecond, peakPerSecond, p50Ms, p95Ms, p99Ms, maxMs, clockSkewed."""
     latencies: tuple[Chart, ...]
+    """One chart for each of the four busiest topics: p50, p95 and p99."""
     queues: tuple[Row, ...]
     """Rows with topic, broker, queue, messages, share, timesEven; the most uneven first."""
     keys: tuple[Row, ...]
@@ -62,7 +63,7 @@ def compute_figures(tables: Tables, begin_ms: int, end_ms: int) -> Figures | Non
     end = max(_ms(row["windowEnd"]) for row in rates)
     windows = max((end - begin) // window_ms, 1)
     grid = _Grid(begin, end, window_ms * -(-windows // POINTS_MAX))
-    by_topic = _sums(rates, ("topic",))
+    by_topic = _sum_rows(rates, ("topic",))
     names = [str(row["topic"]) for row in by_topic]
     totals: dict[int, int] = defaultdict(int)
     for row in rates:
@@ -74,13 +75,13 @@ def compute_figures(tables: Tables, begin_ms: int, end_ms: int) -> Figures | Non
         begin, end, window_ms, grid.step_ms,
         sum(row["messages"] for row in rates), sum(row["bytes"] for row in rates),
         totals[peak_ms] / (window_ms / 1000), peak_ms,
-        _stacked("Messages per second", Unit.MESSAGES_PER_SECOND, "messages", rates, names, grid),
-        _stacked("Bytes per second", Unit.BYTES_PER_SECOND, "bytes", rates, names, grid),
-        tuple(_topic(row, rates, latency, (end - begin) / 1000, window_ms) for row in by_topic),
+        _rate_chart("Messages per second", Unit.MESSAGES_PER_SECOND, "messages", rates, names, grid),
+        _rate_chart("Bytes per second", Unit.BYTES_PER_SECOND, "bytes", rates, names, grid),
+        tuple(_topic_row(row, rates, latency, (end - begin) / 1000, window_ms) for row in by_topic),
         tuple(_latency_chart(name, latency, grid) for name in names[:4]),
-        tuple(_queues(_rows(tables, "hot_queues", begin, end))),
-        tuple(_sums(_rows(tables, "hot_keys", begin, end), ("topic", "key"))[:15]),
-        _lag_chart(samples), tuple(_lags(samples)),
+        tuple(_hot_queues(_rows(tables, "hot_queues", begin, end))),
+        tuple(_sum_rows(_rows(tables, "hot_keys", begin, end), ("topic", "key"))[:15]),
+        _lag_chart(samples), tuple(_last_lags(samples)),
     )  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _sums(rows: Iterable[Row], names: tuple[str, ...]) -> list[Row]:
+def _sum_rows(rows: Iterable[Row], names: tuple[str, ...]) -> list[Row]:
     """Sum messages and bytes by some columns; the most messages first."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
@@ -125,7 +126,7 @@ def _sums(rows: Iterable[Row], names: tuple[str, ...]) -> list[Row]:
     return sorted(found.values(), key=lambda one: (-one["messages"], *(str(one[name]) for name in names)))
 
 
-def _stacked(title: str, unit: Unit, column: str, rows: list[Row], names: list[str], grid: _Grid) -> Chart:
+def _rate_chart(title: str, unit: Unit, column: str, rows: list[Row], names: list[str], grid: _Grid) -> Chart:
     """Return a chart of rates per second by topic; a window without a row had no messages."""
     shown = names[:NAMED_MAX] if len(names) > NAMED_MAX + 1 else names
     sums: Mapping[str, list[float]] = {name: [0.0] * len(grid.times) for name in (*shown, OTHER_TOPICS)}
@@ -137,21 +138,21 @@ def _stacked(title: str, unit: Unit, column: str, rows: list[Row], names: list[s
     return Chart(title, unit, grid.times, grid.step_ms, series)
 
 
-def _topic(total: Row, rates: list[Row], latencies: list[Row], seconds: float, window_ms: int) -> Row:
+def _topic_row(total: Row, rates: list[Row], latencies: list[Row], seconds: float, window_ms: int) -> Row:
     name = total["topic"]
     by_window: dict[int, int] = defaultdict(int)
     for row in rates:
         if row["topic"] == name:
             by_window[_ms(row["windowBegin"])] += row["messages"]
-    mine = [row for row in latencies if row["topic"] == name]
+    topic_rows = [row for row in latencies if row["topic"] == name]
     worst = {
-        column: max((row[column] for row in mine if row[column] is not None), default=None)
+        column: max((row[column] for row in topic_rows if row[column] is not None), default=None)
         for column in ("p50Ms", "p95Ms", "p99Ms", "maxMs")
     }
     return {
         **total, **worst, "meanPerSecond": total["messages"] / seconds,
         "peakPerSecond": max(by_window.values(), default=0) / (window_ms / 1000),
-        "clockSkewed": sum(row["clockSkewed"] for row in mine),
+        "clockSkewed": sum(row["clockSkewed"] for row in topic_rows),
     }  # fmt: skip
 
 
@@ -170,10 +171,10 @@ def _latency_chart(name: str, rows: list[Row], grid: _Grid) -> Chart:
     return Chart(name, Unit.MILLISECONDS, grid.times, grid.step_ms, series)
 
 
-def _queues(rows: list[Row]) -> list[Row]:
+def _hot_queues(rows: list[Row]) -> list[Row]:
     """Return the queues of the period with the largest skew, compared with an even share."""
-    queues = _sums(rows, ("topic", "broker", "queue"))
-    totals = {row["topic"]: (row["messages"], 0) for row in _sums(queues, ("topic",))}
+    queues = _sum_rows(rows, ("topic", "broker", "queue"))
+    totals = {row["topic"]: (row["messages"], 0) for row in _sum_rows(queues, ("topic",))}
     counts: dict[str, int] = defaultdict(int)
     for row in queues:
         counts[row["topic"]] += 1
@@ -212,7 +213,7 @@ def _interpolate(values: list[float | None]) -> list[float | None]:
     return values
 
 
-def _lags(samples: list[Row]) -> list[Row]:
+def _last_lags(samples: list[Row]) -> list[Row]:
     """Return the lag by group and topic at the last sample; the largest first."""
     newest = max((row["sampledAt"] for row in samples), default=None)
     found: dict[tuple[str, str], Row] = {}

@@ -85,7 +85,7 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
         self, session: Callable[[PipelineConfig[AnalyticsSpec]], SparkSession] | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:  # fmt: skip
-        self._session = session if session is not None else _session
+        self._session = session if session is not None else _create_session
         self._now_ms = now_ms
 
     def parse(self, config: PipelineConfig[AnalyticsSpec]) -> AnalyticsParameters:
@@ -121,7 +121,7 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
             run = _AnalyticsRun(spark, settings, tables, topics, reporter)
             run.sample_lags(catalog, self._now_ms())
             if config.is_continuous:
-                outcome = run_stream(run.messages_stream(), tables, config, reporter)
+                outcome = run_stream(run.open_stream(), tables, config, reporter)
             else:
                 outcome = run.write_closed_windows(catalog, self._now_ms())
             write_report(tables, settings.destination / "report.html", self._now_ms())
@@ -157,7 +157,7 @@ class _AnalyticsRun:
         self._tables.write(f"lag-{now_ms}", {"consumer_lag": lags}, self._tables.progress())
         self._reporter.report_step("sampled consumer lag", groups=len(groups), queues=len(samples))
 
-    def messages_stream(self) -> DataFrame:
+    def open_stream(self) -> DataFrame:
         """Return a stream of all messages from the configured start on."""
         config = self._parameters.config
         reader = self._spark.readStream.format("rocketmq").options(**dict(self._parameters.options))
@@ -182,14 +182,14 @@ class _AnalyticsRun:
         files = self._tables.write(f"windows-{windows.begin}-{windows.end}", found, {WRITTEN_TO: windows.end}, windows)
         rows = total(found, "messages")
         size = total(found, "bytes")
-        self._reporter.progress(rows=rows, bytes=size, files=files)
+        self._reporter.report_progress(rows=rows, bytes=size, files=files)
         count = (windows.end - windows.begin) // int(config.spec.window)
         return Outcome(text=f"{count} windows with {rows} messages", rows=rows, bytes=size, files=files)
 
     def _count_windows(self, windows: WindowRange) -> dict[str, pa.Table]:
         config = self._parameters.config
         window_ms = int(config.spec.window)
-        messages = transforms.stored_between(self._messages(windows, transforms.COUNT_COLUMNS), *windows).persist()
+        messages = transforms.stored_between(self._read_messages(windows, transforms.COUNT_COLUMNS), *windows).persist()
         try:
             counts = transforms.queue_counts(messages, window_ms).persist()
             found = {
@@ -201,12 +201,12 @@ class _AnalyticsRun:
         finally:
             messages.unpersist()
         if config.spec.hot_keys:
-            keyed = transforms.stored_between(self._messages(windows, transforms.KEY_COLUMNS), *windows)
+            keyed = transforms.stored_between(self._read_messages(windows, transforms.KEY_COLUMNS), *windows)
             keys = transforms.key_counts(keyed, window_ms)
             found["hot_keys"] = transforms.hot_keys(keys, config.spec.hot_keys).toArrow()
         return {name: table.cast(TABLES[name].schema) for name, table in found.items()}
 
-    def _messages(self, windows: WindowRange, columns: tuple[str, ...]) -> DataFrame:
+    def _read_messages(self, windows: WindowRange, columns: tuple[str, ...]) -> DataFrame:
         reader = self._spark.read.format("rocketmq").options(**dict(self._parameters.options))
         return reader.options(
             subscribe=",".join(self._topics), columns=",".join(columns), startingTimestamp=str(windows.begin),
@@ -223,9 +223,9 @@ class _AnalyticsRun:
             if known.keys() == first.keys():
                 return min(known.values(), default=now_ms)
             if time.monotonic() >= deadline or self._reporter.stop.wait(PAUSE_SECONDS):
-                silent = ", ".join(sorted(str(queue) for queue in first.keys() - known.keys())[:5])
+                unreadable = ", ".join(sorted(str(queue) for queue in first.keys() - known.keys())[:5])
                 raise JobError(
-                    f"cannot read the store time of the oldest messages of {silent}",
+                    f"cannot read the store time of the oldest messages of {unreadable}",
                     remedy="check that their brokers are available", reason="NoReplica", exit_code=EXIT_UNKNOWN,
                 )  # fmt: skip
             self._reporter.mark_alive()
@@ -266,12 +266,12 @@ def lag_samples(
 
 
 def _start_ms(start: str, now_ms: int) -> int:
-    """Return the start time in milliseconds; 0: the time of the oldest message."""
+    """Return the start time in milliseconds; 0 stands for the time of the oldest message."""
     edges = {"earliest": 0, "latest": now_ms}
     return edges[start] if start in edges else start_ms(start)
 
 
-def _session(config: PipelineConfig[AnalyticsSpec]) -> SparkSession:
+def _create_session(config: PipelineConfig[AnalyticsSpec]) -> SparkSession:
     from gantry_pipelines.session import spark_session
 
     return spark_session("gantry-analytics", cores=config.spec.engine.cores or None, conf=spark_conf(config))

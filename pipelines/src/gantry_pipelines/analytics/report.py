@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gantry_pipelines.analytics import charts
-from gantry_pipelines.analytics.axes import Unit, amount, moment_text
+from gantry_pipelines.analytics.axes import Unit, format_amount, moment_text
 from gantry_pipelines.analytics.charts import Chart
 from gantry_pipelines.analytics.figures import Figures, compute_figures
 from gantry_pipelines.analytics.tables import Tables
@@ -39,10 +39,10 @@ def render_page(figures: Figures, now_ms: int) -> str:
     """Return the complete HTML page."""
     sections = "".join(f"<section>{content}</section>" for content in _sections(figures) if content)
     period = f"{moment_text(figures.begin_ms)} to {moment_text(figures.end_ms)} UTC"
-    windows = amount(figures.window_ms / 1000, Unit.SECONDS)
+    windows = format_amount(figures.window_ms / 1000, Unit.SECONDS)
     merged = ""
     if figures.step_ms > figures.window_ms:
-        step = amount(figures.step_ms / 1000, Unit.SECONDS)
+        step = format_amount(figures.step_ms / 1000, Unit.SECONDS)
         merged = f" A point of a chart covers {step}: the mean of rates, the maximum of latencies."
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -60,20 +60,20 @@ def render_page(figures: Figures, now_ms: int) -> str:
 def _tiles(figures: Figures) -> str:
     worst = max((row for row in figures.topics if row["p99Ms"] is not None), key=lambda row: row["p99Ms"], default=None)
     tiles = [
-        ("Messages", amount(figures.messages, Unit.MESSAGES), f"in {_count(len(figures.topics), 'topic')}"),
-        ("Stored", amount(figures.bytes, Unit.BYTES), "one replica, with headers"),
+        ("Messages", format_amount(figures.messages, Unit.MESSAGES), f"in {_count(len(figures.topics), 'topic')}"),
+        ("Stored", format_amount(figures.bytes, Unit.BYTES), "one replica, with headers"),
         (
             "Busiest window",
-            amount(figures.peak_per_second, Unit.MESSAGES_PER_SECOND),
+            format_amount(figures.peak_per_second, Unit.MESSAGES_PER_SECOND),
             moment_text(figures.peak_ms)[:16],
         ),
     ]
     if worst is not None:
-        tiles.append(("Highest p99 latency", amount(worst["p99Ms"], Unit.MILLISECONDS), f"in {worst['topic']}"))
+        tiles.append(("Highest p99 latency", format_amount(worst["p99Ms"], Unit.MILLISECONDS), f"in {worst['topic']}"))
     if figures.lags:
         behind = sum(row["lagMessages"] for row in figures.lags)
         groups = _count(len({row["group"] for row in figures.lags}), "group")
-        tiles.append(("Consumer lag", amount(behind, Unit.MESSAGES), f"messages, {groups}"))
+        tiles.append(("Consumer lag", format_amount(behind, Unit.MESSAGES), f"messages, {groups}"))
     items = "".join(
         f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><small>{escape(note)}</small></li>"
         for name, value, note in tiles
@@ -84,9 +84,9 @@ def _tiles(figures: Figures) -> str:
 def _sections(figures: Figures) -> Iterator[str]:
     yield (
         _head("Traffic", "Stored messages per second, by topic; the areas are stacked.")
-        + _figure(charts.areas(figures.rates), figures.rates)
+        + _figure(charts.render_areas(figures.rates), figures.rates)
         + "<h3>In bytes</h3>"
-        + _figure(charts.areas(figures.volumes), figures.volumes)
+        + _figure(charts.render_areas(figures.volumes), figures.volumes)
         + _topics_table(figures)
     )
     shown = [chart for chart in figures.latencies if any(v is not None for one in chart.series for v in one.values)]
@@ -107,15 +107,15 @@ def _sections(figures: Figures) -> Iterator[str]:
 
 
 def _delays(chart: Chart) -> str:
-    return charts.lines(chart, width=charts.NARROW, is_logarithmic=True)
+    return charts.render_lines(chart, width=charts.NARROW, is_logarithmic=True)
 
 
 def _topics_table(figures: Figures) -> str:
     rows = [
         (
-            row["topic"], f"{row['messages']:,}", amount(row["bytes"], Unit.BYTES),
-            amount(row["meanPerSecond"], Unit.MESSAGES_PER_SECOND),
-            amount(row["peakPerSecond"], Unit.MESSAGES_PER_SECOND),
+            row["topic"], f"{row['messages']:,}", format_amount(row["bytes"], Unit.BYTES),
+            format_amount(row["meanPerSecond"], Unit.MESSAGES_PER_SECOND),
+            format_amount(row["peakPerSecond"], Unit.MESSAGES_PER_SECOND),
         )
         for row in figures.topics
     ]  # fmt: skip
@@ -124,7 +124,7 @@ def _topics_table(figures: Figures) -> str:
 
 def _delays_table(figures: Figures) -> str:
     def text(value: float | None) -> str:
-        return NO_VALUE if value is None else amount(value, Unit.MILLISECONDS)
+        return NO_VALUE if value is None else format_amount(value, Unit.MILLISECONDS)
 
     rows = [
         (row["topic"], text(row["p50Ms"]), text(row["p95Ms"]), text(row["p99Ms"]), text(row["maxMs"]),
@@ -147,13 +147,13 @@ def _queues(figures: Figures) -> str:
     ]
     rows = [
         (f"{row['topic']}", f"{row['broker']} / {row['queue']}", f"{row['messages']:,}",
-         amount(row["share"], Unit.SHARE), f"{row['timesEven']:.2f}")
+         format_amount(row["share"], Unit.SHARE), f"{row['timesEven']:.2f}")
         for row in figures.queues
     ]  # fmt: skip
     lead = "A queue's share of its topic, relative to an even distribution: 1 is even, 2 is twice the even share."
     return (
         _head("Hot queues", lead)
-        + charts.bars("Hot queues", Unit.MESSAGES, bars)
+        + charts.render_bars("Hot queues", Unit.MESSAGES, bars)
         + _table(("Topic", "Broker / queue", "Messages", "Share of topic", "Times even share"), rows)
     )
 
@@ -164,21 +164,22 @@ def _keys(figures: Figures) -> str:
         for row in figures.keys[:10]
     ]
     rows = [
-        (row["topic"], row["key"], f"{row['messages']:,}", amount(row["bytes"], Unit.BYTES)) for row in figures.keys
+        (row["topic"], row["key"], f"{row['messages']:,}", format_amount(row["bytes"], Unit.BYTES))
+        for row in figures.keys
     ]
     lead = "Keys with the most messages. Only the hottest keys of each window are stored, so these are lower bounds."
     return (
         _head("Hot keys", lead)
-        + charts.bars("Hot keys", Unit.MESSAGES, bars)
+        + charts.render_bars("Hot keys", Unit.MESSAGES, bars)
         + _table(("Topic", "Key", "Messages", "Bytes"), rows)
     )
 
 
 def _lags(figures: Figures) -> str:
-    chart = _figure(charts.lines(figures.lag), figures.lag) if figures.lag is not None else ""
+    chart = _figure(charts.render_lines(figures.lag), figures.lag) if figures.lag is not None else ""
     rows = [
         (row["group"], row["topic"], f"{row['lagMessages']:,}",
-         NO_VALUE if row["lagSeconds"] is None else amount(row["lagSeconds"], Unit.SECONDS))
+         NO_VALUE if row["lagSeconds"] is None else format_amount(row["lagSeconds"], Unit.SECONDS))
         for row in figures.lags
     ]  # fmt: skip
     lead = "Messages that are stored and not yet consumed, by the brokers' committed offsets at each sample."
@@ -195,13 +196,13 @@ def _figure(drawing: str, chart: Chart) -> str:
     names = ("UTC", *(series.name for series in chart.series))
     step = max(-(-len(chart.times_ms) // TABLE_ROWS_MAX), 1)
     rows = [
-        (moment_text(moment), *(NO_VALUE if one.values[at] is None else amount(one.values[at] or 0, chart.unit)
+        (moment_text(moment), *(NO_VALUE if one.values[at] is None else format_amount(one.values[at] or 0, chart.unit)
                                 for one in chart.series))
         for at, moment in enumerate(chart.times_ms) if at % step == 0
     ]  # fmt: skip
     every = "" if step == 1 else f", every {step} points"
     values = f"<details><summary>Values{every}</summary>{_table(names, rows)}</details>"
-    return f"<figure>{drawing}{charts.legend(chart)}{values}</figure>"
+    return f"<figure>{drawing}{charts.render_legend(chart)}{values}</figure>"
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:

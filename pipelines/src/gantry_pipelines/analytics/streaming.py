@@ -1,4 +1,4 @@
-"""Write the same tables with streaming queries: one for each kind of count, which writes windows as they close.
+"""Write the tables of the analytics by streaming queries: one for each kind of count, which writes closed windows.
 
 Each query holds a window back until the watermark has passed its end, and emits it once and completely, since all
 groups of a window close in the same batch. So columns that need a whole window (ranks, shares) are computed there. A
@@ -32,7 +32,9 @@ STARTUP_POLL_SECONDS: Final = 0.2
 TableBuilders = Mapping[str, Callable[[DataFrame], DataFrame]]
 
 
-def queries(messages: DataFrame, config: PipelineConfig[AnalyticsSpec]) -> dict[str, tuple[DataFrame, TableBuilders]]:
+def build_queries(
+    messages: DataFrame, config: PipelineConfig[AnalyticsSpec]
+) -> dict[str, tuple[DataFrame, TableBuilders]]:
     """Return by name the DataFrame of each query, and the tables that are built from its closed windows."""
     window_ms = int(config.spec.window)
     timed = messages.withWatermark("storeTime", f"{int(config.spec.watermark)} milliseconds")
@@ -61,7 +63,7 @@ def run_stream(
     root = Path(config.runtime.checkpoint or f"{config.runtime.destination}/_checkpoint")
     writer = _WindowWriter(tables, reporter)
     running: list[StreamingQuery] = []
-    for name, (frame, builders) in queries(messages, config).items():
+    for name, (frame, builders) in build_queries(messages, config).items():
         stream = frame.writeStream.outputMode("append").queryName(f"analytics_{name}")
         stream = stream.option("checkpointLocation", str(root / name)).foreachBatch(
             writer.batch_function(name, builders)
@@ -92,7 +94,10 @@ def _raise_failed(query: StreamingQuery, running: list[StreamingQuery]) -> None:
 
 
 def _wait_until_initialized(query: StreamingQuery, reporter: Reporter) -> None:
-    """Wait until a query is initialized: its Python process must start within ten seconds, so one starts at a time."""
+    """Wait until a query is initialized.
+
+    Spark fails a query whose Python process does not start within ten seconds, so queries are started one by one.
+    """
     while query.isActive and query.status["message"].startswith("Initializing"):
         if reporter.stop.wait(STARTUP_POLL_SECONDS):
             return
@@ -130,6 +135,6 @@ class _WindowWriter:
             with self._lock:
                 self.files += self._tables.write(f"{name}-{batch_id}", found, self._tables.progress())
                 self.rows += total(found, "messages")
-                self._reporter.progress(rows=self.rows, files=self.files, batch_function=batch_id)
+                self._reporter.report_progress(rows=self.rows, files=self.files, batch=batch_id)
 
         return write

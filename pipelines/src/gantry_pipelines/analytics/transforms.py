@@ -1,7 +1,8 @@
-"""The transforms of the analytics: functions from a DataFrame of messages, or of counts, to another one.
+"""The transforms of the analytics: functions from a DataFrame of messages, counts or lag samples to another one.
 
-The first three read messages (without bodies, and without properties except for keys) and can run in a stream. The
-others compute the tables from counts, and need all rows of a window at once.
+`queue_counts`, `latencies` and `key_counts` read messages (without bodies, and without properties except for keys) and
+can run in a stream. `throughput`, `hot_queues` and `hot_keys` compute tables from counts, and need all rows of a window
+at once.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def hot_keys(counts: DataFrame, keys_max: int) -> DataFrame:
 
 
 def consumer_lag(samples: DataFrame) -> DataFrame:
-    """Return the lag of each group and queue at a sample; a group without an offset lags by all messages."""
+    """Return the lag of each group and queue at a sample; without a committed offset, all stored messages count."""
     start_offset = F.greatest(F.coalesce("committed", "begin"), F.col("begin"))
     return samples.select(
         "sampledAt", "group", "topic", "broker", "queue", "committed", "end",

@@ -35,7 +35,7 @@ class CompactJob(Job[ArchiveSpec, ArchiveParameters]):
             for day in compact(writer, settings.rules, settings.packing, int(time.time() * 1000)):
                 merged.append(day)
                 reporter.report_step(str(day))
-                reporter.progress(files=sum(one.files_after for one in merged))
+                reporter.report_progress(files=sum(one.files_after for one in merged))
                 if reporter.stop.is_requested:
                     return Outcome(EXIT_INTERRUPTED, "Interrupted", "stopped after the current day")
         before, after = sum(one.files_before for one in merged), sum(one.files_after for one in merged)

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.file_writing import ROW_GROUP_ROWS, Packing, checksum_of, parquet_writer, range_metadata
-from gantry_pipelines.archive.layout import STAGED, Place, day_end_ms, quoted
+from gantry_pipelines.archive.layout import STAGED, Place, day_end_ms, quote_name
 from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, Record, merge_ranges
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.writer import ArchiveWriter, finish_exchange
@@ -133,7 +133,7 @@ def _merge_day(
         file for name in replaced for file in writer.manifest.records[name].files if file.place not in day_places
     ]
     assert not other_files, "records of data have files of one day"
-    name = f"{quoted(topic)}/day={day}~merged~{folder.rpartition('-')[2]}.json"
+    name = f"{quote_name(topic)}/day={day}~merged~{folder.rpartition('-')[2]}.json"
     record = Record(name, tuple(new), replaced, exchange=folder)
     writer.add_record(record)
     crash_points.hit(crash_points.AFTER_MERGE)
@@ -185,11 +185,11 @@ def _expire_day(writer: ArchiveWriter, topic: str, day: str, files: list[Archive
     """
     places = {file.place for file in files}
     # The name is unique, because a day that got files after it expired will expire a second time.
-    name = f"{quoted(topic)}/expired~{day}~{secrets.token_hex(4)}.json"
+    name = f"{quote_name(topic)}/expired~{day}~{secrets.token_hex(4)}.json"
     replaced, expired_files = [], list(files)
     for record in writer.manifest.live():
-        of_topic = bool(record.files) and record.files[0].range.queue.topic == topic
-        if of_topic and all(file.kind is RangeKind.EXPIRED for file in record.files):
+        is_of_topic = bool(record.files) and record.files[0].range.queue.topic == topic
+        if is_of_topic and all(file.kind is RangeKind.EXPIRED for file in record.files):
             replaced.append(record.name)
             expired_files += record.files
         elif any(file.place in places for file in record.files):

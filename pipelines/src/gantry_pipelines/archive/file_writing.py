@@ -28,8 +28,8 @@ from gantry_pipelines.archive.storage import Storage
 from pyspark_rocketmq.model import QueueRange
 from pyspark_rocketmq.schema import arrow_schema
 
-READ_ALSO: Final = "topic"
-"""Column that is read to tell queues apart, and not written: it is part of the path."""
+TOPIC_COLUMN: Final = "topic"
+"""Column that is read to assign rows to queues, and not written: the topic is part of the path."""
 
 ROW_GROUP_ROWS: Final = 1 << 16
 ROW_GROUP_BYTES_MAX: Final = 64 << 20
@@ -133,7 +133,7 @@ class _QueueWriter:
         while begin < len(offsets):
             piece = self._pieces[0] if self._pieces else None
             if piece is None or offsets[begin] != self._next:
-                raise ReadIncomplete(f"received offset {offsets[begin]}, expected {self._expected()}")
+                raise ReadIncomplete(f"received offset {offsets[begin]}, expected {self._describe_expected()}")
             count = min(len(offsets) - begin, piece.end - self._next)
             is_same_day = days[begin : begin + count] == days[begin]
             count = count if is_same_day.all() else int(np.argmin(is_same_day))
@@ -145,7 +145,7 @@ class _QueueWriter:
 
     def check_complete(self) -> None:
         if self._pieces:
-            raise ReadIncomplete(f"the read ended, expected {self._expected()}")
+            raise ReadIncomplete(f"the read ended, expected {self._describe_expected()}")
 
     def abandon(self) -> None:
         if self._open is not None:
@@ -169,7 +169,7 @@ class _QueueWriter:
         open_file, self._open = self._open, None
         return open_file.close(QueueRange(piece.queue, open_file.begin, self._next))
 
-    def _expected(self) -> str:
+    def _describe_expected(self) -> str:
         return f"{self._next} of {self._pieces[0]}" if self._pieces else "no more rows"
 
     def _days(self, rows: pa.RecordBatch) -> Any:

@@ -18,12 +18,12 @@ from pyspark_rocketmq import schema
 
 VERSION: Final = 1
 
-ALWAYS: Final = ("messageId", *(name for name in schema.HEADER_COLUMNS if name != "topic"))
+REQUIRED_COLUMNS: Final = ("messageId", *(name for name in schema.HEADER_COLUMNS if name != "topic"))
 """Columns of every archive; the topic is part of the path."""
 
-CHOOSABLE: Final = tuple(name for name in schema.COLUMNS if name != "topic" and name not in ALWAYS)
+OPTIONAL_COLUMNS: Final = tuple(name for name in schema.COLUMNS if name != "topic" and name not in REQUIRED_COLUMNS)
 
-ALL: Final = tuple(name for name in schema.COLUMNS if name != "topic")
+ALL_COLUMNS: Final = tuple(name for name in schema.COLUMNS if name != "topic")
 
 
 @final
@@ -33,7 +33,7 @@ class ArchiveFormat:
 
     grid_rows: int = GRID_ROWS
     time_zone: str = "UTC"
-    columns: tuple[str, ...] = ALL
+    columns: tuple[str, ...] = ALL_COLUMNS
     identity: str = ""
 
     def __post_init__(self) -> None:
@@ -43,18 +43,18 @@ class ArchiveFormat:
             zoneinfo.ZoneInfo(self.time_zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
             raise ArchiveError(f"unknown time zone {self.time_zone!r}") from error
-        unknown = [name for name in self.columns if name not in ALL]
+        unknown = [name for name in self.columns if name not in ALL_COLUMNS]
         if unknown:
-            raise ArchiveError(f"unknown column {unknown[0]!r}; known columns are {', '.join(CHOOSABLE)}")
+            raise ArchiveError(f"unknown column {unknown[0]!r}; known columns are {', '.join(OPTIONAL_COLUMNS)}")
 
 
 def columns_of(chosen: tuple[str, ...]) -> tuple[str, ...]:
     """Return all columns of an archive for the chosen ones, in the order of the schema."""
-    wanted = {*ALWAYS, *chosen}
-    known = tuple(name for name in ALL if name in wanted)
+    wanted = {*REQUIRED_COLUMNS, *chosen}
+    known = tuple(name for name in ALL_COLUMNS if name in wanted)
     unknown = sorted(wanted - set(known))
     if unknown:
-        raise ArchiveError(f"unknown column {unknown[0]!r}; known columns are {', '.join(CHOOSABLE)}")
+        raise ArchiveError(f"unknown column {unknown[0]!r}; known columns are {', '.join(OPTIONAL_COLUMNS)}")
     return known
 
 

@@ -27,7 +27,7 @@ from gantry_pipelines.archive.job_errors import extract_known_error, map_archive
 from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, file_of
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, parse_run_parameters
-from gantry_pipelines.archive.source import ArchiveSource, transform
+from gantry_pipelines.archive.source import ArchiveSource, sort_file_rows
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
@@ -71,9 +71,7 @@ class ArchiveJob(Job[ArchiveSpec, ArchiveParameters]):
                 writer = stack.enter_context(ArchiveWriter.open(storage_of(settings.destination), settings.format))
             try:
                 return ArchiveRun(settings, writer, reporter).run()
-            except (
-                ArchiveError
-            ) as error:  # of the query; other errors, such as of a lost JVM, are none of the archive's
+            except ArchiveError as error:  # errors of Spark, such as a lost JVM, are not converted
                 raise to_job_error(error) from error
 
 
@@ -119,7 +117,7 @@ class ArchiveRun:
             reporter.stop.wait(attempt)
         if not reporter.stop.is_requested:
             self._run_maintenance(limit=None)
-        return self._outcome(query)
+        return self._build_outcome(query)
 
     def _start_query(self, session: SparkSession) -> StreamingQuery:
         settings = self._settings
@@ -163,7 +161,7 @@ class ArchiveRun:
         """Add the files of a batch to the archive; called in the query's thread after its workers have written them."""
         self._query_started.wait()
         assert self._query is not None, "the event is set after the query"
-        files = [file_of(row.asDict()) for row in transform(frame).collect()]
+        files = [file_of(row.asDict()) for row in sort_file_rows(frame).collect()]
         try:
             with map_archive_errors(self._settings.destination):
                 self._new_files += self._writer.commit(str(self._query.id), batch_id, files)
@@ -203,7 +201,7 @@ class ArchiveRun:
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def _report_progress(self, batch_id: int) -> None:
-        self._reporter.progress(
+        self._reporter.report_progress(
             **self._totals(), batch=batch_id, checkpoint=self._settings.checkpoint, queues=self._queues()
         )
 
@@ -226,7 +224,7 @@ class ArchiveRun:
             for queue, end in sorted(ends.items())
         )
 
-    def _outcome(self, query: StreamingQuery) -> Outcome:
+    def _build_outcome(self, query: StreamingQuery) -> Outcome:
         queues, totals, manifest = self._queues(), self._totals(), self._writer.manifest
         ends, everything = manifest.ends(), manifest.data()
         latest = {QueueId(one.topic, one.broker, one.queue): one.latest for one in queues} | self._latest

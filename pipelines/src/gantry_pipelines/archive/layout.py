@@ -68,17 +68,17 @@ class Place:
 
 def folder_of(topic: str, day: str) -> str:
     """Return the folder of a topic and day."""
-    return f"{DATA}/topic={quoted(topic)}/day={day}"
+    return f"{DATA}/topic={quote_name(topic)}/day={day}"
 
 
 def stem_of(queue_range: QueueRange) -> str:
     """Return the part of file and record names that identifies a range."""
     queue = queue_range.queue
-    return f"{quoted(queue.broker)}-{queue.number}-{queue_range.begin:0{DIGITS}d}-{queue_range.end:0{DIGITS}d}"
+    return f"{quote_name(queue.broker)}-{queue.number}-{queue_range.begin:0{DIGITS}d}-{queue_range.end:0{DIGITS}d}"
 
 
-def quoted(text: str) -> str:
-    """Percent-encode a name for a path, including a leading dot or underscore, which readers would skip."""
+def quote_name(text: str) -> str:
+    """Percent-encode a name for a path, including a leading dot or underscore, since readers skip such files."""
     words = quote(text, safe="")
     return f"%{ord(words[0]):02X}{words[1:]}" if words[:1] in (".", "_") else words
 

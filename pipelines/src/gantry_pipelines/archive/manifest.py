@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, final
 
 from gantry_pipelines.archive.errors import ManifestBroken
-from gantry_pipelines.archive.layout import RECORDS, Place, quoted, stem_of
+from gantry_pipelines.archive.layout import RECORDS, Place, quote_name, stem_of
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 VERSION: Final = 1
@@ -77,7 +77,7 @@ class Record:
 
 def record_of(query_id: str, batch_id: int, file: ArchivedFile) -> Record:
     """Return the record of one file of a batch; its name has query, batch and range."""
-    topic = quoted(file.range.queue.topic)
+    topic = quote_name(file.range.queue.topic)
     name = f"{topic}/{stem_of(file.range)}~{batch_id:09d}~{query_id}.json"
     return Record(name, (file,), query_id=query_id, batch_id=batch_id)
 

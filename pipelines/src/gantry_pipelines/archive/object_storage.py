@@ -35,7 +35,7 @@ def storage_of(destination: str) -> Storage:
 
 
 @lru_cache(maxsize=8)
-def _opened(address: str) -> tuple[fs.FileSystem, str]:
+def _open_file_system(address: str) -> tuple[fs.FileSystem, str]:
     try:
         system, prefix = fs.FileSystem.from_uri(address)
     except (ValueError, NotImplementedError) as error:
@@ -60,7 +60,7 @@ class ObjectStorage:
 
     def paths(self, folder: str = "") -> list[str]:
         """Return all objects below a prefix, sorted."""
-        system, prefix = _opened(self.address)
+        system, prefix = _open_file_system(self.address)
         top = f"{prefix}/{folder}" if folder else prefix
         found = system.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True))
         return sorted(one.path.removeprefix(f"{prefix}/") for one in found if one.type is fs.FileType.File)
@@ -72,25 +72,25 @@ class ObjectStorage:
 
     def open(self, path: str) -> pa.NativeFile:
         """Open an object for random access. Raises FileNotFoundError."""
-        system, prefix = _opened(self.address)
+        system, prefix = _open_file_system(self.address)
         return system.open_input_file(f"{prefix}/{path}")
 
     def size(self, path: str) -> int | None:
         """Return the size in bytes; None if there is no such object."""
-        system, prefix = _opened(self.address)
+        system, prefix = _open_file_system(self.address)
         [info] = system.get_file_info([f"{prefix}/{path}"])
         return info.size if info.type is fs.FileType.File else None
 
     def write(self, path: str, data: bytes) -> None:
         """Write an object with one upload."""
-        system, prefix = _opened(self.address)
+        system, prefix = _open_file_system(self.address)
         with system.open_output_stream(f"{prefix}/{path}") as stream:
             stream.write(data)
 
     def remove(self, path: str) -> None:
         """Delete an object if it exists."""
         if self.size(path) is not None:
-            system, prefix = _opened(self.address)
+            system, prefix = _open_file_system(self.address)
             system.delete_file(f"{prefix}/{path}")
 
     def new_file(self) -> Path:
@@ -100,7 +100,7 @@ class ObjectStorage:
 
     def finish(self, local: Path, path: str) -> str:
         """Upload a local file to its final path, and delete it; nothing is staged."""
-        system, prefix = _opened(self.address)
+        system, prefix = _open_file_system(self.address)
         with local.open("rb") as source, system.open_output_stream(f"{prefix}/{path}") as stream:
             shutil.copyfileobj(source, stream, 8 << 20)
         local.unlink()

@@ -78,24 +78,26 @@ def split_into_rounds(pieces: Sequence[QueueRange]) -> list[list[QueueRange]]:
     return groups
 
 
-def plan_tasks(extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], cut: SplitOptions) -> list[Task]:
+def plan_tasks(
+    extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], split: SplitOptions
+) -> list[Task]:
     """Group pieces with known positions in the log into tasks."""
     wanted_bytes = sum(extent.wanted for extent in extents)
-    share = max(wanted_bytes // max(cut.cores, cut.partitions_min), BYTES_WORTHWHILE)
-    target = min(cut.bytes_target, math.ceil(share))
+    share = max(wanted_bytes // max(split.cores, split.partitions_min), BYTES_WORTHWHILE)
+    target = min(split.bytes_target, math.ceil(share))
     planned: list[Task] = []
     for broker in sorted({extent.range.queue.broker for extent in extents}):
         broker_extents = [extent for extent in extents if extent.range.queue.broker == broker]
-        groups = _groups(broker_extents, target, target)
-        if not _is_mapped(replicas[broker], cut.transport):
-            row_groups = _groups(broker_extents, target, ROW_FACTOR * cut.bytes_target)
-            if len(row_groups) >= min(cut.cores, len(groups)):  # grouping by rows must not leave cores idle
+        groups = _group_extents(broker_extents, target, target)
+        if not _is_mapped(replicas[broker], split.transport):
+            row_groups = _group_extents(broker_extents, target, ROW_FACTOR * split.bytes_target)
+            if len(row_groups) >= min(split.cores, len(groups)):  # grouping by rows must not leave cores idle
                 groups = row_groups
-        planned += [_task(broker, group, replicas[broker], cut) for group in groups]
+        planned += [_make_task(broker, group, replicas[broker], split) for group in groups]
     return planned
 
 
-def _groups(extents: Iterable[Extent], target: int, row_bytes_max: int) -> list[list[Extent]]:
+def _group_extents(extents: Iterable[Extent], target: int, row_bytes_max: int) -> list[list[Extent]]:
     """Group extents in log order up to about `target` bytes, or `row_bytes_max` for extents that overlap the group."""
     groups: list[list[Extent]] = []
     filled = middle = 0
@@ -115,9 +117,9 @@ def _is_mapped(replicas: Iterable[Replica], transport: TransportKind) -> bool:
     return transport in offers and any(replica.directory is not None for replica in replicas)
 
 
-def _task(broker: str, extents: list[Extent], replicas: tuple[Replica, ...], cut: SplitOptions) -> Task:
-    is_chunk = can_chunk(replicas, cut.transport) and is_dense(extents)
+def _make_task(broker: str, extents: list[Extent], replicas: tuple[Replica, ...], split: SplitOptions) -> Task:
+    is_chunk = can_chunk(replicas, split.transport) and is_dense(extents)
     begin, end = min(one.begin for one in extents), max(one.end for one in extents)
     ranges = tuple(sorted(one.range for one in extents))
     size = sum(one.wanted for one in extents)
-    return cut.task(broker, replicas, ranges, size, (begin, end) if is_chunk else None)
+    return split.task(broker, replicas, ranges, size, (begin, end) if is_chunk else None)

@@ -24,7 +24,7 @@ from gantry_client import ClientError, Message, MessageQueue, ReceivedMessage, S
 from gantry_client.producer import rebuild_message
 from gantry_pipelines.archive.errors import RestoreFailed
 from gantry_pipelines.archive.format import read_format
-from gantry_pipelines.archive.layout import quoted
+from gantry_pipelines.archive.layout import quote_name
 from gantry_pipelines.archive.manifest import ArchivedFile
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.storage import Folder, Storage
@@ -35,7 +35,8 @@ REQUIRED_COLUMNS: Final = ("offset", "flag", "properties", "body", "messageId")
 BATCH_MESSAGES: Final = 200
 QUEUES_AT_ONCE: Final = 4
 SETTLE_S: Final = 10.0
-"""Longer than a broker's timeouts for flushing to disk and for slaves, after which it answers without SEND_OK."""
+"""The time for which the target is read after an unanswered send. It is longer than a broker's timeouts for flushes and
+for slaves, after which the broker answers without SEND_OK."""
 PAUSE_S: Final = 0.5
 
 
@@ -144,7 +145,7 @@ class _QueueRestore:
         self._queue: Final = files[0].range.queue
         self._progress_folder: Final = Folder(plan.progress)
         queue = self._queue
-        self._progress_path: Final = f"{quoted(queue.topic)}/{quoted(queue.broker)}-{queue.number}.json"
+        self._progress_path: Final = f"{quote_name(queue.topic)}/{quote_name(queue.broker)}-{queue.number}.json"
         self._tail = 0
         self._sent = self._found = 0
 
@@ -165,7 +166,7 @@ class _QueueRestore:
     def _send_batch(self, batch: list[ReceivedMessage], *, is_unsent: bool) -> None:
         """Send a batch until the target has each of its messages once. Raises RestoreFailed."""
         deadline_s = self._clock.now_s() + self._plan.patience_s
-        rest = batch if is_unsent else self._not_stored(batch, deadline_s, settle_s=0)
+        rest = batch if is_unsent else self._find_not_stored(batch, deadline_s, settle_s=0)
         self._found += len(batch) - len(rest)
         while rest:
             try:
@@ -182,11 +183,13 @@ class _QueueRestore:
                 raise RestoreFailed(
                     f"{self._queue} was restored up to {rest[0].queue_offset}; run the restore again: {problem}"
                 )
-            not_stored = self._not_stored(rest, deadline_s, settle_s=SETTLE_S)
+            not_stored = self._find_not_stored(rest, deadline_s, settle_s=SETTLE_S)
             self._sent += len(rest) - len(not_stored)
             rest = not_stored
 
-    def _not_stored(self, batch: list[ReceivedMessage], deadline_s: float, settle_s: float) -> list[ReceivedMessage]:
+    def _find_not_stored(
+        self, batch: list[ReceivedMessage], deadline_s: float, settle_s: float
+    ) -> list[ReceivedMessage]:
         """Return the messages that the target does not have after `settle_s`. Raises RestoreFailed."""
         settled_s = self._clock.now_s() + settle_s
         while True:

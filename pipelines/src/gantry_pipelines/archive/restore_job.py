@@ -131,7 +131,7 @@ class _SentCounter:
     def add(self, count: int) -> None:
         """Add a number of messages and report the progress."""
         self._rows += count
-        self._reporter.progress(rows=self._rows)
+        self._reporter.report_progress(rows=self._rows)
 
 
 @final

@@ -62,30 +62,30 @@ def parse_archive_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchivePara
 
 def parse_run_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
     """Parse the parameters for the job that writes an archive. Raises ConfigError."""
-    place = parse_archive_parameters(config)
+    base = parse_archive_parameters(config)
     options = {
         **connection_options(config),
         **start_options(config.spec.start),
         **limit_options(config.spec.limits),
         "subscribePattern": topics_pattern(config.spec.topics),
         "failOnDataLoss": str(config.spec.on_data_loss is OnDataLoss.FAIL).lower(),
-        "archive.destination": place.destination,
-        "archive.compression": place.packing.compression,
+        "archive.destination": base.destination,
+        "archive.compression": base.packing.compression,
     }
-    if place.packing.level is not None:
-        options["archive.level"] = str(place.packing.level)
+    if base.packing.level is not None:
+        options["archive.level"] = str(base.packing.level)
     if config.spec.commit_group:
         options["commitGroup"] = config.spec.commit_group
     if config.spec.engine.cores:
         options["archive.cores"] = str(config.spec.engine.cores)
     return ArchiveParameters(
-        place.destination,
-        place.format,
-        place.packing,
-        place.rules,
-        place.retention_days,
+        base.destination,
+        base.format,
+        base.packing,
+        base.rules,
+        base.retention_days,
         options=options,
-        checkpoint=config.runtime.checkpoint or default_checkpoint(place.destination),
+        checkpoint=config.runtime.checkpoint or default_checkpoint(base.destination),
         is_continuous=config.is_continuous,
         trigger_ms=int(config.spec.trigger),
         cores=config.spec.engine.cores or None,

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from gantry_pipelines.archive.errors import OtherArchive
-from gantry_pipelines.archive.file_writing import READ_ALSO, Packing, write_files
+from gantry_pipelines.archive.file_writing import TOPIC_COLUMN, Packing, write_files
 from gantry_pipelines.archive.format import ArchiveFormat, read_format
 from gantry_pipelines.archive.grid import align_to_grid
 from gantry_pipelines.archive.manifest import ArchivedFile, document_of
@@ -131,7 +131,7 @@ class ArchiveReader(StreamReader):
         """Create a reader; `archive_format` is the format that the writer has read or created before the query."""
         super().__init__(
             options,
-            (READ_ALSO, *archive_format.columns),
+            (TOPIC_COLUMN, *archive_format.columns),
             align_ranges=partial(align_to_grid, grid_rows=archive_format.grid_rows),
         )
         self._state = {
@@ -183,7 +183,7 @@ class ArchiveReader(StreamReader):
         catalog = self.catalog
         extents = [extent for some in split_into_rounds(pieces) for extent in locate_extents(some, catalog)]
         replicas = {broker: catalog.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
-        found = [ArchivePartition(task) for task in plan_tasks(extents, replicas, self._cut())]
+        found = [ArchivePartition(task) for task in plan_tasks(extents, replicas, self._split_options())]
         return [*found, ArchivePartition(None, tuple(lost))] if lost or not found else found
 
     # -- the worker's side ---------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class ArchiveReader(StreamReader):
                 " use another checkpoint; a new one continues at the end of the archive"
             )
 
-    def _cut(self) -> SplitOptions:
+    def _split_options(self) -> SplitOptions:
         return SplitOptions(
             columns=self.columns,
             transport=self.options.settings.transport,
@@ -217,10 +217,10 @@ class ArchiveReader(StreamReader):
         )
 
 
-def transform(files: DataFrame) -> DataFrame:
-    """Return one row for each file, those of a task sorted by queue and offset.
+def sort_file_rows(files: DataFrame) -> DataFrame:
+    """Sort the rows of each task, one for each file, by queue and offset.
 
-    The rows must be computed only once, because computing them writes the files; so there is no global sort, which
+    The rows must be computed only once, because computing them writes the files. So there is no global sort, which
     would sample the rows first."""
     return files.select(*FILE_TYPES).sortWithinPartitions("topic", "broker", "queue", "begin")
 

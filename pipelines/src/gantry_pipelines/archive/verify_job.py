@@ -52,7 +52,7 @@ class VerifyJob(Job[VerifySpec, VerifyParameters]):
             result = verify(
                 storage_of(settings.destination),
                 is_deep=settings.is_deep,
-                on_progress=lambda done, _all: reporter.progress(files=done),
+                on_progress=lambda done, _all: reporter.report_progress(files=done),
             )
         findings = [str(finding) for finding in result.findings]
         for finding in findings[:FINDINGS_SHOWN_MAX]:

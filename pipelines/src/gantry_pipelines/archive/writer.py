@@ -85,7 +85,7 @@ class ArchiveWriter:
         for file in sorted(files, key=lambda file: file.range):
             end = self._ends.get(file.range.queue, file.range.begin)
             if file.range.end <= end:
-                self._drop(file)
+                self._delete_staged(file)
                 continue
             if file.range.begin != end:
                 raise RangesDoNotMeet(
@@ -118,7 +118,7 @@ class ArchiveWriter:
         kept = {name: record for name, record in self.manifest.records.items() if name not in replaced}
         self.manifest = Manifest(kept)
 
-    def _drop(self, file: ArchivedFile) -> None:
+    def _delete_staged(self, file: ArchivedFile) -> None:
         if file.staged:
             self.storage.remove(file.staged)
 

@@ -75,13 +75,13 @@ def archive_tasks(
     storage = storage_of(destination)
     try:
         columns = read_format(storage).columns
-        own = [_own_finding(fault.path, fault.text) for fault in verify(storage).findings]
+        own_findings = [_verification_finding(fault.path, fault.text) for fault in verify(storage).findings]
         manifest = read_manifest(storage)
     except (ArchiveError, OSError) as error:
         raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
     tasks: list[ArchiveTask] = []
-    findings = list(own)
-    damaged_paths = {one.detail.partition(":")[0] for one in own}
+    findings = list(own_findings)
+    damaged_paths = {one.detail.partition(":")[0] for one in own_findings}
     for file in manifest.data():
         log = bounds.get(file.range.queue, Bounds(0, 0))
         common = QueueRange(file.range.queue, max(file.range.begin, log.begin), min(file.range.end, log.end))
@@ -100,8 +100,8 @@ def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) 
     try:
         archived = set(read_manifest(storage_of(destination)).ends())
         # Bounds of slave and master are combined: a slave may lag behind the replica that was archived.
-        for whom in (ReadFrom.SLAVE_FIRST, ReadFrom.MASTER):
-            with Catalog(replace(reading, read_from=whom)) as catalog:
+        for read_from in (ReadFrom.SLAVE_FIRST, ReadFrom.MASTER):
+            with Catalog(replace(reading, read_from=read_from)) as catalog:
                 known = set(catalog.topics())
                 queues = catalog.queues(sorted({one.topic for one in archived} & known))
                 for queue, found in catalog.bounds(queues).items():
@@ -150,14 +150,18 @@ def compare_file(
         text = f"{file.place.path}: cannot be read: {str(error).splitlines()[0]}"
         yield _finding(common, FindingKind.ARCHIVE_MISSING, text)
         return
-    archived = _within(archived, common)
-    logged = _within(pa.Table.from_batches(list(rows_of(common)), schema=schema), common)
-    mine, theirs = _offsets(archived), _offsets(logged)
-    yield from _runs(common.queue, np.setdiff1d(theirs, mine), FindingKind.ARCHIVE_MISSING, file.place.path)
-    yield from _runs(common.queue, np.setdiff1d(mine, theirs), FindingKind.ARCHIVE_EXTRA, file.place.path)
-    both = np.intersect1d(mine, theirs)
+    archived = _rows_within(archived, common)
+    logged = _rows_within(pa.Table.from_batches(list(rows_of(common)), schema=schema), common)
+    archived_offsets, logged_offsets = _offsets(archived), _offsets(logged)
+    yield from _run_findings(
+        common.queue, np.setdiff1d(logged_offsets, archived_offsets), FindingKind.ARCHIVE_MISSING, file.place.path
+    )
+    yield from _run_findings(
+        common.queue, np.setdiff1d(archived_offsets, logged_offsets), FindingKind.ARCHIVE_EXTRA, file.place.path
+    )
+    both = np.intersect1d(archived_offsets, logged_offsets)
     differing_columns: dict[int, list[str]] = {}
-    left, right = _only(archived, mine, both), _only(logged, theirs, both)
+    left, right = _take_offsets(archived, archived_offsets, both), _take_offsets(logged, logged_offsets, both)
     for name in columns:
         for at in _unequal(left[name], right[name]):
             differing_columns.setdefault(int(both[at]), []).append(name)
@@ -184,18 +188,18 @@ def _offsets(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(rows["offset"].to_numpy(), dtype=np.int64)
 
 
-def _within(rows: pa.Table, wanted: QueueRange) -> pa.Table:
+def _rows_within(rows: pa.Table, wanted: QueueRange) -> pa.Table:
     offsets = _offsets(rows)
     kept = rows.filter(pa.array((offsets >= wanted.begin) & (offsets < wanted.end)))
     return kept.sort_by("offset")
 
 
-def _only(rows: pa.Table, offsets: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> pa.Table:
+def _take_offsets(rows: pa.Table, offsets: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> pa.Table:
     places: pa.Int64Array = pa.array(np.searchsorted(offsets, wanted), pa.int64())
     return rows.take(places)
 
 
-def _runs(queue: QueueId, offsets: np.ndarray[Any, Any], kind: FindingKind, path: str) -> Iterator[Finding]:
+def _run_findings(queue: QueueId, offsets: np.ndarray[Any, Any], kind: FindingKind, path: str) -> Iterator[Finding]:
     """Yield one finding for each run of consecutive offsets."""
     for part in np.split(offsets, np.where(np.diff(offsets) != 1)[0] + 1):
         if len(part):
@@ -210,7 +214,7 @@ def _finding(one: QueueRange, kind: FindingKind, detail: str) -> Finding:
     )
 
 
-def _own_finding(path: str, text: str) -> Finding:
+def _verification_finding(path: str, text: str) -> Finding:
     """Convert a finding of `verify` to a finding of the audit."""
     kind = FindingKind.ARCHIVE_MISSING if "missing" in text else FindingKind.ARCHIVE_DIFFERS
     return Finding("", NO_COPY, Check.ARCHIVE, kind, detail=f"{path}: {text}")

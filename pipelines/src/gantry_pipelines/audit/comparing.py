@@ -168,9 +168,9 @@ def _report_fillers(broker: str, views: Mapping[int, View], spans: list[Span]) -
     for blank in sorted(blanks):
         if not any(span.overlaps(*blank) for span in spans):
             continue
-        having = [number for number, view in views.items() if blank in view.walk.blanks]
-        clean = [number for number in having if not any(views[number].slice(blank.begin + BLANK_BYTES, blank.end))]
-        owner = (clean or having)[0]
+        holders = [number for number, view in views.items() if blank in view.walk.blanks]
+        clean = [number for number in holders if not any(views[number].slice(blank.begin + BLANK_BYTES, blank.end))]
+        owner = (clean or holders)[0]
         for number, view in views.items():
             end = min(blank.end, view.end, views[owner].end)
             if view.slice(blank.begin, end) != views[owner].slice(blank.begin, end) and not records_within(

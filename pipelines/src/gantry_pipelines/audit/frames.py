@@ -34,12 +34,12 @@ ROWS_DDL: Final = (
 
 def findings_table(findings: Iterable[Finding]) -> pa.Table:
     """Convert findings to a table."""
-    return pa.Table.from_pylist([_finding(one) for one in findings], schema=FINDINGS)
+    return pa.Table.from_pylist([_finding_document(one) for one in findings], schema=FINDINGS)
 
 
 def rows_batch(rows: Iterable[Row]) -> pa.RecordBatch:
     """Convert the results of one task to an Arrow batch."""
-    return pa.RecordBatch.from_pylist([_encoded(row) for row in rows], schema=ROWS)
+    return pa.RecordBatch.from_pylist([_row_document(row) for row in rows], schema=ROWS)
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:
@@ -59,7 +59,7 @@ def rows_of(table: pa.Table) -> Iterator[Row]:
             )
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding_document(one: Finding) -> dict[str, Any]:
     return {
         "broker": one.broker, "replica": one.replica, "check": one.check.value, "kind": one.kind.value,
         "topic": one.topic, "queue": one.queue, "offset": one.offset, "physical": one.physical, "size": one.size,
@@ -67,9 +67,9 @@ def _finding(one: Finding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _encoded(row: Row) -> dict[str, Any]:
+def _row_document(row: Row) -> dict[str, Any]:
     if isinstance(row, Finding):
-        return {"row": "finding", **_finding(row)}
+        return {"row": "finding", **_finding_document(row)}
     if isinstance(row, QueueRun):
         return {
             "row": "run", "broker": row.broker, "topic": row.topic, "queue": row.queue, "offset": row.begin,

@@ -44,7 +44,7 @@ def plan_broker(
     compared = Span(begin, max(end, begin))
     chunks: list[Chunk] = []
     for low, high in pairwise(edges):
-        numbers = tuple(number for number in order if number in states and _has(states[number], low, high))
+        numbers = tuple(number for number in order if number in states and _covers(states[number], low, high))
         if numbers:
             log_begin = min(states[number].span.begin for number in numbers)
             pieces = split_span(Span(max(low, start), high), chunk_bytes)
@@ -63,7 +63,7 @@ def split_span(span: Span, chunk_bytes: int) -> list[Span]:
     return pieces
 
 
-def _has(state: CopyState, begin: int, end: int) -> bool:
+def _covers(state: CopyState, begin: int, end: int) -> bool:
     return state.span.begin <= begin and end <= state.span.end
 
 

@@ -17,7 +17,7 @@ NOTES_MAX: Final = 2
 BROKERS_MAX: Final = 3
 COPIES_MAX: Final = 8
 TEXT_MAX: Final = 120
-"""Characters of a text in the document, which goes into the container's termination message of at most 4096 bytes."""
+"""Characters of a text in the document, which is part of the container's termination message of at most 4096 bytes."""
 
 
 @final

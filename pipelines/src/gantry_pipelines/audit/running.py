@@ -126,7 +126,7 @@ def audit(settings: AuditSettings, run_tasks: RunTasks = run_in_process) -> Audi
             plan_broker(broker, states[broker], _trust_order(brokers[broker]), settings.chunk_bytes, settings.begin)
             for broker in brokers
         ]
-        rows = list(run_tasks([task for plan in plans for task in _tasks(plan, states[plan.broker], settings)]))
+        rows = list(run_tasks([task for plan in plans for task in _make_tasks(plan, states[plan.broker], settings)]))
         results = [_conclude(plan, brokers[plan.broker], states[plan.broker], rows, settings) for plan in plans]
     return AuditResult(began, time.time(), tuple(results))
 
@@ -136,7 +136,7 @@ def _trust_order(copies: dict[int, LogCopy]) -> tuple[int, ...]:
     return tuple(sorted(copies))
 
 
-def _tasks(plan: BrokerPlan, states: dict[int, CopyState], settings: AuditSettings) -> Iterator[AuditTask]:
+def _make_tasks(plan: BrokerPlan, states: dict[int, CopyState], settings: AuditSettings) -> Iterator[AuditTask]:
     replicas = {one.number: one for one in settings.replicas if one.broker == plan.broker}
     for chunk in plan.chunks:
         chunk_states = tuple((number, states[number]) for number in chunk.copies)
@@ -146,12 +146,12 @@ def _tasks(plan: BrokerPlan, states: dict[int, CopyState], settings: AuditSettin
 def _conclude(
     plan: BrokerPlan, copies: dict[int, LogCopy], states: dict[int, CopyState], rows: list[Row], settings: AuditSettings
 ) -> BrokerResult:
-    mine = [row for row in rows if row.broker == plan.broker]
-    coverage = [row for row in mine if isinstance(row, Coverage)]
-    findings = [row for row in mine if isinstance(row, Finding)]
+    broker_rows = [row for row in rows if row.broker == plan.broker]
+    coverage = [row for row in broker_rows if isinstance(row, Coverage)]
+    findings = [row for row in broker_rows if isinstance(row, Finding)]
     notes = [*plan.notes, *(f"{plan.broker}: {row.note}" for row in coverage if row.note)]
     if Check.INDEX in settings.checks:
-        runs = [row for row in mine if isinstance(row, QueueRun)]
+        runs = [row for row in broker_rows if isinstance(row, QueueRun)]
         begin = min((chunk.span.begin for chunk in plan.chunks), default=0)
         conclusion = Conclusion(plan.broker, copies, states, begin, findings, runs)
         findings = conclusion.findings()

@@ -189,7 +189,7 @@ class SidecarCopy:
     def _get(
         self, path: str, query: Mapping[str, Any], headers: Mapping[str, str] | None = None, port: int | None = None
     ) -> Answer:
-        """Return one answer of any status; retried while the sidecar is unavailable or has too many readers."""
+        """Return one answer of any status. Requests are retried while the sidecar is unavailable or busy."""
         deadline = time.monotonic() + self._patience_s
         target = f"{path}?{urlencode(query)}" if query else path
         while True:

@@ -55,15 +55,15 @@ def spark_task_runner(spark: SparkSession, reporter: Reporter | None = None) -> 
             if reporter is not None and reporter.stop.is_requested:
                 raise Interrupted(f"{start} of {len(tasks)} tasks were done")
             part = tasks[start : start + wave]
-            yield from rows_of(_collected(run_audit_tasks(tasks_frame(spark, part))))
+            yield from rows_of(_collect(run_audit_tasks(tasks_frame(spark, part))))
             done += sum(task.size_bytes for task in part)
             if reporter is not None:
-                reporter.progress(rows=start + len(part), bytes=done)
+                reporter.report_progress(rows=start + len(part), bytes=done)
 
     return run
 
 
-def _collected(frame: DataFrame) -> pa.Table:
+def _collect(frame: DataFrame) -> pa.Table:
     """Collect the results. Raises ``AuditError`` with the message of a task's error, without Spark's stack traces."""
     try:
         return frame.toArrow()

@@ -49,7 +49,7 @@ class Difference:
     """The topic or queue, or the group in it."""
     text: str
     is_note: bool = False
-    """Whether the difference is expected after the switch, and so no finding."""
+    """Whether the difference is expected after the switch, and therefore not a finding."""
 
 
 @final
@@ -120,7 +120,9 @@ def compare_queues(
     if match.is_topic_wide:
         left, right = source.topics[topic], target.topics[topic]
         yield Difference(
-            DifferenceKind.QUEUES, topic, f"source has {_queues(left)}, target {_queues(right)}: compared as a whole"
+            DifferenceKind.QUEUES,
+            topic,
+            f"source has {_queues_text(left)}, target {_queues_text(right)}: compared as a whole",
         )
         return
     for pair in match.pairs:
@@ -138,7 +140,7 @@ def compare_queues(
 
 
 def content_differences(rows: Iterable[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Yield a difference for each row of `fingerprints.differences`."""
+    """Yield a difference for each row of `find_differences`."""
     for row in sorted(rows, key=lambda one: (one["topic"], one["broker"], one["queue"], one["slice"])):
         counts = f"source has {row['source']}, target {row['target']}"
         if row["broker"] == WHOLE_TOPIC:
@@ -157,16 +159,16 @@ def compare_groups(
         for group in sorted(source.groups):
             left, right = source.groups[group], target.groups.get(group, {})
             if match.is_topic_wide:
-                yield from _rest(group, match.topic, source, target, is_over=is_over)
+                yield from _compare_remaining(group, match.topic, source, target, is_over=is_over)
                 continue
             for pair in match.pairs:
                 offset = left.get(pair.source)
                 if offset is None or (offset <= target.bounds[pair.target].begin and pair.target not in right):
                     continue
-                yield from _offset(group, str(pair.target), offset, right.get(pair.target), is_over=is_over)
+                yield from _compare_offset(group, str(pair.target), offset, right.get(pair.target), is_over=is_over)
 
 
-def _offset(group: str, place: str, source: int, target: int | None, *, is_over: bool) -> Iterator[Difference]:
+def _compare_offset(group: str, place: str, source: int, target: int | None, *, is_over: bool) -> Iterator[Difference]:
     what = f"{group} in {place}"
     if target is None:
         yield Difference(DifferenceKind.GROUP_BEHIND, what, f"no offset in target, {source} in source")
@@ -181,8 +183,10 @@ def _offset(group: str, place: str, source: int, target: int | None, *, is_over:
         yield Difference(DifferenceKind.GROUP_AHEAD, what, "ahead of source" if is_over else text, is_over)
 
 
-def _rest(group: str, topic: str, source: ClusterFacts, target: ClusterFacts, *, is_over: bool) -> Iterator[Difference]:
-    left, right = _left_to_read(group, topic, source), _left_to_read(group, topic, target)
+def _compare_remaining(
+    group: str, topic: str, source: ClusterFacts, target: ClusterFacts, *, is_over: bool
+) -> Iterator[Difference]:
+    left, right = _remaining_messages(group, topic, source), _remaining_messages(group, topic, target)
     if left is None:
         return
     what = f"{group} in {topic}"
@@ -198,7 +202,7 @@ def _rest(group: str, topic: str, source: ClusterFacts, target: ClusterFacts, *,
         )
 
 
-def _left_to_read(group: str, topic: str, facts: ClusterFacts) -> int | None:
+def _remaining_messages(group: str, topic: str, facts: ClusterFacts) -> int | None:
     offsets = {queue: offset for queue, offset in facts.groups.get(group, {}).items() if queue.topic == topic}
     if not offsets:
         return None
@@ -208,5 +212,5 @@ def _left_to_read(group: str, topic: str, facts: ClusterFacts) -> int | None:
     )  # fmt: skip
 
 
-def _queues(brokers: Mapping[str, list[int]]) -> str:
+def _queues_text(brokers: Mapping[str, list[int]]) -> str:
     return ", ".join(f"{len(numbers)} on {name}" for name, numbers in sorted(brokers.items())) or "none"

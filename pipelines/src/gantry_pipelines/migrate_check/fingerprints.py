@@ -26,7 +26,9 @@ KEY: Final = ("topic", "broker", "queue", "slice")
 _LOW: Final = 0xFFFFFFFF
 
 
-def fingerprints(messages: DataFrame, names: Mapping[str, str], whole: frozenset[str] = frozenset()) -> DataFrame:
+def compute_fingerprints(
+    messages: DataFrame, names: Mapping[str, str], whole: frozenset[str] = frozenset()
+) -> DataFrame:
     """Return the number of messages and their fingerprint by topic, broker, queue and slice.
 
     `names`: names of brokers in the target cluster. Topics in `whole` have one fingerprint each.
@@ -34,13 +36,13 @@ def fingerprints(messages: DataFrame, names: Mapping[str, str], whole: frozenset
     is_topic_wide = F.col("topic").isin(list(whole)) if whole else F.lit(False)
     rows = messages.select(
         "topic",
-        F.when(is_topic_wide, F.lit(WHOLE_TOPIC)).otherwise(_renamed(names)).alias("broker"),
+        F.when(is_topic_wide, F.lit(WHOLE_TOPIC)).otherwise(_rename_brokers(names)).alias("broker"),
         F.when(is_topic_wide, F.lit(-1)).otherwise(F.col("queue")).alias("queue"),
         F.when(is_topic_wide, F.lit(-1))
         .otherwise(F.floor(F.col("offset") / SLICE) * SLICE)
         .cast("bigint")
         .alias("slice"),
-        F.xxhash64(*_content()).alias("hash"),
+        F.xxhash64(*_content_columns()).alias("hash"),
     )
     low = F.col("hash").bitwiseAND(F.lit(_LOW))
     high = F.shiftrightunsigned("hash", 32)
@@ -50,7 +52,7 @@ def fingerprints(messages: DataFrame, names: Mapping[str, str], whole: frozenset
     )  # fmt: skip
 
 
-def differences(source: DataFrame, target: DataFrame) -> DataFrame:
+def find_differences(source: DataFrame, target: DataFrame) -> DataFrame:
     """Return the slices whose fingerprints differ, with the number of messages of both clusters."""
     left, right = source.alias("source"), target.alias("target")
     same = [F.col(f"source.{name}").eqNullSafe(F.col(f"target.{name}")) for name in KEY]
@@ -66,14 +68,14 @@ def differences(source: DataFrame, target: DataFrame) -> DataFrame:
     )
 
 
-def _renamed(names: Mapping[str, str]) -> Column:
+def _rename_brokers(names: Mapping[str, str]) -> Column:
     column = F.col("broker")
     for source, target in names.items():
         column = F.when(F.col("broker") == source, F.lit(target)).otherwise(column)
     return column
 
 
-def _content() -> list[Column]:
+def _content_columns() -> list[Column]:
     own = F.map_filter("properties", lambda name, _: ~name.isin(*sorted(LEFT_OUT)))
     pairs = F.array_sort(F.map_entries(own))
     return [F.col("body"), F.col("tags"), F.col("keys"), F.col("flag"), F.to_json(pairs)]

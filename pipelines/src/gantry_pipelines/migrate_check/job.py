@@ -1,7 +1,7 @@
 """`gantry pipeline migrate-check`: compare a source cluster with the target, before or after the switch.
 
-The configuration's own name servers are those of the target. `source` has those of the source, which may be any
-RocketMQ 4 or 5: it is read by RocketMQ's protocol. Nothing is written to either cluster.
+The configuration's own name servers are those of the target. Its field `source` has those of the source cluster, which
+may run any RocketMQ 4 or 5: it is read by RocketMQ's protocol. Nothing is written to either cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gantry_pipelines.job import Job
 from gantry_pipelines.migrate_check import comparing
 from gantry_pipelines.migrate_check.comparing import CheckResult
 from gantry_pipelines.migrate_check.facts import ClusterFacts, QueuePair, TopicMatch, match_queues, read_cluster_facts
-from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS, differences, fingerprints
+from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS, compute_fingerprints, find_differences
 from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import spark_session
@@ -76,7 +76,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
     spec_type = MigrateCheckSpec
 
     def __init__(self, session: Callable[[PipelineConfig[MigrateCheckSpec]], SparkSession] | None = None) -> None:
-        self._session = session if session is not None else _session
+        self._session = session if session is not None else _create_session
 
     def parse(self, config: PipelineConfig[MigrateCheckSpec]) -> MigrateCheckParameters:
         """Return the run's parameters. Raises ``ConfigError``."""
@@ -98,7 +98,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
         with Catalog(settings.source) as source, Catalog(settings.target) as target:
             reporter.report_step("reading queues and group offsets of both clusters")
             topics = select_topics(source.topics(), config.spec.topics)
-            groups = config.spec.consumer_groups or _groups(settings.source)
+            groups = config.spec.consumer_groups or _list_groups(settings.source)
             left = read_cluster_facts(source, topics, groups)
             known = set(select_topics(target.topics(), config.spec.topics))
             right = read_cluster_facts(target, known, groups)
@@ -109,12 +109,12 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
             found += comparing.compare_queues(one, left, right, is_over=config.spec.is_over)
         found += comparing.compare_groups(matches, left, right, is_over=config.spec.is_over)
         reporter.report_step("comparing contents", topics=len(both))
-        messages, rows = self._contents(settings, matches, left, right)
+        messages, rows = self._compare_contents(settings, matches, left, right)
         found += comparing.content_differences(rows)
         result = CheckResult(len(left.topics), messages, len(groups), tuple(found))
-        return _outcome(result, config, reporter)
+        return _report_outcome(result, config, reporter)
 
-    def _contents(
+    def _compare_contents(
         self, parameters: MigrateCheckParameters, matches: list[TopicMatch], left: ClusterFacts, right: ClusterFacts
     ) -> tuple[int, list[dict[str, Any]]]:
         """Compare contents; return the number of compared messages, and the slices that differ."""
@@ -126,9 +126,9 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
             return 0, []
         spark = self._session(parameters.config)
         names = {pair.source.broker: pair.target.broker for pair in pairs}
-        source = fingerprints(_read(spark, parameters.source_reader_options, source_ranges), names, whole)
-        target = fingerprints(_read(spark, parameters.target_reader_options, target_ranges), {}, whole)
-        rows = [row.asDict() for row in differences(source, target).collect()]
+        source = compute_fingerprints(_read(spark, parameters.source_reader_options, source_ranges), names, whole)
+        target = compute_fingerprints(_read(spark, parameters.target_reader_options, target_ranges), {}, whole)
+        rows = [row.asDict() for row in find_differences(source, target).collect()]
         return sum(end - begin for begin, end in source_ranges.values()), rows
 
 
@@ -163,7 +163,7 @@ def _read(
     ).load()  # fmt: skip
 
 
-def _groups(settings: ReadSettings) -> list[str]:
+def _list_groups(settings: ReadSettings) -> list[str]:
     """Return the applications' consumer groups of the source."""
     try:
         with Admin(settings.name_servers, client_settings=settings.client_settings()) as admin:
@@ -175,7 +175,7 @@ def _groups(settings: ReadSettings) -> list[str]:
     return sorted(name for name in found if not name.startswith(("CID_", "TOOLS_", "FILTERSRV_", "SELF_TEST_")))
 
 
-def _outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], reporter: Reporter) -> Outcome:
+def _report_outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], reporter: Reporter) -> Outcome:
     text = result.text()
     for line in text.splitlines():
         reporter.report_step(line)
@@ -192,5 +192,5 @@ def _outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], repo
     )  # fmt: skip
 
 
-def _session(config: PipelineConfig[MigrateCheckSpec]) -> SparkSession:
+def _create_session(config: PipelineConfig[MigrateCheckSpec]) -> SparkSession:
     return spark_session("gantry-migrate-check", cores=config.spec.engine.cores or None, conf=spark_conf(config))

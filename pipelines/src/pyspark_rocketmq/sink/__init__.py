@@ -20,7 +20,7 @@ from pyspark_rocketmq.sink.writers import BatchWriter, StreamWriter
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter", "StreamWriter", "make_stream_writer", "make_writer", "prepared"]
+__all__ = ["BatchWriter", "StreamWriter", "make_stream_writer", "make_writer", "parse_write"]
 
 
 def make_writer(options: Mapping[str, str], schema: "StructType", overwrite: bool) -> BatchWriter:

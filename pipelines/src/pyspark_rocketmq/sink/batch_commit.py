@@ -61,7 +61,7 @@ class BatchCommit:
             await self.decider.begin()
         scan = await self.decider.scan()
         is_other_run = bool(scan.markers) and scan.last_run != self._run
-        marker = await self.decider.decided()
+        marker = await self.decider.find_decision()
         if marker is None:
             await self.decider.require_retained_markers(on_forgotten)
             if not halves:
@@ -97,7 +97,7 @@ class BatchCommit:
             return 0
         if is_full_batch:
             try:
-                marker = await self.decider.decided() or await self.decider.abort(halves)
+                marker = await self.decider.find_decision() or await self.decider.abort(halves)
             except RocketMQSourceError as error:
                 log.warning("failed to read batch decision; half messages stay open", extra={"reason": str(error)})
                 return 0

@@ -92,7 +92,7 @@ class BatchDecider:
         self._scan: MarkerScan | None = None
 
     async def begin(self) -> None:
-        """Skip the scan for a new query name, which has no markers yet."""
+        """Set the scan to an empty one, for a query whose name is new and has no markers."""
         _, end = await self._queue.bounds()
         self._scan = MarkerScan(end=end)
 
@@ -114,7 +114,7 @@ class BatchDecider:
         self._scan = scan
         return scan
 
-    async def decided(self) -> Marker | None:
+    async def find_decision(self) -> Marker | None:
         """Return the marker that decides the batch, according to the first scan."""
         scan = await self.scan()
         return find_deciding_marker(scan.markers, self._query, self._batch)

@@ -30,7 +30,7 @@ from pyspark_rocketmq.sink.requests import call_with_retries
 from pyspark_rocketmq.sink.rows import Row
 
 GROUP: Final = "SPARK_SINK"
-ROWS_OF_ONE_CLOCK: Final = 4096
+CLOCK_INTERVAL_ROWS: Final = 4096
 """Rows for which the clock is read once: message ids count to 65536 for each millisecond, and reading the clock costs
 more than an id."""
 
@@ -63,7 +63,7 @@ class BatchSender:
         """Send rows, or keep them until a batch is full. Also raises the errors of earlier batches."""
         now_ms, limit = wall_ms(), self._options.batch_bytes
         for row in rows:
-            if self.rows % ROWS_OF_ONE_CLOCK == 0:
+            if self.rows % CLOCK_INTERVAL_ROWS == 0:
                 now_ms = wall_ms()
             self.rows += 1
             self.body_bytes += len(row.body)

@@ -2,7 +2,7 @@
 
 queue, broker   that queue                         in order
 shardingKey     by the key's hash, as Java does    in order, equal keys together
-neither         any                                another broker may replace one that is away
+neither         any                                another broker may replace an unavailable one
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Destinations:
     def queue_for(self, row: Row) -> MessageQueue | None:
         """Return the queue of a row; None for any. Raises InvalidRow, and the errors of the route lookup."""
         if row.queue is not None:
-            return self._numbered(row)
+            return self._find_queue(row)
         if row.sharding_key is None:
             return None
-        queues = self._of_topic(row.topic)
+        queues = self._topic_queues(row.topic)
         return queues[abs(java_string_hash(row.sharding_key)) % len(queues)]
 
-    def _numbered(self, row: Row) -> MessageQueue:
+    def _find_queue(self, row: Row) -> MessageQueue:
         found = [
             queue
-            for queue in self._of_topic(row.topic)
+            for queue in self._topic_queues(row.topic)
             if queue.queue_id == row.queue and row.broker in (None, queue.broker_name)
         ]
         if len(found) == 1:
@@ -49,7 +49,7 @@ class Destinations:
         where = f" on {row.broker}" if row.broker is not None else ""
         raise InvalidRow(f"row {row.number}: column queue is {row.queue}; topic {row.topic} has no such queue{where}")
 
-    def _of_topic(self, topic: str) -> Sequence[MessageQueue]:
+    def _topic_queues(self, topic: str) -> Sequence[MessageQueue]:
         if topic not in self._queues:
             self._queues[topic] = self._queues_of(topic)
         return self._queues[topic]

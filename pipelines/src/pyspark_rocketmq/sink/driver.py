@@ -1,10 +1,10 @@
-"""What the driver does when all tasks of a transactional batch have ended: it commits the batch, then it may sweep.
+"""Commit a transactional batch in the driver when all of its tasks have ended, and sweep if an attempt may have died.
 
 *Sweeping* rolls back half messages that no marker lists: their attempt has died, and only its broker knows them.
 They are never delivered, and in the end their broker gives them up by itself; until then it keeps them in memory, and
 reads them again after each start. So a driver that has committed a batch, and has reason to suspect a dead attempt,
 registers for a few seconds as a producer of the query's group. Brokers then check all open transactions with it, and
-for those of this batch or an older one it has the answer: what was to be committed is committed already.
+the driver knows the outcome of those of this batch and of older ones: all that is to be committed is committed already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark_rocketmq.sink.marker_queue import MARKER_GROUP, BrokerMarkerQueue
 from pyspark_rocketmq.sink.markers import group_of
 from pyspark_rocketmq.sink.options import OnForgotten, SinkOptions
 from pyspark_rocketmq.sink.rows import SPARK_ID
-from pyspark_rocketmq.sink.tasks import TaskDone
+from pyspark_rocketmq.sink.tasks import TaskResult
 from pyspark_rocketmq.sink.transaction_ender import BrokerTransactionEnder
 
 log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ class Driver:
         self._run = run
         self._is_new_query = is_new_query
 
-    async def commit(self, done: Sequence[TaskDone]) -> CommitResult:
+    async def commit(self, done: Sequence[TaskResult]) -> CommitResult:
         """Deliver the batch exactly once, then sweep if an attempt may have died."""
-        async with self.attempt() as attempt:
+        async with self.open_attempt() as attempt:
             halves = join_lists([unpack(one.halves) for one in done])
             committed = await attempt.commit(halves, self._options.on_forgotten)
         may_have_orphans = committed.may_have_orphans or any(one.identity.attempt for one in done)
@@ -55,13 +55,13 @@ class Driver:
             await sweep(self._query, self._batch, committed.halves, self._options)
         return committed
 
-    async def abort(self, done: Sequence[TaskDone], *, is_full_batch: bool) -> int:
+    async def abort(self, done: Sequence[TaskResult], *, is_full_batch: bool) -> int:
         """Roll back what the tasks have stored, unless it was decided, and return how many."""
-        async with self.attempt() as attempt:
+        async with self.open_attempt() as attempt:
             return await attempt.abort(join_lists([unpack(one.halves) for one in done]), is_full_batch=is_full_batch)
 
     @asynccontextmanager
-    async def attempt(self) -> AsyncIterator[BatchCommit]:
+    async def open_attempt(self) -> AsyncIterator[BatchCommit]:
         """Open all connections for an attempt at the batch, and close them at the end of the block."""
         options, settings = self._options, self._options.connection
         servers, client_settings = settings.name_servers, settings.client_settings()

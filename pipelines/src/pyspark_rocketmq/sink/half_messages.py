@@ -1,8 +1,8 @@
 """The tasks' part of an exactly-once write: rows are stored as half messages, which consumers do not see.
 
-The producer never registers with a broker. A broker asks registered producers of a group how a transaction has ended,
-and gives it up after too many checks; here only a marker can tell, and it may take hours until it is written. A group
-without a producer is not checked, so an open half message stays open for as long as the broker keeps messages.
+The producer never registers with a broker. A broker checks open transactions with the registered producers of a group,
+and gives a transaction up after too many checks; here a marker decides the outcome, and may be written hours later. A
+group without a producer is not checked, so a half message stays open for as long as the broker keeps messages.
 
 A half message whose response was lost is stored again; the one that no marker lists is never delivered.
 """
@@ -52,7 +52,7 @@ class HalfMessageSender:
         """Store rows, a chunk at a time."""
         for row in rows:
             if row.topic not in self._checked:
-                self._loop.run(self._check(row.topic))
+                self._loop.run(self._require_idempotent_commits(row.topic))
                 self._checked.add(row.topic)
             self.rows += 1
             self.body_bytes += len(row.body)
@@ -80,7 +80,7 @@ class HalfMessageSender:
         what, refresh = f"row {row.number} was not stored in {row.topic}", partial(self._producer.refresh, row.topic)
         return await call_with_retries(attempt, what, self._options.connection, refresh=refresh)
 
-    async def _check(self, topic: str) -> None:
+    async def _require_idempotent_commits(self, topic: str) -> None:
         """Raise NotTransactional if a broker of the topic cannot end a transaction exactly once."""
 
         async def attempt(timeout_ms: int) -> dict[str, bool]:

@@ -52,8 +52,8 @@ class BrokerMarkerQueue:
     async def open(self, *, may_create: bool) -> None:
         """Find the queue, and create the topic if it does not exist and `may_create` is set.
 
-        Where markers were written before, a missing topic is on a broker that is away. Raises InvalidOption if several
-        brokers have the topic.
+        Without `may_create`, a missing topic is taken to be on an unavailable broker, and the search is retried. Raises
+        InvalidOption if several brokers have the topic.
         """
         self._may_create = may_create
         why = "" if may_create else "; it is created by the first batch of a query, or with onForgottenBatch=proceed"
@@ -63,7 +63,9 @@ class BrokerMarkerQueue:
         """Return the bounds of the queue; see `MarkerQueue`."""
 
         async def get_bounds(timeout_ms: int) -> tuple[int, int]:
-            return await self._consumer.min_offset(self._at), await self._consumer.max_offset(self._at)
+            return await self._consumer.min_offset(self._opened_queue), await self._consumer.max_offset(
+                self._opened_queue
+            )
 
         return await self._call_with_retries(get_bounds, "failed to get the bounds of the marker queue")
 
@@ -74,7 +76,7 @@ class BrokerMarkerQueue:
 
         async def fetch_some(timeout_ms: int) -> int:
             count = min(FETCH_MAX, end - position)
-            result = await self._consumer.fetch(self._at, position, messages_max=count)
+            result = await self._consumer.fetch(self._opened_queue, position, messages_max=count)
             found.update((one.queue_offset, one.body) for one in result.messages if begin <= one.queue_offset < end)
             if result.next_offset <= position:
                 raise Unavailable(f"the queue returned nothing from {position} on, but has messages up to {end}")
@@ -89,15 +91,17 @@ class BrokerMarkerQueue:
         message = Message(self._options.marker_topic, body, tags=MARKER_TAG, keys=keys)
 
         async def send(timeout_ms: int) -> int:
-            receipt = await self._producer.send(message, queue=self._at, timeout_ms=timeout_ms)
+            receipt = await self._producer.send(message, queue=self._opened_queue, timeout_ms=timeout_ms)
             if not receipt.is_acknowledged:
-                raise BrokerRefused(receipt.status, "stored, but not as safely as promised", self._at.broker_name)
+                raise BrokerRefused(
+                    receipt.status, "stored, but not as safely as promised", self._opened_queue.broker_name
+                )
             return receipt.queue_offset
 
         return await self._call_with_retries(send, "failed to store a marker")
 
     @property
-    def _at(self) -> MessageQueue:
+    def _opened_queue(self) -> MessageQueue:
         assert self._queue is not None, "open comes first"
         return self._queue
 

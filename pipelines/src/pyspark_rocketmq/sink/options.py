@@ -55,7 +55,7 @@ class SinkOptions:
     """The topic of all rows; it overrides a column topic."""
 
     query: str | None = None
-    """The name of the write, where Spark gives none: a write that is not a stream, and must be done once."""
+    """The name of a write that is not a stream, for which Spark has none; required for exactly once across restarts."""
 
     is_transactional: bool = False
     on_unsure: OnUnsure = OnUnsure.FAIL
@@ -98,7 +98,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidOption(f"option topic is {topic!r}: that topic holds the markers of transactional writes")
     query = parser.text("queryId") or None
     if query is not None and (len(query) > QUERY_MAX or ":" in query or not query.isprintable()):
-        raise InvalidOption(f"option queryId is {query[:40]!r}; it must be printable, without ':', {QUERY_MAX} at most")
+        raise InvalidOption(f"option queryId is {query[:40]!r}; expected at most {QUERY_MAX} characters without ':'")
     batch_bytes = parser.size("batchBytes", 512 << 10)
     if batch_bytes > BATCH_BYTES_MAX:
         raise InvalidOption(f"option batchBytes is {batch_bytes}; brokers take {BATCH_BYTES_MAX} at most")

@@ -1,6 +1,7 @@
 """Requests of the sink: repeated while the failure is transient, and a bounded number of them at the same time.
 
-A failover takes half a minute, a typo never passes: `is_transient` tells which refusals are worth another attempt.
+A failover ends within half a minute, but an invalid request never succeeds: only errors that `is_transient` accepts are
+retried.
 
 Every request of the sink may be repeated: sends are at least once anyway, half messages that no marker lists are never
 delivered, and repeated ends and markers have no further effect.

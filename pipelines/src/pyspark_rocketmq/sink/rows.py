@@ -52,7 +52,7 @@ class RowReader:
     def __init__(self, columns: Columns, topic: str | None, reserved: Reserved = Reserved.FAIL) -> None:
         self._columns: Final = columns
         self._topic: Final = topic
-        self._is_dropping: Final = reserved is Reserved.DROP
+        self._drops_reserved: Final = reserved is Reserved.DROP
         self.count = 0
 
     def read(self, batch: pa.RecordBatch) -> Iterator[Row]:
@@ -75,24 +75,24 @@ class RowReader:
                 raise InvalidRow(f"row {number}: column topic is null or empty, and there is no option topic")
             if not body:
                 raise InvalidRow(f"row {number}: column body is null or empty; a message has at least one byte")
-            content = body if isinstance(body, bytes) else _encoded(body, "body", number)
+            content = body if isinstance(body, bytes) else _encode(body, "body", number)
             if len(content) > MESSAGE_BYTES_MAX:
                 raise InvalidRow(
                     f"row {number}: column body has {len(content)} bytes, the limit is {MESSAGE_BYTES_MAX}"
                 )
             yield Row(
-                number, topic, content, _word(tags, "tags", number), _keys(keys, number) if keys else (),
-                self._properties(properties, number) if properties else (),
-                _word(sharding_key, "shardingKey", number), _number(delay_level, "delayLevel", number), broker,
-                None if queue is None else _number(queue, "queue", number),
-                0 if flag is None else _flag(flag, number),
+                number, topic, content, _check_text(tags, "tags", number), _parse_keys(keys, number) if keys else (),
+                self._parse_properties(properties, number) if properties else (),
+                _check_text(sharding_key, "shardingKey", number), _check_number(delay_level, "delayLevel", number),
+                broker, None if queue is None else _check_number(queue, "queue", number),
+                0 if flag is None else _check_flag(flag, number),
             )  # fmt: skip
 
-    def _properties(self, pairs: Sequence[tuple[str, str | None]], number: int) -> Sequence[tuple[str, str]]:
+    def _parse_properties(self, pairs: Sequence[tuple[str, str | None]], number: int) -> Sequence[tuple[str, str]]:
         kept: list[tuple[str, str]] = []
         for name, value in pairs:
             if name in RESERVED:
-                if self._is_dropping:
+                if self._drops_reserved:
                     continue
                 raise InvalidRow(
                     f"row {number}: property {name} is reserved by RocketMQ; "
@@ -106,7 +106,7 @@ class RowReader:
         return kept
 
 
-def _keys(keys: str | Sequence[str | None], number: int) -> tuple[str, ...]:
+def _parse_keys(keys: str | Sequence[str | None], number: int) -> tuple[str, ...]:
     if isinstance(keys, str):
         found = tuple(keys.split())
     else:
@@ -119,13 +119,13 @@ def _keys(keys: str | Sequence[str | None], number: int) -> tuple[str, ...]:
     return found
 
 
-def _word(text: str | None, column: str, number: int) -> str | None:
+def _check_text(text: str | None, column: str, number: int) -> str | None:
     if text is not None and _has_control(text):
         raise InvalidRow(f"row {number}: column {column} contains a byte 1 or 2")
     return text
 
 
-def _number(value: int | None, column: str, number: int) -> int:
+def _check_number(value: int | None, column: str, number: int) -> int:
     if value is None:
         return 0
     if not 0 <= value <= INT_MAX:
@@ -133,13 +133,13 @@ def _number(value: int | None, column: str, number: int) -> int:
     return value
 
 
-def _flag(value: int, number: int) -> int:
+def _check_flag(value: int, number: int) -> int:
     if not -INT_MAX - 1 <= value <= INT_MAX:
         raise InvalidRow(f"row {number}: column flag is {value}; it must fit in 32 bits")
     return value
 
 
-def _encoded(text: str, column: str, number: int) -> bytes:
+def _encode(text: str, column: str, number: int) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:

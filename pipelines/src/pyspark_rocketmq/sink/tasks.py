@@ -1,7 +1,7 @@
 """Run one task of a write: read its rows, send them as the options require, and report the result to the driver.
 
-`write()` has no argument that names the batch. The task's local properties do, but Spark does not promise them: what is
-missing there is None in `TaskIdentity`, and the caller decides what to do instead.
+`write()` has no argument that names the batch. The task's local properties name it, but Spark does not guarantee them:
+a missing one is None in `TaskIdentity`, and the caller decides what to do instead.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def task_identity() -> TaskIdentity:
 
 @final
 @dataclass(frozen=True)
-class TaskDone(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """The result of a task, as it travels to the driver."""
 
     query: str
@@ -78,7 +78,7 @@ class TaskDone(WriterCommitMessage):
 
 def run_task(
     rows: Iterator[pa.RecordBatch], options: SinkOptions, columns: Columns, query: str, batch: int, task: TaskIdentity
-) -> TaskDone:
+) -> TaskResult:
     """Send all rows; returns when all of them are acknowledged."""
     prepare_worker()
     reader = RowReader(columns, options.topic, options.reserved)
@@ -105,4 +105,4 @@ def run_task(
             loop.run(producer.close())
     unsure = sender.unsure if isinstance(sender, BatchSender) else 0
     halves = sender.halves.pack() if isinstance(sender, HalfMessageSender) else b""
-    return TaskDone(query, batch, task, sender.rows, sender.body_bytes, unsure, halves)
+    return TaskResult(query, batch, task, sender.rows, sender.body_bytes, unsure, halves)

@@ -60,7 +60,7 @@ class BrokerTransactionEnder:
         """Commit all half messages; see `TransactionEnder`."""
         gone: list[str] = []
 
-        async def one(place: HalfMessageRef) -> None:
+        async def commit_one(place: HalfMessageRef) -> None:
             try:
                 await self._end(place, is_commit=True)
                 crash_points.hit("one-ended")
@@ -70,9 +70,9 @@ class BrokerTransactionEnder:
         # The first request to each broker is sent alone: requests may overtake each other while a connection is opened.
         firsts = {place.broker: place for place in reversed(halves.places)}
         for first in firsts.values():
-            await one(first)
+            await commit_one(first)
         await map_concurrently(
-            (place for place in halves if place is not firsts[place.broker]), one, window=self._window
+            (place for place in halves if place is not firsts[place.broker]), commit_one, window=self._window
         )
         if gone:
             raise BatchTorn(
@@ -84,7 +84,7 @@ class BrokerTransactionEnder:
         """Roll back half messages; see `TransactionEnder`."""
         ended = Counter[bool]()
 
-        async def one(place: HalfMessageRef) -> None:
+        async def roll_back_one(place: HalfMessageRef) -> None:
             try:
                 await self._end(place, is_commit=False)
                 ended[True] += 1
@@ -92,7 +92,7 @@ class BrokerTransactionEnder:
                 ended[False] += 1
                 log.info("failed to roll back half message", extra={"broker": place.broker, "reason": str(error)})
 
-        await map_concurrently(halves, one, window=self._window)
+        await map_concurrently(halves, roll_back_one, window=self._window)
         if ended[False]:
             log.warning(
                 "half messages not rolled back; they stay open and are never delivered", extra={"count": ended[False]}

@@ -1,4 +1,4 @@
-"""The writers that Spark calls. A writer is created in the driver, copied to the workers, and another one commits.
+"""The writers that Spark calls. Spark creates one in the driver; its copies write and commit.
 
 write()    in a task; the driver gets nothing but its return value
 commit()   in the driver, when all tasks have succeeded; for a stream with the number of the batch
@@ -20,12 +20,12 @@ from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.sink.columns import Columns
 from pyspark_rocketmq.sink.driver import Driver
 from pyspark_rocketmq.sink.options import SinkOptions
-from pyspark_rocketmq.sink.tasks import TaskDone, run_task, task_identity
+from pyspark_rocketmq.sink.tasks import TaskResult, run_task, task_identity
 from pyspark_rocketmq.worker import prepare_structs
 
 log = logging.getLogger(__name__)
 ONE_BATCH: Final = 0
-"""The batch number of a write that is not a stream."""
+"""The batch number of a write that is not a stream, and has only one batch."""
 
 Messages = Sequence[WriterCommitMessage | None]
 
@@ -84,27 +84,29 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _commit(options: SinkOptions, messages: Messages, batch: int, *, is_new_query: bool = False) -> None:
-    done = _done(messages)
+    done = _task_results(messages)
     unsure = sum(one.unsure for one in done)
     if unsure:
         log.warning("messages stored without full flush or replication", extra={"count": unsure})
     if not options.is_transactional or not done:
         return
-    asyncio.run(_driver(options, done, batch, is_new_query).commit(done))
+    asyncio.run(_make_driver(options, done, batch, is_new_query).commit(done))
 
 
 def _abort(options: SinkOptions, messages: Messages, batch: int, *, is_new_query: bool = False) -> None:
-    done = _done(messages)
+    done = _task_results(messages)
     if options.is_transactional and done:
-        asyncio.run(_driver(options, done, batch, is_new_query).abort(done, is_full_batch=len(done) == len(messages)))
+        asyncio.run(
+            _make_driver(options, done, batch, is_new_query).abort(done, is_full_batch=len(done) == len(messages))
+        )
 
 
-def _driver(options: SinkOptions, done: Sequence[TaskDone], batch: int, is_new_query: bool) -> Driver:
+def _make_driver(options: SinkOptions, done: Sequence[TaskResult], batch: int, is_new_query: bool) -> Driver:
     prepare_structs()
     first = done[0]
     assert all((one.query, one.batch) == (first.query, batch) for one in done), "all tasks are of one batch"
     return Driver(options, first.query, batch, first.identity.run, is_new_query=is_new_query)
 
 
-def _done(messages: Messages) -> list[TaskDone]:
-    return [message for message in messages if isinstance(message, TaskDone)]
+def _task_results(messages: Messages) -> list[TaskResult]:
+    return [message for message in messages if isinstance(message, TaskResult)]

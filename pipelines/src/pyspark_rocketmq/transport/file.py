@@ -102,7 +102,7 @@ class Store:
 
     def span(self) -> Span:
         """Return the readable range of the log. Raises Unreachable while the broker recovers."""
-        reading = self._reading()
+        reading = self._read_status()
         if reading is None:
             segments = segments_of(self._disk, str(self._log))
             return Span(segments[0].base_offset, segments[-1].end_offset, False) if segments else Span(0, 0, False)
@@ -155,7 +155,7 @@ class Store:
             )
         raise NotYetAvailable(f"{self.root} has no file of the log for offset {offset}")
 
-    def _reading(self) -> Reading | None:
+    def _read_status(self) -> Reading | None:
         try:
             return self._page.read()
         except StatusPageError:

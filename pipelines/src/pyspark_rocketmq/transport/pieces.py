@@ -163,8 +163,8 @@ def _filter_by_tags(found: tuple[_Locations, Numbers], task: Task) -> tuple[_Loc
     codes = tag_codes(task)
     if codes is None:
         return found
-    may = np.isin(tags, np.array(sorted(codes), dtype=np.int64)) | (tags < _INT_MIN) | (tags > _INT_MAX)
-    return places.pick(may), tags[may]
+    can_match = np.isin(tags, np.array(sorted(codes), dtype=np.int64)) | (tags < _INT_MIN) | (tags > _INT_MAX)
+    return places.pick(can_match), tags[can_match]
 
 
 def _find_units_in_span(source: LogSource, wanted: QueueRange, begin: int, end: int) -> tuple[int, int]:

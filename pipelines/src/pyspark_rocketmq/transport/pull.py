@@ -1,8 +1,8 @@
 """Read records by RocketMQ's own protocol: from any broker, master or slave, at the cost of its event loop.
 
 A broker limits the messages of one response by its settings (Apache's: 32 messages), so several requests are pending at
-once. Queue offsets are dense, so the begin of each request is known before the one in front of it is answered; the rest
-of an incomplete stretch is requested again. Tags are compared here and not by the broker, so that every offset is
+once. Queue offsets are dense, so the begin of each request is known before the previous one is answered; the rest of an
+incomplete stretch is requested again. Tags are compared here and not by the broker, so that every offset is
 accounted for, and missing messages are noticed with any filter.
 
     |--- stretch ---|--- stretch ---|--- stretch ---|      requested concurrently, each to its end
@@ -71,13 +71,13 @@ class PullView:
         """Return the bounds that the broker shows to consumers."""
         address = self.replica.address
 
-        async def one(admin: Admin, queue: QueueId) -> Bounds:
+        async def read_bounds(admin: Admin, queue: QueueId) -> Bounds:
             begin = await admin.replicas.min_offset(address, queue.topic, queue.number)
             end = await admin.replicas.max_offset(address, queue.topic, queue.number)
             return Bounds(max(0, begin), max(0, begin, end))
 
         async def all_bounds(admin: Admin) -> list[Bounds]:
-            return list(await asyncio.gather(*(one(admin, queue) for queue in queues)))
+            return list(await asyncio.gather(*(read_bounds(admin, queue) for queue in queues)))
 
         return dict(zip(queues, self._brokers.call(all_bounds), strict=True))
 
@@ -104,18 +104,18 @@ class PullView:
     def pieces(self, task: Task) -> Iterator[Piece]:
         assert task.physical is None, "physical chunks are read from logs only"
         for number, wanted in enumerate(task.ranges):
-            yield from self._pieces_of(task, number, wanted)
+            yield from self._range_pieces(task, number, wanted)
 
-    def _pieces_of(self, task: Task, number: int, wanted: QueueRange) -> Iterator[Piece]:
+    def _range_pieces(self, task: Task, number: int, wanted: QueueRange) -> Iterator[Piece]:
         left = wanted
         while left.begin < left.end:
-            answers = self._brokers.call(partial(self._next, wanted=left))
+            answers = self._brokers.call(partial(self._pull_next, wanted=left))
             rest = replace(left, begin=min(left.end, answers[-1].next_offset))
-            ranges = (*_consumed(task.ranges[:number]), rest, *task.ranges[number + 1 :])
+            ranges = (*_empty_ranges(task.ranges[:number]), rest, *task.ranges[number + 1 :])
             yield self._piece(answers, number, replace(task, ranges=ranges), left)
             left = rest
 
-    async def _next(self, admin: Admin, wanted: QueueRange) -> list[RawPullResult]:
+    async def _pull_next(self, admin: Admin, wanted: QueueRange) -> list[RawPullResult]:
         """Return consecutive responses without a gap, from the beginning of a range on."""
         stretch, offset = self._stretch, wanted.begin
         starts = range(offset, min(wanted.end, offset + CONCURRENT_PULLS * stretch), stretch)
@@ -152,10 +152,8 @@ class PullView:
             raise NotYetAvailable(detail)
         if pulled.status is FetchStatus.OFFSET_MOVED:
             raise RangeDeleted(detail) if offset < pulled.min_offset else NotYetAvailable(detail)
-        if (
-            pulled.status is FetchStatus.NO_MATCH and pulled.next_offset > offset
-        ):  # the message existed, and is being deleted
-            raise RangeDeleted(detail)
+        if pulled.status is FetchStatus.NO_MATCH and pulled.next_offset > offset:
+            raise RangeDeleted(detail)  # no filter was sent, so the message existed and is being deleted
         if pulled.next_offset <= offset:  # a slave of RocketMQ's that may not be read answers like this
             raise Unreachable(f"{self.where} returned no message of {queue} at offset {offset}")
 
@@ -185,5 +183,5 @@ class PullView:
         return np.array(starts, dtype=np.int64)
 
 
-def _consumed(ranges: tuple[QueueRange, ...]) -> tuple[QueueRange, ...]:
+def _empty_ranges(ranges: tuple[QueueRange, ...]) -> tuple[QueueRange, ...]:
     return tuple(replace(one, begin=one.end) for one in ranges)

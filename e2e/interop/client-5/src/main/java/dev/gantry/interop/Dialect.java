@@ -82,11 +82,11 @@ final class Dialect {
         } catch (MQClientException | MQBrokerException refused) {
             isRefused = true;
         }
-        stage.outcome.promise(isRefused, "a type that is none is refused");
-        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "and changes nothing");
+        stage.outcome.promise(isRefused, "an unknown message type is refused");
+        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "a refused message type changes nothing");
         config.setAttributes(Map.of("-message.type", ""));
         admin.createAndUpdateTopicConfig(broker, config);
-        stage.outcome.promise(messageType(admin, broker, config) == null, "the type can be taken away");
+        stage.outcome.promise(messageType(admin, broker, config) == null, "the message type can be removed");
     }
 
     private static String messageType(DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {

@@ -56,8 +56,8 @@ final class Access {
         access.impostors();
         access.trespassing();
         stage.outcome.promise(access.end() == before, "nothing that is denied is stored");
-        stage.outcome.promise(access.send(access.producer(stage.hook()), stage.topic), "who may sends");
-        stage.outcome.promise(access.end() > before, "what is permitted is stored");
+        stage.outcome.promise(access.send(access.producer(stage.hook()), stage.topic), "a permitted client can send");
+        stage.outcome.promise(access.end() > before, "a permitted message is stored");
         access.reload();
         access.refusalTexts.forEach(stage.outcome::detail);
     }
@@ -119,20 +119,20 @@ final class Access {
         Path file = Path.of(stage.options.directory(), ACCOUNTS);
         String before = Files.readString(file);
         String now = before.replace(stage.topic + "=PUB|SUB", stage.topic + "=SUB");
-        stage.outcome.promise(!now.equals(before), "the account has a permission to take away");
+        stage.outcome.promise(!now.equals(before), "the account has a permission that can be removed");
         DefaultMQProducer producer = producer(stage.hook());
         DefaultMQPullConsumer consumer = consumer(stage.group, stage.hook());
         send(producer, stage.topic);
         Files.writeString(file, now);
         try {
             stage.outcome.promise(stage.await(() -> !send(producer, stage.topic), () -> 0),
-                "a permission that is taken away is gone");
+                "a permission that is removed takes effect");
             denied("sends after a change", NO_PERMISSION, () -> producer.send(message(stage.topic)));
             pull(consumer, stage.topic);
         } finally {
             Files.writeString(file, before);
         }
-        stage.outcome.promise(stage.await(() -> send(producer, stage.topic), () -> 0), "one that is given holds");
+        stage.outcome.promise(stage.await(() -> send(producer, stage.topic), () -> 0), "a permission that is granted again takes effect");
     }
 
     // ------- attempts

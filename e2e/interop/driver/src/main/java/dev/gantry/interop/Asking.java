@@ -74,7 +74,7 @@ final class Asking {
         stage.outcome.detail("answers", answers.right.get());
         stage.outcome.promise(answers.right.get() == sent.count,
             "every request is answered with its own answer (" + answers.right.get() + " of " + sent.count + " are)");
-        stage.outcome.promise(unanswered.get() == 0, "every answer is taken (" + unanswered.get() + " were not)");
+        stage.outcome.promise(unanswered.get() == 0, "every answer is accepted (" + unanswered.get() + " were not)");
         stage.outcome.promise(timesOut(asking, stage), "a request without an answer ends at its time");
     }
 

@@ -14,8 +14,8 @@ import java.util.SplittableRandom;
  * </pre>
  *
  * The hash finds an altered body. The content is drawn from (run, number), so that a valid body which is
- * in the place of another message is found as well. Runs differ by scenario and seed: a message that strayed in from
- * another topic is not mistaken for one of ours.
+ * in the place of another message is found as well. Runs differ by scenario and seed: a message of another topic that
+ * is delivered here is not mistaken for one of this run.
  */
 final class Body {
     private static final int HEAD_BYTES = 16;

@@ -24,7 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Bodies compressed with each codec of the clients, in one topic. Some are delayed, some fail once, some are
  * halves of transactions: every copy that the broker makes must keep the codec in its flags. Each is read by a
- * pushed and a pulling consumer, and queried by its ids. Java and our own command line read each other's messages.
+ * pushed and a pulling consumer, and queried by its ids. Java and the command gantry read each other's messages.
  */
 final class Codecs {
     private static final List<String> CODECS = List.of("ZLIB", "LZ4", "ZSTD");
@@ -109,13 +109,13 @@ final class Codecs {
         stage.outcome.add(pushed, pushed.missing(number -> true));
         stage.outcome.add(pulled, pulled.missing(number -> true));
         stage.outcome.promise(mislabelled.get() == 0,
-            "a message says what it is packed with (" + mislabelled.get() + " do not)");
-        stage.outcome.promise(unpacked.get() == 0, "every record is stored packed (" + unpacked.get() + " are not)");
-        stage.outcome.promise(pending() == 0, "what failed once comes again, packed as it was (" + pending() + " did not)");
+            "the flags of a message name its codec (" + mislabelled.get() + " do not)");
+        stage.outcome.promise(unpacked.get() == 0, "every record is stored compressed (" + unpacked.get() + " are not)");
+        stage.outcome.promise(pending() == 0, "a message that failed once is redelivered, with the same codec (" + pending() + " did not)");
         int wrong = asked(producers.get(0));
         stage.outcome.promise(wrong == 0, "each is found by its ids, and can be read (" + wrong + " cannot)");
         if (!stage.options.gantry().isEmpty()) {
-            withOurCommandLine(producers);
+            exchangeWithCommand(producers);
         }
     }
 
@@ -175,7 +175,7 @@ final class Codecs {
     }
 
     /** `gantry consume` prints messages that Java compressed, and Java reads those of `gantry produce`. */
-    private void withOurCommandLine(List<DefaultMQProducer> producers) throws Exception {
+    private void exchangeWithCommand(List<DefaultMQProducer> producers) throws Exception {
         String theirs = stage.topic + "_for_cli";
         String ours = stage.topic + "_from_cli";
         stage.createTopic(producers.get(0), theirs, 1);
@@ -197,13 +197,13 @@ final class Codecs {
         }
         String printed = gantry("consume", theirs);
         stage.outcome.promise(texts.stream().allMatch(text -> printed.contains(text.strip())),
-            "our command line prints what Java packed");
+            "the command gantry prints what Java compressed");
         stage.await(() -> read.size() == CODECS.size(), read::size);
         boolean isRead = true;
         for (int codec = 0; codec < CODECS.size(); codec++) {
             isRead &= read.contains(KINDS[codec] + texts.get(codec));
         }
-        stage.outcome.promise(isRead, "Java reads what our command line packed");
+        stage.outcome.promise(isRead, "Java reads what the command gantry compressed");
     }
 
     private String gantry(String command, String... words) throws IOException, InterruptedException, TimeoutException {

@@ -50,7 +50,7 @@ final class Configuring {
     /** A change is effective at once; a fixed setting is refused by name, and then no other setting changes. */
     static void change(Stage stage) throws Exception {
         Configuring play = new Configuring(stage);
-        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is taken before");
+        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is accepted before the change");
         play.admin.updateBrokerConfig(play.broker, properties(SIZE, SIZE_CHANGED));
         play.theChangeHolds();
         play.forbiddenKeysAreRefused();
@@ -66,7 +66,7 @@ final class Configuring {
         play.theChangeHolds();
         play.nameServerIsChanged();
         play.admin.updateBrokerConfig(play.broker, properties(SIZE, ""));
-        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is taken when the change was taken back");
+        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is accepted after the change was reverted");
         play.admin.updateNameServerConfig(properties(TOPICS, "true"), play.nameServers);
         play.promise(!play.admin.fetchAllTopicList().getTopicList().isEmpty(), "topics are listed again");
         stage.outcome.sent = play.sent;
@@ -74,10 +74,10 @@ final class Configuring {
 
     private void theChangeHolds() throws Exception {
         String shown = admin.getBrokerConfig(broker).getProperty(SIZE);
-        promise(SIZE_CHANGED.equals(shown), "getBrokerConfig shows what was changed, not " + shown);
+        promise(SIZE_CHANGED.equals(shown), "getBrokerConfig shows the changed value, not " + shown);
         int code = refusal(LARGE_BYTES);
         promise(code == MESSAGE_ILLEGAL, "a large message is refused with 13, not " + code);
-        promise(refusal(SMALL_BYTES) == 0, "a small message is taken");
+        promise(refusal(SMALL_BYTES) == 0, "a small message is accepted");
     }
 
     private void forbiddenKeysAreRefused() throws Exception {
@@ -93,13 +93,13 @@ final class Configuring {
             admin.updateBrokerConfig(broker, properties(SIZE, "lots"));
             return null;
         });
-        promise(refusal.code != 0 && refusal.text.contains(SIZE), "a value that is none is refused: " + refusal);
+        promise(refusal.code != 0 && refusal.text.contains(SIZE), "an invalid value is refused: " + refusal);
         promise(before.equals(admin.getBrokerConfig(broker)), "a refused request changes nothing");
     }
 
     private void nameServerIsChanged() throws Exception {
         String shown = nameServer().getProperty(TOPICS);
-        promise("false".equals(shown), "getNamesrvConfig shows what was changed, not " + shown);
+        promise("false".equals(shown), "getNamesrvConfig shows the changed value, not " + shown);
         promise(refused(admin::fetchAllTopicList).code != 0, "the name server lists no topics any more");
     }
 

@@ -14,11 +14,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Delayed messages and failed deliveries, while brokers are killed: a producer and a consumer that are never
- * restarted. A
- * delivery fails until the failure count that the broker reports has reached the one that the number prescribes.
- * Nothing
- * is checked here.
+ * Delayed messages and failed deliveries, while brokers are killed: a producer and a consumer that are never restarted.
+ * A delivery fails until the failure count that the broker reports has reached the one that the number prescribes.
+ * Nothing is checked here.
  *
  * <pre>
  * put NUMBER LEVEL BEGAN ENDED              the broker answered 0; level 0 is no delay

@@ -15,9 +15,8 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Retries and dead letters: the consumers of a group choose the number of retries and the delay, or give up; a
- * message that
- * was given up is in the dead letter topic, is sent again by `gantry group resend`, and is consumed.
+ * Retries and dead letters: the consumers of a group choose the number of retries and the delay, or give up; a message
+ * that was given up is in the dead letter topic, is sent again by `gantry group resend`, and is consumed.
  */
 final class Depth {
     private static final int MESSAGES_MAX = 300;
@@ -87,9 +86,9 @@ final class Depth {
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.duplicates = Math.max(0, deliveries.get() - tried);
-        stage.outcome.promise(wrongCounts.get() == 0, "the reconsume count says how often a message failed");
+        stage.outcome.promise(wrongCounts.get() == 0, "the reconsume count is the number of a message's failures");
         stage.outcome.promise(early.get() == 0, "a chosen delay is kept (" + early + " came early)");
-        stage.outcome.promise(dead == sent.count, "each is given up once (" + dead + " of " + sent.count + " are)");
+        stage.outcome.promise(dead == sent.count, "each message is given up once (" + dead + " of " + sent.count + " are)");
         if (!stage.options.gantry().isEmpty()) {
             resent();
         }

@@ -13,8 +13,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Filters in SQL92 over properties, by the client's own methods: one consumer is a push consumer, one pulls, and each
- * gets
- * exactly what its filter takes. Some messages lack a property, some have a text where the filter wants a number.
+ * gets exactly what its filter takes. Some messages lack a property, some have a text where the filter wants a number.
  */
 final class Filtering {
     private static final String PUSHED = "price BETWEEN 3 AND 6 AND region = 'eu' AND TAGS <> 'old'";
@@ -92,8 +91,8 @@ final class Filtering {
         stage.outcome.add(pulled, pulled.missing(Filtering::isPulled));
         int unwanted = pushed.count(number -> !isPushed(number)) + pulled.count(number -> !isPulled(number));
         int misplaced = pushed.misplaced() + pulled.misplaced();
-        stage.outcome.promise(unwanted == 0, "no message arrives that a filter refuses (" + unwanted + ")");
-        stage.outcome.promise(misplaced == 0, "messages stand where the broker said (" + misplaced + " do not)");
+        stage.outcome.promise(unwanted == 0, "no message is delivered that a filter excludes (" + unwanted + ")");
+        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
         stage.outcome.outOfOrder += pushed.outOfSequence() + pulled.outOfSequence();
     }
 

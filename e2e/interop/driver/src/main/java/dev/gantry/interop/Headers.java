@@ -75,7 +75,7 @@ final class Headers {
         stage.outcome.sent = MESSAGES;
         stage.outcome.received = read.size();
         stage.outcome.lost = 3 * MESSAGES - read.size() - ordered.size() - pulled.size();
-        stage.outcome.promise(again.get() >= 1, "what failed once comes again");
+        stage.outcome.promise(again.get() >= 1, "a message that failed once is redelivered");
         boolean isFound = producer.queryMessage(stage.topic, "key-0", 32, 0, Long.MAX_VALUE).getMessageList().size() == 1;
         stage.outcome.promise(isFound, "a key finds its message");
         MessageExt byId = producer.viewMessage(stage.topic, last.getOffsetMsgId());

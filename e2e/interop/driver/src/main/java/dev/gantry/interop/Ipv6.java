@@ -90,7 +90,7 @@ final class Ipv6 {
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.promise(wrongHosts.get() == 0, "both hosts of a record are IPv6 (" + wrongHosts + " are not)");
         stage.outcome.promise(wrongIds.get() == 0, "ids name the broker's IPv6 address (" + wrongIds + " do not)");
-        stage.outcome.promise(pending() == 0, "what failed once comes again (" + pending() + " did not)");
+        stage.outcome.promise(pending() == 0, "a message that failed once is redelivered (" + pending() + " did not)");
         int wrong = asked(producer);
         stage.outcome.promise(wrong == 0, "each is found by its ids and its key (" + wrong + " are not)");
     }

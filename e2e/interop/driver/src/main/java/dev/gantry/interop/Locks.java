@@ -14,9 +14,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Ordered consumption by several processes, some of which are killed, as are brokers. One process sends, one thread
- * for each
- * queue; the others consume in order. Each writes a ledger of its own, and nothing is checked here.
+ * Ordered consumption by several processes, some of which are killed, as are brokers. One process sends, one thread for
+ * each queue; the others consume in order. Each writes a ledger of its own, and nothing is checked here.
  *
  * <pre>
  * ok NUMBER QUEUE OFFSET                  the broker answered 0

@@ -14,8 +14,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * The kind of message that a number stands for: plain messages, transactions that end in several ways, delays, and
  * deliveries that fail the first time. The final place of such a message is not known at its send, so the ledger
- * records
- * that it must be delivered, or that it must never be delivered.
+ * records that it must be delivered, or that it must never be delivered.
  */
 final class Mixture implements TransactionListener {
     private static final int DELAY_LEVEL = 2;

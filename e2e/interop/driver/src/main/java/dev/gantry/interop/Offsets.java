@@ -59,16 +59,16 @@ final class Offsets {
         // A 4.9 client waits ten seconds before it leaves a queue that was moved, and up to twenty until it takes it
         // anew.
         boolean isAgain = stage.within(() -> seen.more(each, 2 * each, before) == each, RESET_PATIENCES);
-        promise(isAgain, "what came after the moment comes again ("
+        promise(isAgain, "messages after the time of the reset are redelivered ("
             + seen.more(each, 2 * each, before) + " of " + each + " did)");
         int older = seen.more(0, each, before);
-        promise(older == 0, "what came before it does not (" + older + " did)");
+        promise(older == 0, "older messages are not redelivered (" + older + " did)");
         cloned();
         alone(members);
         stage.outcome.sent = 3 * each;
         stage.outcome.received = seen.count(0, 3 * each, 1);
         stage.outcome.altered = seen.altered.get();
-        promise(seen.strangers() == 0, "nothing comes that was not sent");
+        promise(seen.strangers() == 0, "nothing is delivered that was not sent");
     }
 
     /** Reads the members' status and queues, and consumes one message directly at one of them. */
@@ -82,7 +82,7 @@ final class Offsets {
                 .forEach(queue -> queues.add(queue.getQueueId() + ""));
             boolean isThere = running.getJstack() != null && running.getSubscriptionSet().stream()
                 .anyMatch(subscription -> subscription.getTopic().equals(stage.topic));
-            promise(isThere, "a member says how it is, and what its threads do");
+            promise(isThere, "a member reports its state and the stacks of its threads");
         }
         promise(queues.size() == stage.options.queues(), "members have every queue between them " + queues);
         int number = 2 * each - 1;
@@ -90,13 +90,13 @@ final class Offsets {
         var direct = admin.consumeMessageDirectly(stage.group, someone, stage.topic, last.getOffsetMsgId());
         promise("CR_SUCCESS".equals(String.valueOf(direct.getConsumeResult())),
             "a message is consumed directly (" + direct.getConsumeResult() + " " + direct.getRemark() + ")");
-        promise(stage.within(() -> seen.times.getOrDefault(number, 0) == before + 1), "the member has it again");
+        promise(stage.within(() -> seen.times.getOrDefault(number, 0) == before + 1), "the message is delivered to the member again");
         seen.times.put(number, before);
         Map<String, Map<MessageQueue, Long>> status = admin.getConsumeStatus(stage.topic, stage.group, "");
         long known = status.values().stream().mapToLong(Map::size).sum();
         promise(status.size() == members.size() && known >= stage.options.queues(),
-            "members say where they are (" + status.size() + " members, " + known + " queues)");
-        promise(!admin.queryConsumeTimeSpan(stage.topic, stage.group).isEmpty(), "a group's spans of time are known");
+            "members report their offsets (" + status.size() + " members, " + known + " queues)");
+        promise(!admin.queryConsumeTimeSpan(stage.topic, stage.group).isEmpty(), "the time span of a group's consumption is known");
         promise(stage.within(() -> behind(stage.group) == 0), "nothing is left to consume (" + behind(stage.group) + ")");
     }
 
@@ -108,10 +108,10 @@ final class Offsets {
         Seen seen = new Seen();
         member(clone, seen);
         send(2 * each, 3 * each);
-        promise(stage.within(() -> seen.count(2 * each, 3 * each, 1) == each), "a cloned group gets what is new ("
+        promise(stage.within(() -> seen.count(2 * each, 3 * each, 1) == each), "a cloned group gets new messages ("
             + seen.count(2 * each, 3 * each, 1) + " of " + each + ")");
         int old = seen.count(0, 2 * each, 1);
-        promise(old == 0, "and nothing that the other had consumed (" + old + ")");
+        promise(old == 0, "a cloned group gets nothing that its source had consumed (" + old + ")");
     }
 
     /** Without online members the offsets are set too, and the next member begins there. */

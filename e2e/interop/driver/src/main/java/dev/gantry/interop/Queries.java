@@ -70,7 +70,7 @@ final class Queries {
         int wrongOffsets = searchedByTime();
         stage.outcome.promise(wrongOffsets == 0, "a queue is searched by time (" + wrongOffsets + " answers are wrong)");
         stage.outcome.promise(isUnknown("key-" + sent.count), "a key that was not sent finds nothing");
-        stage.outcome.promise(isNowhere(), "a place where no message stands finds nothing");
+        stage.outcome.promise(isNowhere(), "an id of no message finds nothing");
     }
 
     /** A query for one message. */

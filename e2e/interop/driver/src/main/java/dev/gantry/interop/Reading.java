@@ -45,8 +45,8 @@ final class Reading {
         stage.outcome.add(received, received.missing(wanted));
         int unwanted = received.count(wanted.negate());
         int misplaced = received.misplaced();
-        stage.outcome.promise(unwanted == 0, "no message of another tag arrives (" + unwanted + ")");
-        stage.outcome.promise(misplaced == 0, "messages stand where the broker said (" + misplaced + " do not)");
+        stage.outcome.promise(unwanted == 0, "no message with another tag is delivered (" + unwanted + ")");
+        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
         stage.outcome.outOfOrder += received.outOfSequence();
     }
 
@@ -92,7 +92,7 @@ final class Reading {
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.outOfOrder += keysDisordered.get() + received.outOfSequence();
         int misplaced = received.misplaced();
-        stage.outcome.promise(misplaced == 0, "messages stand where the broker said (" + misplaced + " do not)");
+        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
     }
 
     /** Two consumers of one broadcast group; each must get everything. */
@@ -150,7 +150,7 @@ final class Reading {
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.outOfOrder += received.outOfSequence();
         int misplaced = received.misplaced();
-        stage.outcome.promise(misplaced == 0, "messages stand where the broker said (" + misplaced + " do not)");
+        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
     }
 
     private static List<Thread> sendEach(Sent sent, DefaultMQProducer producer, Content content) {

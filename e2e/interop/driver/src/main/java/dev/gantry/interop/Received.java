@@ -13,10 +13,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * The messages that one reader of a topic received, and the faults of the broker that they show.
  *
- * <p>Redelivery is counted but allowed: delivery is at least once. Everything else is a fault: a message
- * that was never received, one that differs from what was sent, two messages at one offset, a hole in a queue, an
- * order inside a
- * queue that is not the order of sending, and a message at another place than the broker's answer.
+ * <p>Redelivery is counted but allowed: delivery is at least once. Everything else is a fault: a message that was never
+ * received, one that differs from what was sent, two messages at one offset, a hole in a queue, an order inside a queue
+ * that is not the order of sending, and a message at another place than the broker's answer.
  */
 final class Received {
     private final Sent sent;

@@ -61,7 +61,7 @@ final class Refusals {
         stage.outcome.detail(what, refusalText.lines().findFirst().orElse(""));
         stage.outcome.promise(isRefused, what + " is refused (" + refusalText + ")");
         stage.outcome.promise(refusalText.contains("this broker") || refusalText.contains("delay levels instead"),
-            what + " is refused in words that help (" + refusalText + ")");
+            what + " is refused with a helpful message (" + refusalText + ")");
         stage.outcome.promise(millis < AT_ONCE_MILLIS, what + " is refused at once (after " + millis + " ms)");
     }
 

@@ -33,7 +33,7 @@ final class Retrying {
         stage.await(() -> attempts.succeeded.get() >= attempts.sent.count, attempts.deliveries::get);
         int unfinished = attempts.sent.count - attempts.succeeded.get();
         attempts.report(FAILURES);
-        stage.outcome.promise(unfinished == 0, "every message succeeds at last (" + unfinished + " did not)");
+        stage.outcome.promise(unfinished == 0, "every message is consumed in the end (" + unfinished + " did not)");
     }
 
     /** Fails every message always; each must be tried exactly four times, then be in the dead letter topic. */
@@ -57,7 +57,7 @@ final class Retrying {
         stage.outcome.detail("dead_letters", dead.distinct.get());
         stage.outcome.promise(missing == 0, "every message is in the dead letter topic (" + missing + " are not)");
         stage.outcome.promise(dead.altered.get() == 0, "a dead letter is the message that was sent");
-        stage.outcome.promise(dead.duplicates.get() == 0, "a message dies once");
+        stage.outcome.promise(dead.duplicates.get() == 0, "a message becomes a dead letter once");
     }
 
     /** How often a message shall fail. */
@@ -152,8 +152,8 @@ final class Retrying {
             outcome.add(sent);
             outcome.add(received, received.missing(number -> true));
             outcome.duplicates = Math.max(0, deliveries.get() - (redeliveries + 1) * sent.count);
-            outcome.promise(tooMany.get() == 0, "nothing is tried more often than allowed");
-            outcome.promise(wrongCounts.get() == 0, "the reconsume count says how often a message failed");
+            outcome.promise(tooMany.get() == 0, "no message is delivered more often than allowed");
+            outcome.promise(wrongCounts.get() == 0, "the reconsume count is the number of a message's failures");
             List<Object> delays = new ArrayList<>();
             for (int attempt = 1; attempt <= redeliveries; attempt++) {
                 delays.add(delay(attempt));

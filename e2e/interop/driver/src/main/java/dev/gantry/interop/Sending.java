@@ -81,9 +81,8 @@ final class Sending {
     }
 
     /**
-     * A oneway sender is not informed that the broker is behind, and a broker drops requests that waited too long.
-     * The senders
-     * here keep within a window of what the consumer has received, so that every loss is a fault.
+     * A oneway sender is not informed that the broker is behind, and a broker drops requests that waited too long. The
+     * senders here keep within a window of what the consumer has received, so that every loss is a fault.
      */
     static void oneway(Stage stage) throws Exception {
         int window = 8 * stage.options.window();
@@ -173,7 +172,7 @@ final class Sending {
         int misplaced = received.misplaced();
         stage.outcome.detail("queues", received.queues());
         stage.outcome.promise(holes == 0, "no queue has a hole (" + holes + ")");
-        stage.outcome.promise(misplaced == 0, "messages stand where the broker said (" + misplaced + " do not)");
+        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
         if (sequence) {
             stage.outcome.outOfOrder += received.outOfSequence();
         }

@@ -78,7 +78,7 @@ final class Settings {
             isOver = true;
             sender.join();
         }
-        promise(until(this::isAllConsumed), "what was acknowledged is consumed in the end");
+        promise(until(this::isAllConsumed), "every acknowledged message is consumed in the end");
         stage.outcome.sent = acknowledged.size();
         stage.outcome.received = (int) acknowledged.stream().filter(consumed::containsKey).count();
         stage.outcome.lost = stage.outcome.sent - stage.outcome.received;
@@ -88,12 +88,12 @@ final class Settings {
 
     private void moreAndFewer() throws Exception {
         change(MANY, MANY, BOTH);
-        promise(until(() -> queuesUsed().contains(MANY - 1)), "a producer finds the queues that came");
-        promise(until(() -> consumedQueues.contains(MANY - 1)), "a consumer finds the queues that came");
+        promise(until(() -> queuesUsed().contains(MANY - 1)), "a producer finds the added queues");
+        promise(until(() -> consumedQueues.contains(MANY - 1)), "a consumer finds the added queues");
         change(MANY, FEW, BOTH);
         promise(until(() -> queuesUsed().stream().allMatch(queue -> queue < FEW)),
             "a producer leaves the queues that are written no more " + queuesUsed());
-        promise(until(this::isNearlyConsumed), "what is in them is consumed, as long as they are read");
+        promise(until(this::isNearlyConsumed), "the messages of queues that are only read are consumed");
         change(FEW, FEW, BOTH);
         TopicConfig shown = shown();
         promise(shown.getReadQueueNums() == FEW && shown.getWriteQueueNums() == FEW, "the topic shows its queues " + shown);
@@ -102,15 +102,15 @@ final class Settings {
     private void permissions() throws Exception {
         change(FEW, FEW, READ);
         promise(until(() -> refusedInARow.get() >= REFUSED_IN_A_ROW), "no producer sends to a topic that is only read");
-        promise(until(this::isAllConsumed), "it is read to its end");
+        promise(until(this::isAllConsumed), "a topic that is only read is consumed to its end");
         int first = next.get();
         change(FEW, FEW, WRITE);
         promise(until(() -> acknowledged.stream().filter(number -> number > first).count() > RECENT),
-            "a topic that is only written takes messages");
+            "a topic that is only written accepts messages");
         long seen = consumed.keySet().stream().filter(number -> number > first).count();
-        promise(seen == 0, "and shows none of them (" + seen + ")");
+        promise(seen == 0, "a topic that is only written delivers nothing (" + seen + ")");
         change(FEW, FEW, BOTH);
-        promise(until(this::isNearlyConsumed), "they are consumed when it is read again");
+        promise(until(this::isNearlyConsumed), "messages of a topic are consumed once it can be read again");
     }
 
     private void orderAndType() throws Exception {
@@ -120,9 +120,9 @@ final class Settings {
         promise(shown().isOrder(), "the topic shows that it is ordered");
         admin.createOrUpdateOrderConf(stage.topic, "broker-a:" + SOME, false);
         String written = admin.getKVConfig("ORDER_TOPIC_CONFIG", stage.topic);
-        promise(("broker-a:" + SOME).equals(written), "the name server keeps where it is ordered, not " + written);
+        promise(("broker-a:" + SOME).equals(written), "the name server stores the order configuration, not " + written);
         Dialect.messageTypes(stage, admin, broker, config(SOME, SOME, BOTH));
-        promise(until(() -> queuesUsed().contains(SOME - 1)), "and messages are sent all the while");
+        promise(until(() -> queuesUsed().contains(SOME - 1)), "messages are still sent after all changes");
     }
 
     private TopicConfig config(int read, int write, int permission) {

@@ -120,7 +120,7 @@ final class Sharing {
         stage.outcome.detail("second_consumed", second.count.get());
         stage.outcome.promise(first.count.get() > 0 && second.count.get() > 0, "both consumers take part");
         stage.outcome.promise(Math.max(joinedMillis, leftMillis) < REBALANCE_MILLIS_MAX,
-            "consumers are notified of a change of members, not left to find out");
+            "consumers are notified of a change of members");
     }
 
     /** One push consumer and what it alone has seen. */

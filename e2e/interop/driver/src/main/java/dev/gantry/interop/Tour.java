@@ -255,7 +255,7 @@ public final class Tour {
         consumer.shutdown();
     }
 
-    /** Asks the broker to check an SQL filter, which it refuses by default. */
+    /** Has the broker check an SQL filter; without enablePropertyFilter it refuses every one. */
     private void filterCheck() throws Exception {
         DefaultMQPushConsumer consumer = stage.pushConsumer("sql_" + stage.group);
         consumer.subscribe(stage.topic, MessageSelector.bySql("colour = 'green'"));

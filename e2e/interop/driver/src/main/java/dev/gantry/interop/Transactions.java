@@ -84,11 +84,11 @@ final class Transactions {
         stage.outcome.add(sent);
         stage.outcome.add(received, missing);
         stage.outcome.detail("questions", listener.questions.get());
-        stage.outcome.promise(unwanted == 0, "what is rolled back is never delivered (" + unwanted + " were)");
+        stage.outcome.promise(unwanted == 0, "a message that is rolled back is never delivered (" + unwanted + " were)");
         stage.outcome.promise(stored.twice.get() == 0,
             "a committed message is stored once (" + stored.twice.get() + " were not)");
-        stage.outcome.promise(listener.isDone(sent), "the broker asks about everything that is open");
-        stage.outcome.promise(listener.wrong.get() == 0, "the broker asks with the message that was sent");
+        stage.outcome.promise(listener.isDone(sent), "the broker checks every open transaction");
+        stage.outcome.promise(listener.wrong.get() == 0, "the broker's check has the message that was sent");
     }
 
     /** The places of the log at which messages were received. */

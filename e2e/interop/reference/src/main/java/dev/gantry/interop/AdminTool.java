@@ -24,8 +24,7 @@ import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * Runs mqadmin's commands one after another in one virtual machine, exactly as its {@code main} does, and returns
- * what each
- * printed. A machine for each command would cost a second of processor time apiece.
+ * what each printed. A virtual machine for each command would cost a second of processor time apiece.
  *
  * <p>Each line of the input is one JSON object and is answered by one line: {@code {"list": true}} by all subcommands
  * with their options; {@code {"arguments": ["topicList", "-n", ...], "seconds_max": 60}} by {@code out}, {@code error},

@@ -16,7 +16,7 @@ import org.apache.rocketmq.filter.expression.Expression;
 import org.apache.rocketmq.filter.expression.MQFilterException;
 
 /**
- * Evaluates filters on messages with Apache's own evaluator, the reference for ours.
+ * Evaluates filters on messages with Apache's own evaluator, the reference for Gantry's.
  *
  * <p>Each line of the input is one JSON object: {@code {"expression": "a > 1", "messages": [{"a": "2"}, {}]}}. Each is
  * answered by one line: {@code refused} if the expression is invalid, else one letter for each message: T for true, F

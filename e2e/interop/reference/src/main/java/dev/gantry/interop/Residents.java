@@ -35,8 +35,7 @@ import org.apache.rocketmq.remoting.protocol.header.UpdateConsumerOffsetRequestH
  *
  * <p>Each line of the input is one JSON object, {@code {"peer": "apache", "name_server": "...", "broker_name": "...",
  * "broker": "..."}}, perhaps with {@code access_key} and {@code secret_key}; it is answered by one line of facts: ids
- * and names that the
- * commands will print. The topics must exist. The resident clients run until the input ends.
+ * and names that the commands will print. The topics must exist. The resident clients run until the input ends.
  */
 public final class Residents {
     private static final int ORDERS = 12;

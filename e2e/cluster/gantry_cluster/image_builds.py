@@ -1,8 +1,8 @@
-"""Our images as files, which are rebuilt when any of their sources has changed.
+"""Gantry's images as files, which are rebuilt when any of their sources has changed.
 
-`scripts/image-sources` prints what an image would be made of now, and beside each archive lies a file with what it
-was made of. Both are compared before an archive is used: a test of an old image would say nothing about the current
-sources.
+`scripts/image-sources` prints a description of the sources from which an image would be built now, and a file beside
+each archive contains the description from its build. Both are compared before an archive is used: a test of an old
+image would prove nothing about the current sources.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LOCAL_BASE = ("local-base",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OurImage:
-    """One of our images, with its archive and its build."""
+class ImageBuild:
+    """One of Gantry's images, with its archive and its build."""
 
     name: str
     """The name of the image for `scripts/image-sources`."""
@@ -56,14 +56,14 @@ class OurImage:
         return self.path
 
 
-BROKER = OurImage(
+BROKER = ImageBuild(
     name="broker", archive="gantry.tar", builds=(LOCAL_BASE, ("image", "gantry-base"), ("image-archive",))
 )
-PIPELINES = OurImage(
+PIPELINES = ImageBuild(
     name="pipelines",
     archive="gantry-pipelines.tar",
     builds=(("local-base", "java"), ("image-pipelines", "gantry-base-java")),
 )
-OPERATOR = OurImage(
+OPERATOR = ImageBuild(
     name="operator", archive="gantry-operator.tar", builds=(LOCAL_BASE, ("image-operator", "gantry-base"))
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gantry_cluster.errors import ClusterError
-from gantry_cluster.our_images import OurImage
+from gantry_cluster.image_builds import ImageBuild
 from gantry_cluster.paths import ROOT
 
 SOURCES = (
@@ -24,7 +24,7 @@ touch .image/made.tar
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> OurImage:
+def image(tmp_path: Path) -> ImageBuild:
     """An image of a small clone, with a script in place of the build."""
     for name in SOURCES:
         path = tmp_path / name
@@ -36,15 +36,15 @@ def image(tmp_path: Path) -> OurImage:
     build = tmp_path / "scripts" / "build"
     build.write_text(BUILD)
     build.chmod(0o755)
-    return OurImage(name="operator", archive="made.tar", builds=(("build",),), root=tmp_path)
+    return ImageBuild(name="operator", archive="made.tar", builds=(("build",),), root=tmp_path)
 
 
-def builds(image: OurImage) -> int:
+def builds(image: ImageBuild) -> int:
     """Return how often it was built."""
     return len((image.root / ".image" / "log").read_text().splitlines())
 
 
-def test_image_is_built_once_for_the_same_sources(image: OurImage) -> None:
+def test_image_is_built_once_for_the_same_sources(image: ImageBuild) -> None:
     """Changes of other files do not matter: tests, and Python's caches."""
     assert not image.is_fresh()
     path = image.build_if_stale()
@@ -57,7 +57,7 @@ def test_image_is_built_once_for_the_same_sources(image: OurImage) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_image_of_changed_sources_is_rebuilt(image: OurImage, name: str) -> None:
+def test_image_of_changed_sources_is_rebuilt(image: ImageBuild, name: str) -> None:
     """A change of any source file counts; also a removed and a new one."""
     image.build_if_stale()
 
@@ -68,7 +68,7 @@ def test_image_of_changed_sources_is_rebuilt(image: OurImage, name: str) -> None
     assert builds(image) == 2
 
 
-def test_removed_file_causes_a_rebuild(image: OurImage) -> None:
+def test_removed_file_causes_a_rebuild(image: ImageBuild) -> None:
     """A removed module must not stay in an image."""
     image.build_if_stale()
     (image.root / "broker/src/a/b.py").rename(image.root / "broker/src/a/c.py")
@@ -76,7 +76,7 @@ def test_removed_file_causes_a_rebuild(image: OurImage) -> None:
     assert not image.is_fresh()
 
 
-def test_archive_without_its_source_digest_is_stale(image: OurImage) -> None:
+def test_archive_without_its_source_digest_is_stale(image: ImageBuild) -> None:
     """Its sources are unknown; a build whose sources change meanwhile is refused."""
     image.build_if_stale()
     (image.root / ".image" / "made.tar.sources").unlink()
