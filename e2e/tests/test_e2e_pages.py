@@ -67,7 +67,7 @@ def test_page_begins_with_its_goal(name: str) -> None:
     text = (DOCS / f"{name}.md").read_text()
     paragraph = text.split("\n\n")[1]
 
-    assert text.startswith("# ") and paragraph.startswith("At the end ")
+    assert text.startswith("# ") and paragraph.startswith("This page shows how to ")
     assert f"]({name}.md)" in (DOCS / "README.md").read_text()
 
 
