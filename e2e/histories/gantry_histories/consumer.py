@@ -175,7 +175,12 @@ class Consumer:
 
     async def finish(self, address: str) -> dict[Queue, int]:
         """Read every queue to its end at this broker and commit. Return the offsets that were stored before that
-        commit."""
+        commit.
+
+        The connection is a new one: an older one may lead to a former master behind the same address, or wait for a
+        retransmission after its network has returned.
+        """
+        await self._close_channels()
         channel = await self._channel(address)
         for queue in self._positions:
             while True:
@@ -183,6 +188,10 @@ class Consumer:
                     break
         committed_offsets = {queue: await consumer_offset(channel, self.name, queue) or 0 for queue in self._positions}
         await self._commit(channel)
-        for other in self._channels.values():
-            await other.close()
+        await self._close_channels()
         return committed_offsets
+
+    async def _close_channels(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
