@@ -193,7 +193,7 @@ def test_restore_with_possible_loss_waits_for_an_order(namespaces: NamespaceFact
     wait_until("a question", lambda: any(RESTORE in why for why in decision(group)[0]), NOTICED_SECONDS_MAX)
     time.sleep(WATCHED_S)
     blocked, named = decision(group)
-    assert not named and any("something may lack" in why for why in blocked)
+    assert not named and any("data may be missing" in why for why in blocked)
 
     started = time.monotonic()
     group.annotate(RESTORE, "0")

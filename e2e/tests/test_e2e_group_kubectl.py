@@ -54,7 +54,7 @@ def test_status_orders_and_bundle_work_on_a_real_cluster(namespaces: NamespaceFa
     group.wait_healthy()
 
     assert "takes no sends" in kubectl_gantry(group, "fence", "0")
-    assert "fenced no more" in kubectl_gantry(group, "fence", "0", "--lift")
+    assert "not fenced any more" in kubectl_gantry(group, "fence", "0", "--lift")
     group.wait_healthy()
 
     file = tmp_path / "orders.tar.gz"
