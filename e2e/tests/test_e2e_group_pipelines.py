@@ -106,7 +106,7 @@ def test_two_archives_cannot_share_a_folder(namespaces: NamespaceFactory, pipeli
     older = Pipeline(group.namespace, "TopicArchive", "older", pipelines_image)
     older.claim(CLAIM)
     older.apply(ARCHIVE | {"schedule": "0 0 1 1 *"})
-    older.wait("a look", lambda: older.condition("Ready") == ("True", "Scheduled"), RUN_SECONDS_MAX)
+    older.wait("a round of the operator", lambda: older.condition("Ready") == ("True", "Scheduled"), RUN_SECONDS_MAX)
     younger = Pipeline(group.namespace, "TopicArchive", "younger", pipelines_image)
     younger.apply(ARCHIVE | {"destination": {"pvc": {"claimName": CLAIM, "path": "inside"}}})
 

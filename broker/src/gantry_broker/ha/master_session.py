@@ -290,10 +290,7 @@ class MasterSession:
         return self._continue_comparison(None)
 
     def _continue_comparison(self, sums: list[int] | None) -> Message:
-        """Pass the slave's checksums to the comparison of the bytes before the common end, and return the next message.
-
-        ``sums`` is None to begin the comparison.
-        """
+        """Continue the comparison before the common end with ``sums``, or begin it; return the next message."""
         assert self._search is not None, "sums are asked for by a search"
         try:
             query = next(self._search) if sums is None else self._search.send(sums)

@@ -272,10 +272,7 @@ class StoreLifecycle:
         return report
 
     def _compare(self, heads: LogHeads | None, checkpoint: CheckpointContent) -> ComparedHeads:
-        """Compare the log's files with their recorded heads.
-
-        If RocketMQ has used the store since, the recorded heads are ignored, because it may have truncated the log.
-        """
+        """Compare the log's files with their recorded heads, unless RocketMQ, which may truncate, used the store."""
         return self._compare_files(self._disk.list(self.log.files.directory), heads if checkpoint.is_ours else None)
 
     def _compare_files(self, names: Sequence[str], heads: LogHeads | None) -> ComparedHeads:
@@ -422,8 +419,7 @@ class StoreLifecycle:
     def lower_recorded_end(self, end: int) -> None:
         """Record that the log ends at ``end`` or before, before the log is truncated there.
 
-        The truncation is counted in the store's identity, too: file heads that were recorded before it are not used any
-        more.
+        The truncation is counted in the store's identity, too, so that file heads from before it are not used.
         """
         self.log_end.lower(end)
         self.heads.forget_from(end)

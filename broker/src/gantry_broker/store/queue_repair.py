@@ -99,11 +99,7 @@ class QueueRepair:
         on_repaired: Callable[[Collection[ConsumeQueue]], None],
         request_point: Callable[[], None],
     ) -> None:
-        """Create the repair.
-
-        ``on_repaired`` is called with queues that can be read again, ``request_point`` to have a recovery point
-        written.
-        """
+        """``on_repaired`` is called with queues that can be read again, ``request_point`` for a recovery point."""
         self.units_rebuilt = 0
         self.units_lost = 0
         """How many units belong to messages that are damaged in the log or missing from it."""

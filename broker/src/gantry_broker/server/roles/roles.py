@@ -39,11 +39,7 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused
 log = logging.getLogger(__name__)
 
 ADDRESS_MOVE_S: Final = 2.0
-"""How long clients may still reach this broker by an address that is the master's, such as that of a Service.
-
-It takes a moment until such an address leads to the new master, for example until each node has updated its routing
-tables.
-"""
+"""How long clients may still reach this broker by an address of the master, such as a Service: nodes update it late."""
 
 
 class Host(Protocol):
@@ -343,10 +339,7 @@ class Roles:
         log.info("became slave", extra={"epoch": epoch, "master": master or "unknown"})
 
     async def _record_welcome(self, welcome: Welcome) -> None:
-        """Record durably, before the first ack in this epoch, who may be promoted and how many slaves must acknowledge.
-
-        An election asks the members that acknowledge, and counts with these numbers.
-        """
+        """Record durably, before the first ack in this epoch, the members and the number of acks of its elections."""
         last = self.records.record
         record = RoleRecord(
             welcome.epoch, electable=sorted(welcome.electable), master=last.master, master_id=welcome.master_id,
