@@ -27,9 +27,8 @@ from typing import Any, Final, NamedTuple, final
 import aiohttp
 import msgspec
 import yaml
-from api_server import ApiServer, api_server
+from api_server import ApiServer, api_server, path_of
 from prometheus_client.parser import text_string_to_metric_families
-from test_crd_api_server import path_of
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Cores, OtherWork, read_process_cpu_seconds

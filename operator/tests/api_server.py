@@ -26,6 +26,7 @@ PERSON_TOKEN = "a-token-of-a-person"
 START_S = 300.0
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
+_PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
 class ApiServer:
@@ -79,6 +80,14 @@ class ApiServer:
             return self.ask("GET", "/readyz")[0] == 200
         except (OSError, urllib.error.URLError):
             return False
+
+
+def path_of(one: dict[str, Any]) -> str:
+    """Return the API path of an object."""
+    version, plural = one["apiVersion"], _PLURALS.get(one["kind"], f"{one['kind'].lower()}s")
+    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+    namespace = one["metadata"].get("namespace")
+    return f"{root}/{f'namespaces/{namespace}/' if namespace else ''}{plural}/{one['metadata']['name']}"
 
 
 @contextmanager

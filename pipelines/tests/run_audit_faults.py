@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 HERE: Final = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "broker" / "tests")]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "operator" / "tests")]
 
 from spark_kit.broker_pair import copy_store, directories, write_pair  # noqa: E402
 from spark_kit.store_faults import FAULTS, ON_BOTH, UNDECIDED, Log, plant, wrongs  # noqa: E402

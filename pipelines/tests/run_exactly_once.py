@@ -25,7 +25,7 @@ import click
 
 TESTS: Final = Path(__file__).resolve().parent
 ROOT: Final = TESTS.parents[1]
-sys.path[:0] = [str(TESTS), str(ROOT / "broker/tests")]
+sys.path[:0] = [str(TESTS), str(ROOT / "operator/tests")]
 
 from exactly_once import truth  # noqa: E402 - found by the line above
 from exactly_once.listing_watcher import ListingWatcher, name_faults  # noqa: E402

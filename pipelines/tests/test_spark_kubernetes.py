@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiServer, groups_server
+from api_server import ApiServer, groups_server, path_of
 from charts_scene import ROOT
 from pipelines_scene import pipeline, rendered
-from test_crd_api_server import path_of
 from test_pipelines_objects import pod_templates
 
 pytestmark = [pytest.mark.needs_spark, pytest.mark.needs_api_server, pytest.mark.slow]

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def bare_path(tmp_path: Path) -> Path:
         assert source is not None
         (folder / name).symlink_to(source)
     return folder
+
+
+PROGRAM = re.compile(r"(?:bench|broker|e2e|operator|pipelines)/[a-z_/]+\.py")
+PROGRAMS = sorted({
+    program
+    for script in (ROOT / "scripts").iterdir() if script.is_file()
+    for program in PROGRAM.findall(script.read_text()) if "/test_" not in program and "/src/" not in program
+})  # fmt: skip
+"""The Python programs that scripts start."""
 
 
 def write_command(folder: Path, name: str, body: str) -> None:
@@ -65,6 +75,23 @@ def test_every_target_explains_itself() -> None:
     assert phony is not None
     assert sorted(phony[1].split()) == sorted(targets(text))
     assert {name: rest for name, rest in targets(text).items() if not HELP.match(rest)} == {}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program_of_a_script_explains_itself(program: str, tmp_path: Path) -> None:
+    """A program that takes minutes is not run by every test run, but all of its imports are found."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, str(ROOT / program), "--help"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert result.returncode == 0, result.stderr
+    assert "usage:" in result.stdout.lower()
+
+
+def test_programs_of_the_scripts_are_found() -> None:
+    assert {"bench/operator_groups.py", "pipelines/tests/run_exactly_once.py", "e2e/cluster/run.py"} <= set(PROGRAMS)
 
 
 def test_a_mute_target_is_caught() -> None:

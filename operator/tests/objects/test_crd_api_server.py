@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import GROUPS, ApiServer
+from api_server import GROUPS, ApiServer, path_of
 from charts_scene import ROOT
 from objects_scene import EVERYTHING, facts, group, rendered
 
@@ -19,8 +19,6 @@ from gantry_spec.manifest.reading import group_of, plain_values
 from gantry_spec.manifest.rules import RULES
 
 pytestmark = pytest.mark.needs_api_server
-
-PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("needs at least one slave less", {"slaves": 1, "replication": {"inSyncReplicas": 3}}),
@@ -148,14 +146,6 @@ def test_status_and_scale_are_subresources(server: ApiServer) -> None:
     assert (status, answer["spec"]["shards"], answer["status"]["phase"]) == (200, 1, "Ready")
     assert scaled[1]["status"]["selector"] == "gantry.dev/group=scaled"
     assert server.ask("GET", path)[1]["spec"]["shards"] == 2
-
-
-def path_of(one: Object) -> str:
-    """Return the API path of an object."""
-    version, plural = one["apiVersion"], PLURALS.get(one["kind"], f"{one['kind'].lower()}s")
-    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-    namespace = one["metadata"].get("namespace")
-    return f"{root}/{f'namespaces/{namespace}/' if namespace else ''}{plural}/{one['metadata']['name']}"
 
 
 @pytest.mark.verify(quick=1)

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiServer, api_server
+from api_server import ApiServer, api_server, path_of
 from charts_scene import MONITORING, OPERATOR, ROOT, documents
 from objects_scene import EVERYTHING, group, rendered
 from operator_world.kopf_hosted import kopf_runs
 from prometheus_definitions import definitions
-from test_crd_api_server import path_of
 from test_operator_rights import SYSTEM, wait_for
 
 from gantry_operator.objects.base import Object

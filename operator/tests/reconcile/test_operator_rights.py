@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiServer, api_server
+from api_server import ApiServer, api_server, path_of
 from charts_scene import GROUP as CHART_OF_GROUPS
 from charts_scene import OPERATOR, ROOT, documents
 from objects_scene import EVERYTHING, facts, group
-from test_crd_api_server import path_of
 
 from gantry_operator.objects import group_token, render, secret
 

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from api_server import ApiServer
+from api_server import ApiServer, path_of
 from charts_scene import ROOT
 from pipelines_scene import EVERYTHING, LEAST, facts, pipeline, rendered, resource
-from test_crd_api_server import path_of
 from test_pipelines_objects import pod_templates
 
 from gantry_operator.pipelines.rendering import render
