@@ -146,6 +146,28 @@ async def test_progress_of_all_groups_is_listed(broker: Broker, client: Dialogue
     assert document["brokerAddr"] == f"127.0.0.1:{broker.port}"
 
 
+async def test_other_requests_are_served_while_groups_without_queues_are_listed(
+    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of these requests lends the store to another thread, as a change of the log does: the rest is refused."""
+    for number in range(20):
+        broker.core.groups.find_or_create(f"Group{number}")
+    steps: list[int] = []
+
+    async def serve_others(core: BrokerCore) -> None:
+        steps.append(len(steps))
+        await queue_table.serve_others(core)
+        broker.core.gate.is_store_lent = len(steps) == 3
+
+    monkeypatch.setattr(offset_handlers, "_GROUPS_PER_STEP", 5)
+    monkeypatch.setattr(offset_handlers, "serve_others", serve_others)
+
+    reply = await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+
+    broker.core.gate.is_store_lent = False
+    assert (reply.code, len(steps)) == (ResponseCode.SERVICE_NOT_AVAILABLE, 4)
+
+
 async def test_progress_of_ordered_topics_alone_is_listed(broker: Broker, client: Dialogue) -> None:
     """The tool asks so with ``-o true``."""
     await client.send_ok()

@@ -285,6 +285,13 @@ class ConsumerOffsets:
             found.setdefault(topic, []).append(group)
         return found
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics with offsets of every group; like ``topics_of`` for all groups."""
+        found: dict[str, list[str]] = {}
+        for topic, group in sorted(self._pairs()):
+            found.setdefault(group, []).append(topic)
+        return found
+
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda name, group: name == topic)
 

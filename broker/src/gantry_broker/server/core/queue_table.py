@@ -49,12 +49,14 @@ def check_queue_count(count: int) -> None:
 
 
 async def iterate_queue_ids(core: BrokerCore, count: int) -> AsyncIterator[range]:
-    """Yield the queue ids below `count` in ranges, and serve other requests before each of them.
-
-    Raises Refused if another thread has the store afterwards.
-    """
+    """Yield the queue ids below `count` in ranges, and serve other requests before each of them. Raises Refused."""
     for start in range(0, count, _QUEUES_PER_STEP):
-        await asyncio.sleep(0)
-        if core.gate.is_store_lent:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, its log is being changed")
+        await serve_others(core)
         yield range(start, min(count, start + _QUEUES_PER_STEP))
+
+
+async def serve_others(core: BrokerCore) -> None:
+    """Serve other requests before the next part of an answer. Raises Refused if another thread has the store then."""
+    await asyncio.sleep(0)
+    if core.gate.is_store_lent:
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, its log is being changed")

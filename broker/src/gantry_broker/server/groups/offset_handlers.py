@@ -6,13 +6,13 @@ out, as in RocketMQ, also if the request names one in ``topic``; a request with 
 flight.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
-from gantry_broker.server.core.queue_table import QueueTable, check_queue_count, iterate_queue_ids
+from gantry_broker.server.core.queue_table import QueueTable, check_queue_count, iterate_queue_ids, serve_others
 from gantry_broker.server.core.refusals import Refused
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -27,6 +27,9 @@ from gantry_wire.commands.offsets import (
     UpdateConsumerOffset,
 )
 from gantry_wire.fastjson import dumps
+
+_GROUPS_PER_STEP: Final = 1_000
+"""How many groups are listed before other requests are served, whether they have queues or not."""
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET)
@@ -128,9 +131,12 @@ async def get_broker_progress(core: BrokerCore, command: Command, connection: Co
 async def _progress_of_all(core: BrokerCore, *, is_order: bool) -> bytes:
     listing: list[dict[str, list[dict[str, Any]]]] = []
     behind, in_flight, listed = 0, 0, 0
-    for group in list(core.groups.all):
+    topics = core.offsets.topics_by_group()
+    for number, group in enumerate(list(core.groups.all)):
+        if number % _GROUPS_PER_STEP == 0:
+            await serve_others(core)
         stats = []
-        for topic in keep_subscribed(core, group, core.offsets.topics_of(group)):
+        for topic in keep_subscribed(core, group, topics.get(group, [])):
             config = core.topics.find(topic)
             if config is None or (is_order and not config.order):
                 continue
