@@ -1,8 +1,8 @@
 """Run a server as a child process that does not outlive its parent.
 
-`python -m gantry_cli.child PARENT MODULE ARGUMENTS...` requests SIGTERM from the kernel for the death of the parent,
-checks that the parent is still alive, and executes `python -m MODULE ARGUMENTS...`. Without it, a `kill -9` of
-`gantry up` would leave a broker behind that holds the ports.
+`python -m gantry_cli.child PARENT MODULE ARGUMENTS...` asks the kernel to send it SIGTERM when the parent dies, checks
+that the parent is still alive, and executes `python -m MODULE ARGUMENTS...`. Without it, a `kill -9` of `gantry up`
+would leave a broker behind that holds the ports.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """Shell completion of topic and group names, which are requested from the name server.
 
 Completion never fails: an error would appear in the middle of a command line that is being typed. It never takes long:
-after `ANSWER_S` no names are offered, and after `END_S` the process exits even if a thread is blocked (resolving an
-unknown host name can block a thread for minutes).
+after `ANSWER_TIMEOUT_S` no names are offered, and after `PROCESS_TIMEOUT_S` the process exits even if a thread is
+blocked (resolving an unknown host name can block a thread for minutes).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
 from gantry_client import Admin, ClientError
 
-ANSWER_S: Final = 0.5
-END_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 0.5
+PROCESS_TIMEOUT_S: Final = 2.0
 OFFERED_MAX: Final = 500
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -54,12 +54,12 @@ def _candidates(
         return []  # the address that was typed is invalid
 
     async def names() -> Sequence[str]:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
             async with Admin(name_server, client_settings=client_settings()) as admin:
                 return await query(admin)
 
     try:
-        with context.scope(cleanup=False), _exiting_after(END_S):
+        with context.scope(cleanup=False), _exiting_after(PROCESS_TIMEOUT_S):
             found = asyncio.run(names())
     except (ClientError, CliError, OSError, ValueError):  # TimeoutError is an OSError
         return []

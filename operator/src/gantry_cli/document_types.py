@@ -22,7 +22,7 @@ from gantry_cli.group.documents import (
     RunningDocument,
 )
 from gantry_cli.ha.group import MembersDocument
-from gantry_cli.ha.promote import MoveDocument
+from gantry_cli.ha.promote import PromotionDocument
 from gantry_cli.kube.documents import ClusterGroupStatus, KubeExplainDocument
 from gantry_cli.local.group_status import ExplainDocument
 from gantry_cli.messages.documents import MessageDocument, ReceiptDocument
@@ -64,7 +64,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry store recover": RecoveryReport,
     "gantry store accept-loss": LossRecord,
     "gantry ha status": MembersDocument,
-    "gantry ha promote": MoveDocument,
+    "gantry ha promote": PromotionDocument,
     "gantry ha promise": Promised,
     "gantry ha promote-at": HaStatus,
     "gantry ha follow": HaStatus,

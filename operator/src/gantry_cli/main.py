@@ -33,7 +33,7 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
         "up": CommandEntry(
             "gantry_cli.local.up", "up", "Start a group of brokers on this machine, and check that it works."
         ),
-        "apply": CommandEntry("gantry_cli.local.commands", "apply", "Hand a changed manifest over to the local group."),
+        "apply": CommandEntry("gantry_cli.local.commands", "apply", "Apply a changed manifest to the local group."),
         "promote": CommandEntry("gantry_cli.kube.commands", "promote", "Move the master role in a shard of the group."),
         "fence": CommandEntry(
             "gantry_cli.kube.commands", "fence", "Stop sends to a shard in a cluster, and keep its master."
@@ -147,7 +147,7 @@ def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error", "critical"]),
     default="critical",
-    help="Write the client's log of this level to standard error.",
+    help="Lowest level of log messages to write to standard error.",
 )
 @click.option(
     "--credentials",

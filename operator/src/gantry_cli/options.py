@@ -36,13 +36,13 @@ def name_server_option(command: F) -> F:
 
 
 def data_option(command: F) -> F:
-    """Add the option --data, the directory of a local stack."""
+    """Add the option --data, the directory of a local group."""
     return click.option(
         "--data",
         type=click.Path(file_okay=False, path_type=Path),
         default=DEFAULT_DIRECTORY,
         show_default=True,
-        help="Directory of the local stack.",
+        help="Directory of the local group.",
     )(command)
 
 
@@ -78,7 +78,7 @@ def refuse_ignored(mode: str, *, ignored: Container[str] | None = None, used: Co
 
 
 def default_name_server(directory: Path = DEFAULT_DIRECTORY) -> str:
-    """Return the name server of the stack that runs in `directory`, else RocketMQ's default port on this machine."""
+    """Return the name server of the group that runs in `directory`, else RocketMQ's default port on this machine."""
     record = StackDirectory(directory).running()
     return DEFAULT_NAME_SERVER if record is None else record.name_server
 

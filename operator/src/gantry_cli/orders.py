@@ -49,7 +49,7 @@ class Master(NamedTuple):
 
 
 def promotion_outcome(shard: int, before: Master, after: Master, wanted: str) -> str:
-    """Return the result of a promotion whose order was removed, as a sentence for people.
+    """Return the result of a promotion, as a sentence for people. Its order was removed, so it is executed or replaced.
 
     ``after`` is the master of the newest epoch that has one. ``wanted`` is the member that was ordered; empty for the
     member with the longest log. Raises CliError when another member is the master.
@@ -63,14 +63,14 @@ def promotion_outcome(shard: int, before: Master, after: Master, wanted: str) ->
     return f"shard {shard}: {after.name} is the master in epoch {after.epoch}; previous master: {previous}"
 
 
-class Promotion(NamedTuple):
+class PromotionTarget(NamedTuple):
     """A shard that gets another master, and the member to promote; 0 for the member with the longest log."""
 
     shard: int
     member: int
 
 
-def parse_promotion(order: str) -> Promotion:
+def parse_promotion(order: str) -> PromotionTarget:
     """Parse `SHARD[=MEMBER]`. Raises click's BadParameter."""
     match = re.fullmatch(r"(\d{1,3})(?:=(\d{1,3}))?", order, re.ASCII)
     if match is None:
@@ -78,7 +78,7 @@ def parse_promotion(order: str) -> Promotion:
             f"invalid shard {order!r}: expected SHARD or SHARD=MEMBER, for example 0, or 0=2 for member 2 of shard 0",
             param_hint="SHARD",
         )
-    return Promotion(int(match[1]), int(match[2] or 0))
+    return PromotionTarget(int(match[1]), int(match[2] or 0))
 
 
 def parse_shard(text: str) -> int:
@@ -95,7 +95,8 @@ def add_promotion(annotations: Mapping[str, str], shard: int, order: str, loss: 
         old_loss = annotations.get(ACCEPT_LOSS, "0")
         if others and old_loss != loss:
             raise CliError(
-                f"an order for shard {others[0].shard} is pending, which accepts {old_loss}", "wait until it is done"
+                f"a pending order for shard {others[0].shard} accepts a loss of {old_loss}, and this one {loss}",
+                "wait until it is done",
             )
         change = {PROMOTE: ",".join([*(one.id for one in others), order]), ACCEPT_LOSS: loss}
         parse_requests({**annotations, **change})

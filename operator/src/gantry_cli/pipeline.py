@@ -49,16 +49,16 @@ def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
 
 def _run(words: list[str]) -> int:
     """Run the job and return its exit code. It receives Ctrl-C from the terminal, and SIGTERM from this process."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous_sigint = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with subprocess.Popen(words, restore_signals=True, preexec_fn=_restore_sigint, umask=inherited_umask()) as job:
-            asked = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
+            previous_sigterm = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
             try:
                 code = job.wait()
             finally:
-                signal.signal(signal.SIGTERM, asked)
+                signal.signal(signal.SIGTERM, previous_sigterm)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_sigint)
     return code if code >= 0 else 128 - code
 
 

@@ -28,7 +28,7 @@ STOP_TIMEOUT_S: Final = 70.0
 could not finish."""
 SPAWN_RETRY_S: Final = 2.0
 """The delay before the next attempt after a process could not be started, for example because a disk was full."""
-HOLD_POLL_S: Final = 0.1
+BLOCKED_POLL_S: Final = 0.1
 LAST_LINE_BYTES: Final = 4096
 LAST_LINE_CHARS_MAX: Final = 300
 NO_OUTPUT: Final = "no output"
@@ -44,21 +44,21 @@ LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
 class RestartPolicy:
     """The restart policy of a server that has died: immediately, then with exponential backoff. Pure, without a clock.
 
-    first `at_once_max` deaths within a minute   -> immediately
-    each further one                             -> after 1, 2, 4 ... at most `delay_s_max` seconds
-    `short_lives_max` runs under a minute        -> never: another restart would not help
+    first `immediate_restarts_max` deaths within a minute   -> immediately
+    each further one                                        -> after 1, 2, 4 ... at most `delay_s_max` seconds
+    `short_runs_max` runs under a minute                    -> never: another restart would not help
     """
 
-    at_once_max: int = 1
+    immediate_restarts_max: int = 1
     delay_s_max: float
-    short_lives_max: int | None = None
+    short_runs_max: int | None = None
     """The number of consecutive short runs after which the server is not restarted; None for no limit."""
 
     final_codes: frozenset[int] = frozenset()
     """Exit codes after which the server is not restarted, since the next start would fail in the same way."""
 
     _deaths: list[float] = field(default_factory=list)
-    _short_lives: int = 0
+    _short_runs: int = 0
 
     @property
     def recent(self) -> int:
@@ -67,13 +67,13 @@ class RestartPolicy:
 
     def delay_after_death(self, started: float, now: float) -> float | None:
         """Return the seconds until the restart after a run from `started` to `now`, or None to give up."""
-        self._short_lives = self._short_lives + 1 if now - started < DEATH_WINDOW_S else 0
+        self._short_runs = self._short_runs + 1 if now - started < DEATH_WINDOW_S else 0
         self._deaths = [death for death in self._deaths if now - death < DEATH_WINDOW_S] + [now]
-        if self.short_lives_max is not None and self._short_lives >= self.short_lives_max:
+        if self.short_runs_max is not None and self._short_runs >= self.short_runs_max:
             return None
-        if self.recent <= self.at_once_max:
+        if self.recent <= self.immediate_restarts_max:
             return 0.0
-        return float(min(2 ** (self.recent - self.at_once_max - 1), self.delay_s_max))
+        return float(min(2 ** (self.recent - self.immediate_restarts_max - 1), self.delay_s_max))
 
 
 class Phase(enum.Enum):
@@ -257,11 +257,11 @@ class ServerProcess:
     def __init__(
         self, name: str, module: str, arguments: Callable[[], Sequence[str]], log: Path, *,
         policy: RestartPolicy, now_ms: Callable[[], int], report: Callable[[str], None],
-        changed: Callable[[], None] = lambda: None, is_blocked: Callable[[], bool] = never_blocked,
+        on_changed: Callable[[], None] = lambda: None, is_blocked: Callable[[], bool] = never_blocked,
     ) -> None:  # fmt: skip
         """Prepare the process; ``run`` starts it.
 
-        ``arguments`` is called at each start, ``changed`` after the process has started or exited. While
+        ``arguments`` is called at each start, ``on_changed`` after the process has started or exited. While
         ``is_blocked()`` returns True the process is not started.
         """
         self.name: Final = name
@@ -273,7 +273,7 @@ class ServerProcess:
         self.failure = ""
         """Why the process last died or failed to start."""
         self._module, self._arguments, self._now_ms = module, arguments, now_ms
-        self._report, self._changed, self._is_blocked = report, changed, is_blocked
+        self._report, self._on_changed, self._is_blocked = report, on_changed, is_blocked
         self._life: Final = ProcessLifecycle(policy)
         self._wake: Final = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
@@ -318,7 +318,7 @@ class ServerProcess:
             if life.phase is Phase.STOPPED:
                 await self._wake.wait()
             elif (wait_s := life.start_at_s - _now_s()) > 0 or self._is_blocked():
-                await self._sleep(wait_s if wait_s > 0 else HOLD_POLL_S)
+                await self._sleep(wait_s if wait_s > 0 else BLOCKED_POLL_S)
             else:
                 await self._run_once()
 
@@ -334,7 +334,7 @@ class ServerProcess:
             send_signal(process, signal.SIGTERM)
         code = await process.wait()
         self.boot_id, self.stopped_ms = "", self._now_ms()
-        self._changed()
+        self._on_changed()
         delay_s = self._life.record_exit(code, _now_s())
         assert self._life.phase is not Phase.FAILED, "the policies of these servers have no limit of restarts"
         if delay_s is not None:
@@ -348,15 +348,14 @@ class ServerProcess:
             )  # fmt: skip
         self._life.record_start(_now_s())
         self.boot_id, self.started_ms, self.stopped_ms = boot_id_of(process.pid), self._now_ms(), None
-        self._changed()
+        self._on_changed()
         return process
 
     def _report_death(self, code: int, delay_s: float) -> None:
         last = f": {last_log_line(self.log)[:LAST_LINE_CHARS_MAX]}" if code > 0 else ""
         self.failure = f"{self.name} {exit_text(code)}{last}"
-        self._report(
-            f"{self.failure}; {'not restarted while it is held down' if self._is_blocked() else restart_text(delay_s)}"
-        )
+        then = "not restarted while `gantry kill` keeps it down or its disk is lost"
+        self._report(f"{self.failure}; {then if self._is_blocked() else restart_text(delay_s)}")
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep for ``seconds``, or until a start or stop is requested."""

@@ -123,7 +123,7 @@ def status_line(facts: BrokerRuntimeInfo, rates: MessageRates, up_s: float) -> s
     if facts.producer_groups is not None and facts.consumer_groups is not None:
         parts.append(f"groups {facts.producer_groups} producers, {facts.consumer_groups} consumers")
     if facts.held_pulls:
-        parts.append(f"{facts.held_pulls} waiting pulls")
+        parts.append(f"{facts.held_pulls} held pulls")
     if facts.disk_used_ratio is not None:
         parts.append(f"disk {facts.disk_used_ratio:.0%}")
     return "  ".join(parts)

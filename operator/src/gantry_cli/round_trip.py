@@ -1,4 +1,4 @@
-"""The self-check of a stack: send one message, and read it back from the offset in its receipt."""
+"""The self-check of a group: send one message, and read it back from the offset in its receipt."""
 
 import asyncio
 import secrets

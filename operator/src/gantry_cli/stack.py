@@ -1,4 +1,6 @@
-"""The directory of a local stack (`gantry up`), and the check whether a stack runs there.
+"""The directory of a local stack, and the check whether a stack runs there.
+
+A stack is a local group that `gantry up` runs, with its name servers and supervisor.
 
     DIR/lock         held (flock) as long as the stack runs; the only proof that it runs
     DIR/stack.json   the process that holds the lock, and its addresses

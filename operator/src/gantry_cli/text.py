@@ -39,8 +39,8 @@ def duration_text(seconds: float) -> str:
     return " ".join(f"{number}{unit}" for number, unit in parts[:2])
 
 
-def missing_text(size: int, known: Sequence[LogRange]) -> str:
-    """Return the size of a set of ranges of the log and the ranges that are known: `4.0 KiB: [0, 4096)`."""
+def ranges_text(size: int, known: Sequence[LogRange]) -> str:
+    """Return the size of some ranges of the log and those of the ranges that are known: `4.0 KiB: [0, 4096)`."""
     text = bytes_text(size)
     if known:
         text += ": " + ", ".join(map(str, known))

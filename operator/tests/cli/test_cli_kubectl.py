@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_cli.kube import options
-from gantry_cli.kube.cluster_bundle import scrubbed
+from gantry_cli.kube.cluster_bundle import redact_object
 from gantry_cli.kube.commands import plain_name
 from gantry_cli.kube.naming import group_name_in
 from gantry_cli.kube.plugin import cli
@@ -140,7 +140,7 @@ def test_an_object_loses_values_and_keeps_the_names_of_secrets() -> None:
         },
     }  # fmt: skip
 
-    found = scrubbed(pod)
+    found = redact_object(pod)
 
     assert SECRET not in str(found)
     assert found["spec"]["volumes"] == pod["spec"]["volumes"]

@@ -112,7 +112,7 @@ async def test_checked_order_never_reaches_another_process(serve: Callable[[], C
             assert (await client.call(StatusRequest())).broker_id == 2
 
 
-# ------- orders of people
+# ------- orders of users
 
 
 def test_new_order_replaces_only_the_order_of_its_shard(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_accepted_loss_does_not_apply_to_another_order(tmp_path: Path) -> None:
     state = GroupState(tmp_path)
     write_order(state, 0, "0@1", "0")
 
-    with pytest.raises(CliError, match="an order for shard 0 is pending, which accepts 0"):
+    with pytest.raises(CliError, match="a pending order for shard 0 accepts a loss of 0"):
         write_order(state, 1, "1@2", "any")
     with pytest.raises(CliError, match="is not a size"):
         write_order(state, 0, "0@3", "much")
@@ -154,7 +154,7 @@ def test_kill_documents_the_option_of_the_shell_command(tmp_path: Path) -> None:
     """`kill -9` is a habit of operators; the help explains that it is the default."""
     run = CliRunner().invoke
     accepted = run(kill, ["-9", "master-0", "--data", str(tmp_path)])
-    assert accepted.exit_code != 2 and "no group runs on" in accepted.stderr
+    assert accepted.exit_code != 2 and "no group runs in" in accepted.stderr
     refused = run(kill, ["-9", "--stop", "master-0", "--data", str(tmp_path)])
     assert refused.exit_code == 2 and "-9, --stop and --cont contradict each other" in refused.stderr
     assert "SIGKILL, the default" in run(kill, ["--help"]).stdout
@@ -173,7 +173,7 @@ def test_kill_refuses_down_time_without_effect(tmp_path: Path, words: tuple[str,
     """A suspended process, and one that restarts at once, does not stay down."""
     refused = CliRunner().invoke(kill, [*words, "--down", "5s", "--data", str(tmp_path)])
     assert refused.exit_code == 2 and reason in refused.stderr
-    assert "no group runs on" in CliRunner().invoke(kill, [*words, "--data", str(tmp_path)]).stderr
+    assert "no group runs in" in CliRunner().invoke(kill, [*words, "--data", str(tmp_path)]).stderr
 
 
 # ------- what is shown

@@ -51,9 +51,13 @@ def test_first_process_of_each_kind_gets_the_well_known_port() -> None:
     """9876, 10911 and 8080 come first; other processes get higher ports that do not overlap."""
     plan = PortPlan(is_free=lambda port: True)
 
-    brokers = [plan.first(BROKER, 10911, "master-0"), plan.next(BROKER, 10911), plan.next(BROKER, 10911)]
-    servers = [plan.first(NAME_SERVER, 9876, "nameserver-0"), plan.next(NAME_SERVER, 9876)]
-    sidecars = [plan.first(SIDECAR, 8080, "sidecar"), plan.next(SIDECAR, 8080)]
+    brokers = [
+        plan.allocate_first(BROKER, 10911, "master-0"),
+        plan.allocate_next(BROKER, 10911),
+        plan.allocate_next(BROKER, 10911),
+    ]
+    servers = [plan.allocate_first(NAME_SERVER, 9876, "nameserver-0"), plan.allocate_next(NAME_SERVER, 9876)]
+    sidecars = [plan.allocate_first(SIDECAR, 8080, "sidecar"), plan.allocate_next(SIDECAR, 8080)]
 
     assert brokers == [10911, 10921, 10931] and servers == [9876, 9877] and sidecars == [8080, 8082]
 
@@ -67,7 +71,7 @@ def test_busy_well_known_port_is_an_error_and_never_replaced(busy: int, words: s
     plan = PortPlan(is_free=lambda port: port != busy)
 
     with pytest.raises(CliError, match=rf"port {busy} \({words}\) is in use by another program -- .*--broker-port"):
-        plan.first(BROKER, 10911, "master-0")
+        plan.allocate_first(BROKER, 10911, "master-0")
 
 
 def refusing(number: int) -> Callable[[int], bool]:
@@ -82,9 +86,9 @@ def test_forbidden_port_or_address_is_named_with_its_option() -> None:
     with pytest.raises(
         CliError, match=r"port 80 \(name server of ns\) needs root -- .* above 1023 with --namesrv-port"
     ):
-        PortPlan(is_free=refusing(errno.EACCES)).first(NAME_SERVER, 80, "ns")
+        PortPlan(is_free=refusing(errno.EACCES)).allocate_first(NAME_SERVER, 80, "ns")
     with pytest.raises(CliError, match=r"cannot listen on 10\.0\.0\.1:19999 \(sidecar\): .* --host"):
-        PortPlan(is_free=refusing(errno.EADDRNOTAVAIL)).next(SIDECAR, 19_999)
+        PortPlan(is_free=refusing(errno.EADDRNOTAVAIL)).allocate_next(SIDECAR, 19_999)
 
 
 @pytest.mark.parametrize(
@@ -95,28 +99,31 @@ def test_forbidden_port_or_address_is_named_with_its_option() -> None:
 def test_port_without_room_for_the_next_ports_is_refused(kind: Kind, port: int, words: str) -> None:
     """There is no port 65536; the error names the option that chooses another."""
     with pytest.raises(CliError, match=rf"{words}.* -- choose at most 65534 with {kind.option}"):
-        PortPlan(is_free=lambda port: True).first(kind, port, "it")
+        PortPlan(is_free=lambda port: True).allocate_first(kind, port, "it")
 
 
 def test_broker_without_slaves_starts_without_its_replication_port() -> None:
     """It serves without that port, so its own port does not change."""
     plan = PortPlan(is_free=lambda port: True, has_slaves=False)
 
-    assert (plan.first(NAME_SERVER, 10912, "ns"), plan.first(BROKER, 10911, "master-0")) == (10912, 10911)
+    assert (plan.allocate_first(NAME_SERVER, 10912, "ns"), plan.allocate_first(BROKER, 10911, "master-0")) == (
+        10912,
+        10911,
+    )
 
 
 def test_later_members_skip_busy_ports() -> None:
     """A later member gets the next free port, since clients do not expect it on a well-known one."""
     plan = PortPlan(is_free=lambda port: port not in (10919, 10932))
-    plan.first(BROKER, 10911, "master-0")
+    plan.allocate_first(BROKER, 10911, "master-0")
 
-    assert plan.next(BROKER, 10911) == 10941
+    assert plan.allocate_next(BROKER, 10911) == 10941
 
 
 def test_group_without_free_ports_is_an_error() -> None:
     """The number of ports is limited."""
     with pytest.raises(CliError, match="no free port"):
-        PortPlan(is_free=lambda port: False).next(SIDECAR, 65_000)
+        PortPlan(is_free=lambda port: False).allocate_next(SIDECAR, 65_000)
 
 
 def test_ports_persist_over_runs_and_manifest_changes(tmp_path: Path) -> None:

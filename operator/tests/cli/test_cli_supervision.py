@@ -130,7 +130,7 @@ async def test_crash_is_reported_with_the_last_log_line(kept: Kept) -> None:
 
 def test_restart_delay_grows_until_the_policy_limit() -> None:
     """Each crash delays the next start; after the last permitted one the process is not restarted."""
-    life = ProcessLifecycle(RestartPolicy(delay_s_max=8.0, short_lives_max=6))
+    life = ProcessLifecycle(RestartPolicy(delay_s_max=8.0, short_runs_max=6))
     life.request_start(10.0)
     delays = []
     while life.phase is Phase.WAITING:
@@ -235,7 +235,7 @@ def test_unusable_host_is_an_error_with_its_use() -> None:
     """The error names an address of another machine, and the process that needs it."""
     plan = PortPlan(is_free=port_probe("192.0.2.1"))
     with pytest.raises(CliError, match=r"cannot listen on 192\.0\.2\.1:9876 \(name server of ns\).*--host"):
-        plan.first(NAME_SERVER, 9876, "ns")
+        plan.allocate_first(NAME_SERVER, 9876, "ns")
 
 
 def wait_until_ended(pid: int) -> None:

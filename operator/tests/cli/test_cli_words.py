@@ -108,7 +108,7 @@ def test_runtime_info_of_java_broker_and_partial_tables_is_parsed() -> None:
 
 def test_restart_policy_backs_off_and_gives_up() -> None:
     """Restarts are immediate, then after 1, 2, 4 and 8 s, then stop; old deaths do not count."""
-    policy = RestartPolicy(delay_s_max=8.0, short_lives_max=6)
+    policy = RestartPolicy(delay_s_max=8.0, short_runs_max=6)
 
     assert [policy.delay_after_death(float(n), float(n)) for n in range(6)] == [0.0, 1.0, 2.0, 4.0, 8.0, None]
     assert policy.delay_after_death(DEATH_WINDOW_S, DEATH_WINDOW_S * 3) == 0.0

@@ -7,7 +7,7 @@ from typing import Any
 from kubectl_scene import role_of
 from spec_world.observations import record_of
 
-from gantry_cli.kube.group_observer import GroupObjects, observed_group, own_answer
+from gantry_cli.kube.group_observer import GroupObjects, check_answer, observed_group
 from gantry_cli.kube.sidecars import ROLE, STATUS, Answer
 from gantry_spec.lease_annotations import lease_annotations
 from gantry_spec.manifest.reading import group_of
@@ -42,5 +42,5 @@ def test_report_of_another_broker_is_not_used() -> None:
     """The answer of a sidecar that reports another broker has no documents, and a fault."""
     own = Answer(0, 1, {ROLE: role_of(POD), STATUS: {"wrote": 7}}, "")
 
-    assert own_answer("orders", POD, own) == own
-    assert own_answer("orders", "orders-0-slave-0", own) == Answer(0, 1, {}, "its sidecar reports another broker")
+    assert check_answer("orders", POD, own) == own
+    assert check_answer("orders", "orders-0-slave-0", own) == Answer(0, 1, {}, "its sidecar reports another broker")

@@ -118,7 +118,7 @@ def served(path: str) -> Answer:
         ((200, b"<html>log in</html>"), 1, "check that this is an API server"),
         ((200, b"[1]"), 1, "check that this is an API server"),
         ((500, b'{"kind":"Status","message":"etcd is away"}'), 1, "etcd is away (status 500)"),
-        ((401, b""), 1, "does not know you (401)"),
+        ((401, b""), 1, "authentication at the API server failed (401)"),
         ((403, b'{"kind":"Status","message":"no"}'), 1, "you may not get brokergroups in namespace shop"),
         (None, 1, "the API server does not answer"),
     ],
@@ -316,7 +316,7 @@ def test_missing_package_is_named(server: Answering, tmp_path: Path) -> None:
         )
 
     assert result.exit_code == 1 and "pip install 'gantry-mq[kubernetes]'" in result.stderr
-    assert local.exit_code == 3 and "no group runs on" in local.stderr
+    assert local.exit_code == 3 and "no group runs in" in local.stderr
 
 
 def test_missing_kubeconfig_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

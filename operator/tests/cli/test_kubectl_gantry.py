@@ -223,7 +223,7 @@ def test_promote_waits_until_the_status_names_the_new_master(scene: Scene) -> No
 @pytest.mark.verify
 def test_outdated_status_would_be_used_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control case: a command that reads the status right after the removal names the wrong master."""
-    monkeypatch.setattr(cluster_orders.OrderWaiter, "_is_written", lambda self, epoch: lambda document: True)
+    monkeypatch.setattr(cluster_orders.OrderWaiter, "_status_test", lambda self, epoch: lambda document: True)
 
     answered = threading.Event()
     with scene.meanwhile(lambda: obey(scene, 2, 4_000, answered)):
@@ -272,7 +272,7 @@ def test_orders_for_several_shards_coexist(scene: Scene) -> None:
     refused = scene.kubectl("promote", "orders", "0", "--timeout", "0", "--accept-loss", "any")
 
     assert scene.annotations()["gantry.dev/promote"].startswith("1=2@monday,0@")
-    assert refused.exit_code == 1 and "an order for shard 1 is pending, which accepts 0" in refused.stderr
+    assert refused.exit_code == 1 and "a pending order for shard 1 accepts a loss of 0" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_bundle_without_scrubbing_would_contain_secrets(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control case: the secrets that the test above looks for are really there."""
-    monkeypatch.setattr("gantry_cli.kube.cluster_bundle.scrubbed", lambda value: value)
+    monkeypatch.setattr("gantry_cli.kube.cluster_bundle.redact_object", lambda value: value)
     file = tmp_path / "orders.tar.gz"
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
@@ -471,5 +471,5 @@ def test_forbidden_requests_name_verb_and_kind(scene: Scene) -> None:
 
     assert read.exit_code == 1 and "you may not get brokergroups in namespace shop" in read.stderr
     assert order.exit_code == 1 and "you may not patch brokergroups in namespace shop" in order.stderr
-    assert unknown.exit_code == 1 and "does not know you (401)" in unknown.stderr
+    assert unknown.exit_code == 1 and "authentication at the API server failed (401)" in unknown.stderr
     assert not [name for name in scene.annotations() if name.startswith("gantry.dev/")]

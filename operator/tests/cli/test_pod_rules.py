@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.pod.member import Addresses, NotReadyError, PodMember, merge_conf, parse_pod_name
-from gantry_cli.pod.supervisor import AT_ONCE_MAX, DELAY_S_MAX, SHORT_LIVES_MAX, pod_restart_policy
+from gantry_cli.pod.supervisor import DELAY_S_MAX, IMMEDIATE_RESTARTS_MAX, SHORT_RUNS_MAX, pod_restart_policy
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def test_server_restarts_at_once_until_it_crashes_too_often() -> None:
     """Five crashes within a minute cause no delay; more cause longer delays, up to kubelet's first one."""
     restarts = pod_restart_policy()
 
-    delays = [restarts.delay_after_death(float(second), second + 0.5) for second in range(SHORT_LIVES_MAX - 1)]
+    delays = [restarts.delay_after_death(float(second), second + 0.5) for second in range(SHORT_RUNS_MAX - 1)]
 
-    assert delays == [0.0] * AT_ONCE_MAX + [1.0, 2.0, 4.0, 8.0, 16.0, DELAY_S_MAX]
+    assert delays == [0.0] * IMMEDIATE_RESTARTS_MAX + [1.0, 2.0, 4.0, 8.0, 16.0, DELAY_S_MAX]
 
 
 def test_crashes_are_forgotten_after_a_minute() -> None:
@@ -45,7 +45,7 @@ def test_crashes_are_forgotten_after_a_minute() -> None:
 def test_server_that_always_crashes_ends_the_container() -> None:
     """Twelve short lives in a row end the container; one long life restarts the count."""
     restarts = pod_restart_policy()
-    for number in range(SHORT_LIVES_MAX - 1):
+    for number in range(SHORT_RUNS_MAX - 1):
         assert restarts.delay_after_death(number, number + 0.1) is not None
 
     spoiled = restarts.delay_after_death(20.0, 20.1)

@@ -11,7 +11,7 @@ from gantry_cli.completers import complete_group, complete_topic
 from gantry_cli.errors import InvalidInput, NotFoundError
 from gantry_cli.examples import examples
 from gantry_cli.group.documents import DirectConsumeDocument, ResendDocument
-from gantry_cli.group.move import clone, reset
+from gantry_cli.group.offset_changes import clone, reset
 from gantry_cli.group.queries import describe, list_groups, members, running
 from gantry_cli.options import name_server_option, refuse_ignored, run
 from gantry_cli.output import OutputFormat, output_option, show

@@ -100,7 +100,7 @@ class RunningDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MovedQueueDocument:
+class OffsetChangeDocument:
     """The new offset of a group in one queue."""
 
     topic: str
@@ -118,7 +118,7 @@ class ResetDocument:
     group: str
     is_dry_run: bool
     members: int
-    queues: list[MovedQueueDocument] = field(default_factory=list)
+    queues: list[OffsetChangeDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class CloneDocument:
     is_made: bool
     """Whether the group did not exist before; it is then created with the settings of the source."""
     members: int
-    queues: list[MovedQueueDocument] = field(default_factory=list)
+    queues: list[OffsetChangeDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

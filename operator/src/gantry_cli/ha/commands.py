@@ -14,7 +14,7 @@ from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.examples import examples
 from gantry_cli.ha.group import CannotPromote, Member, MemberSocket, Observation, members_document, observe
 from gantry_cli.ha.orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise, promote_at
-from gantry_cli.ha.promote import MoveDocument, Promoted, Promotion, PromotionOptions, Step
+from gantry_cli.ha.promote import Promoted, Promotion, PromotionDocument, PromotionOptions, Step
 from gantry_cli.ha.text import group_text, promoted_text, step_text
 from gantry_cli.output import OutputFormat, output_option, print_document, show
 from gantry_cli.progress import spinner
@@ -38,7 +38,7 @@ def sockets_option(command: F) -> F:
 
 
 def default_sockets(directory: Path = DEFAULT_DIRECTORY) -> tuple[Path, ...]:
-    """Return the control sockets of a local stack. Raises click's BadParameter if there are none."""
+    """Return the control sockets of a local group. Raises click's BadParameter if there are none."""
     found = tuple(sorted(path for path in directory.glob("**/control.sock") if path.is_socket()))
     if not found:
         raise click.BadParameter(f"no broker of `gantry up` has a control socket below {directory}; name one")
@@ -110,7 +110,7 @@ async def _observe(paths: Sequence[Path]) -> Observation:
     type=click.IntRange(0),
     multiple=True,
     metavar="NUMBER",
-    help="A member that may be the master; repeat for each, also the present master [default: as members recorded it].",
+    help="A member that may be the master; repeatable. Name the present master, too [default: as members recorded it].",
 )
 @click.option(
     "--old-master",
@@ -155,8 +155,8 @@ def promote(
 
     If the member that --to names is the master already, all other members are ordered to follow it.
 
-    --force promotes with too few votes. It prints what may be lost, and asks. Use it only if the missing members are
-    gone for good: a member that still runs as the master could continue to acknowledge.
+    --force promotes with too few votes. It prints what may be lost, and asks for confirmation. Use it only if the
+    missing members are gone for good: a member that still runs as the master could continue to acknowledge.
 
     Exit codes: 0 promoted, and every member that answers follows; 1 not promoted, or a member does not follow yet;
     2 invalid usage; 3 no member answers.
@@ -193,8 +193,8 @@ def promote(
         raise click.exceptions.Exit(1)
 
 
-def _document(promoted: Promoted) -> MoveDocument:
-    return MoveDocument(
+def _document(promoted: Promoted) -> PromotionDocument:
+    return PromotionDocument(
         error=None,
         epoch=promoted.epoch,
         master=promoted.master,
@@ -210,7 +210,9 @@ def _explain(error: CannotPromote | OrderError) -> CliError:
         kind = NotFoundError if error.is_unreachable else CliError
         return kind(error.reason, error.remedy)
     if isinstance(error, OrderRefused):
-        return CliError(f"a step was refused: {error}", "fix the cause that the step reports, and run it again")
+        return CliError(
+            f"a step was refused: {error}", "fix the cause that the step reports, then run the command again"
+        )
     return explain_order(error, "")
 
 

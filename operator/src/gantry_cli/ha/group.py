@@ -1,4 +1,4 @@
-"""The members of a group that runs without an operator: observed over their control sockets, and combined to one shard.
+"""The members of a group without an operator: observed over their control sockets, and combined into one shard.
 
 Conditions that would make a vote invalid are refused before any order is sent: two members with one number, two sockets
 of one broker, members of two groups.
@@ -37,8 +37,8 @@ SHARD: Final = 0
 """The number of the only shard of such a group."""
 
 SPEC: Final = Spec(failover=Failover(after=Duration(10_000)))
-"""The spec for decisions about a group without a manifest; its members are in the request. An observation stays fresh
-for longer than one member can delay the others."""
+"""The spec for decisions about a group without a manifest; ``request_of`` has its members. A report is fresh for
+``failover.after``: longer than OBSERVE_TIMEOUT_S, for which an observation may wait for one member."""
 
 
 class CannotPromote(Exception):
@@ -253,9 +253,9 @@ def shard_of(observation: Observation, lease: ObservedLease, request: PromotionR
     return ObservedShard(number=SHARD, lease=lease, members=tuple(map(member, request.members)), request=request)
 
 
-def decide_by_hand(
+def decide_next_actions(
     observation: Observation, lease: ObservedLease, request: PromotionRequest, ledgers: Mapping[int, Ledger]
 ) -> Decision:
-    """Decide the next actions. Such a group has no Lease object, so no lease has to expire first."""
+    """Decide the next actions. A group without an operator has no Lease object, so no lease has to expire first."""
     group = ObservedGroup(shards=(shard_of(observation, lease, request),), lease_duration_ms=0)
     return decide(SPEC, group, now_ms(), ledgers)

@@ -15,8 +15,7 @@ import click
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.examples import examples
 from gantry_cli.ha.text import promised_text, status_text
-from gantry_cli.output import OutputFormat, output_option
-from gantry_cli.output import show as show_form
+from gantry_cli.output import OutputFormat, output_option, show
 from gantry_cli.progress import spinner
 from gantry_remoting import split_address
 from gantry_status.broker_state import document_of
@@ -70,7 +69,7 @@ def explain_order(error: OrderError, path: str | Path) -> CliError:
             return CliError(f"{error}", "see the broker's log")
 
 
-def give(path: Path, order: AnyOrder) -> HaStatus | Promised:
+def send_order(path: Path, order: AnyOrder) -> HaStatus | Promised:
     """Send an order and return the broker's answer. Raises CliError if it fails."""
     try:
         with spinner(f"waiting for the broker at {path}"):
@@ -79,12 +78,12 @@ def give(path: Path, order: AnyOrder) -> HaStatus | Promised:
         raise explain_order(error, path) from error
 
 
-def show(answer: HaStatus | Promised, form: OutputFormat) -> None:
+def show_answer(answer: HaStatus | Promised, form: OutputFormat) -> None:
     """Print a broker's answer to an order, as text or as a document."""
     if isinstance(answer, Promised):
-        show_form(form, answer, lambda: promised_text(answer))
+        show(form, answer, lambda: promised_text(answer))
     else:
-        show_form(form, document_of(answer), lambda: status_text(answer))
+        show(form, document_of(answer), lambda: status_text(answer))
 
 
 @click.command(
@@ -104,7 +103,7 @@ def promise(path: Path, epoch: int, to: str, form: OutputFormat) -> None:
     A promise cannot be revoked. It is the first step of a promotion: after enough promises the old master can never
     acknowledge anything again. `gantry ha promote` makes all steps; this command makes only this one.
     """
-    show(give(path, PromiseRequest(epoch=epoch, to=to)), form)
+    show_answer(send_order(path, PromiseRequest(epoch=epoch, to=to)), form)
 
 
 @click.command(
@@ -131,7 +130,7 @@ def promote_at(path: Path, epoch: int, electable: Sequence[int], force: bool, fo
     The command does not check whether another member has a longer log, or is the master of the same epoch. `gantry ha
     promote` does.
     """
-    show(give(path, Promote(epoch=epoch, electable=sorted(electable), force=force)), form)
+    show_answer(send_order(path, Promote(epoch=epoch, electable=sorted(electable), force=force)), form)
 
 
 def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -146,8 +145,10 @@ def follow_options(command: F) -> F:
     """Add the options of `follow` and `demote`."""
     for option in (
         output_option,
-        click.option("--master", required=True, callback=_address, metavar="HOST:PORT", help="Its replication port."),
-        click.option("--epoch", required=True, type=EPOCH, help="The epoch of that master."),
+        click.option(
+            "--master", required=True, callback=_address, metavar="HOST:PORT", help="Replication address of the master."
+        ),
+        click.option("--epoch", required=True, type=EPOCH, help="Epoch of the master."),
         socket_option,
     ):
         command = option(command)
@@ -168,7 +169,7 @@ def follow(path: Path, epoch: int, master: str, form: OutputFormat) -> None:
     refuses it, and its status has the reason. A master that follows another one is demoted: it closes its clients'
     connections, so that they reconnect to the new master at once.
     """
-    show(give(path, Follow(epoch=epoch, master=master)), form)
+    show_answer(send_order(path, Follow(epoch=epoch, master=master)), form)
 
 
 @click.command(
@@ -184,7 +185,7 @@ def demote(path: Path, epoch: int, master: str, form: OutputFormat) -> None:
     This does not move the role: the other broker must be the master of that epoch already. To move the role, use
     `gantry ha promote`, which drains the old master first.
     """
-    show(give(path, Follow(epoch=epoch, master=master)), form)
+    show_answer(send_order(path, Follow(epoch=epoch, master=master)), form)
 
 
 @click.command(
@@ -200,14 +201,14 @@ def demote(path: Path, epoch: int, master: str, form: OutputFormat) -> None:
 def fence(path: Path, epoch: int | None, form: OutputFormat) -> None:
     """Remove a broker's role and close its clients' connections.
 
-    The broker is unassigned then: it is withdrawn from the routes, and answers sends with 14, which clients retry on
-    another broker. It neither flushes nor waits for slaves; `gantry ha drain` does.
+    The broker is unassigned then: it is withdrawn from the routes, and answers sends with code 14, which clients retry
+    on another broker. It neither flushes nor waits for slaves; `gantry ha drain` does.
     """
     if epoch is None:
-        status = give(path, StatusRequest())
+        status = send_order(path, StatusRequest())
         assert isinstance(status, HaStatus), "the answer to a status request is a status"
         epoch = max(status.epoch, status.promised_epoch, status.last_epoch) + 1
-    show(give(path, Fence(epoch=epoch)), form)
+    show_answer(send_order(path, Fence(epoch=epoch)), form)
 
 
 @click.command(
@@ -229,10 +230,10 @@ def fence(path: Path, epoch: int | None, form: OutputFormat) -> None:
 def drain(path: Path, timeout_s: float, form: OutputFormat) -> None:
     """Stop sends to a master, and wait until its log is flushed and acknowledged by its slaves.
 
-    Sends are answered 14 and are not stored. A drained broker stays so until it is promoted again, follows, or is
-    fenced. If it takes longer than the timeout the order is refused, and the broker takes sends again.
+    Sends are answered with code 14 and are not stored. A drained broker stays so until it is promoted again, follows,
+    or is fenced. If it takes longer than the timeout the order is refused, and the broker takes sends again.
     """
-    show(give(path, Drain(timeout_ms=int(timeout_s * 1000))), form)
+    show_answer(send_order(path, Drain(timeout_ms=int(timeout_s * 1000))), form)
 
 
 @click.command(epilog=examples(("gantry ha flush --socket PATH", "before a snapshot of the volume is taken")))
@@ -240,7 +241,7 @@ def drain(path: Path, timeout_s: float, form: OutputFormat) -> None:
 @output_option
 def flush(path: Path, form: OutputFormat) -> None:
     """Flush all that a broker has written to disk."""
-    show(give(path, Flush()), form)
+    show_answer(send_order(path, Flush()), form)
 
 
 @click.command(
@@ -256,17 +257,17 @@ def flush(path: Path, form: OutputFormat) -> None:
 def accept_loss(path: Path, yes: bool, form: OutputFormat) -> None:
     """Accept that lost log data of a broker is lost for good, so that it takes sends again.
 
-    A broker whose log lacks bytes that were on its disk serves reads and answers sends with 14. First try to restore
-    the files or the volume and restart it, or let it follow a master that has them. After this order its log continues
-    behind the lost ranges, and no offset is used twice. The order covers exactly the ranges that the broker reports,
-    and is recorded in loss.json and in the audit log. A slave refuses it, and so does a master that still tries to
-    recover the ranges from its slaves.
+    A broker whose log lacks bytes that were on its disk serves reads and answers sends with code 14. First try to
+    restore the files or the volume and restart it, or let it follow a master that has them. After this order its log
+    continues behind the lost ranges, and no offset is used twice. The order covers exactly the ranges that the broker
+    reports, and is recorded in loss.json and in the audit log. A slave refuses it, and so does a master that still
+    tries to recover the ranges from its slaves.
     """
-    status = give(path, StatusRequest())
+    status = send_order(path, StatusRequest())
     assert isinstance(status, HaStatus), "the answer to a status request is a status"
     if status.missing and not yes:
         for lost in status.missing:
             click.echo(f"missing: [{lost.start}, {lost.end}), {lost.end - lost.start} bytes ({lost.cause})", err=True)
         if not click.confirm("Accept that it is lost for good?", err=True):
             raise CliError("not confirmed; nothing was changed", "give --yes, or answer y")
-    show(give(path, AcceptLoss(by=f"gantry ha accept-loss, user {os.getuid()}")), form)
+    show_answer(send_order(path, AcceptLoss(by=f"gantry ha accept-loss, user {os.getuid()}")), form)

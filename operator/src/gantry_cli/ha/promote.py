@@ -24,7 +24,7 @@ from gantry_cli.ha.group import (
     MemberClient,
     Observation,
     check_members,
-    decide_by_hand,
+    decide_next_actions,
     observe,
     request_of,
     shard_of,
@@ -80,7 +80,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveDocument:
+class PromotionDocument:
     """`gantry ha promote`: the new master. After a failure the document has only `error` and `steps`."""
 
     error: str | None
@@ -176,7 +176,7 @@ class Promotion:
 
     async def _decide(self) -> Sequence[act.Action]:
         self._observed = await observe(tuple(self._clients.values()))
-        decision = decide_by_hand(self._observed, self._lease, self._request, self._ledgers)
+        decision = decide_next_actions(self._observed, self._lease, self._request, self._ledgers)
         self._ledgers = {ledger.shard: ledger for ledger in decision.ledgers}
         return decision.actions
 

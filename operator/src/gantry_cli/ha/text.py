@@ -12,7 +12,7 @@ from gantry_cli.ha.group import (
     Member,
     Observation,
     check_members,
-    decide_by_hand,
+    decide_next_actions,
     request_of,
     shard_of,
 )
@@ -48,7 +48,7 @@ def group_text(observation: Observation) -> Iterator[RenderableType]:
         if one.status is None:
             yield f"{one.path} does not answer: {one.failure}"
     if answers:
-        yield outlook(observation)
+        yield promotion_outlook(observation)
 
 
 def notes(member: Member) -> Iterator[str]:
@@ -72,14 +72,14 @@ def notes(member: Member) -> Iterator[str]:
         yield f"{member.name} has promised epoch {status.promised_epoch}: it follows no master of a lower epoch"
 
 
-def outlook(observation: Observation) -> str:
+def promotion_outlook(observation: Observation) -> str:
     """Return which members are electable and how many promises a promotion needs now, or why none is possible."""
     try:
         check_members(observation.members)
     except CannotPromote as error:
         return f"promotion is not possible now: {error}"
     request = request_of(observation.members)
-    actions = decide_by_hand(observation, ObservedLease(), request, {}).actions
+    actions = decide_next_actions(observation, ObservedLease(), request, {}).actions
     refusal = next((one for one in actions if isinstance(one, Refuse)), None)
     if refusal is not None:
         return f"promotion is not possible now: {refusal.why} -- {refusal.remedy}"

@@ -65,7 +65,7 @@ def cli_error_of(error: ApiError) -> CliError:
     if error.status == 0:
         return CliError(f"the API server does not answer: {error.message}", "see `kubectl cluster-info`")
     if error.status == 401:
-        return CliError("the API server does not know you (401)", "log in again; see `kubectl auth whoami`")
+        return CliError("authentication at the API server failed (401)", "log in again; see `kubectl auth whoami`")
     if error.is_forbidden:
         return CliError(f"{error.short}: {error.message}", "docs/kubectl.md lists the rights that are needed")
     if error.is_unserved:

@@ -19,18 +19,18 @@ import yaml
 
 from gantry_cli.errors import CliError, InvalidInput, NotFoundError
 from gantry_cli.kube.api_errors import ApiError, cli_error_of, missing_definition, resource_text, suggestion
-from gantry_cli.kube.naming import GROUPS
+from gantry_cli.kube.naming import GROUPS, PODS
 from gantry_spec.cluster_objects import Kind
 
 Object = dict[str, Any]
 
-CONNECT_S: Final = 5.0
-ANSWER_S: Final = 15.0
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 15.0
 LIST_LIMIT: Final = 500
 ANSWER_BYTES_MAX: Final = 64 << 20
 FIELD_MANAGER: Final = "gantry-cli"
 IN_CLUSTER_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-BROKEN: Final = (yaml.YAMLError, OSError, ValueError, LookupError, TypeError, AttributeError)
+KUBECONFIG_ERRORS: Final = (yaml.YAMLError, OSError, ValueError, LookupError, TypeError, AttributeError)
 """The exceptions of the package for a malformed kubeconfig."""
 INSTALL: Final = "pip install 'gantry-mq[kubernetes]'"
 
@@ -83,8 +83,6 @@ class Cluster:
 
     def logs(self, namespace: str, pod: str, container: str, *, is_previous: bool, bytes_max: int) -> bytes:
         """Return the end of a container's log."""
-        from gantry_cli.kube.naming import PODS
-
         query = {"container": container, "previous": str(is_previous).lower(), "timestamps": "true"}
         query |= {"tailLines": "20000", "limitBytes": str(bytes_max)}
         what = resource_text(PODS, namespace, "log")
@@ -127,7 +125,7 @@ class Cluster:
             auth_settings=["BearerToken"],
         )
         try:
-            response = self.client.call_api(*parts, _request_timeout=(CONNECT_S, ANSWER_S))
+            response = self.client.call_api(*parts, _request_timeout=(CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S))
             data = bytes(response.read() or b"")
         except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise ApiError(verb, what, 0, _reason(error)) from error
@@ -142,8 +140,8 @@ class Cluster:
         settings = self.client.configuration
         url = ws_client.get_websocket_url(settings.host + path) + "?" + urlencode(list(query))
         headers = {"sec-websocket-protocol": protocol}
-        shown = settings.get_api_key_with_prefix("BearerToken") or settings.get_api_key_with_prefix("authorization")
-        headers |= {"authorization": shown} if shown else {}
+        token = settings.get_api_key_with_prefix("BearerToken") or settings.get_api_key_with_prefix("authorization")
+        headers |= {"authorization": token} if token else {}
         return ws_client.create_websocket(settings, url, headers)
 
 
@@ -172,7 +170,7 @@ def connect(target: Target) -> Cluster:
     settings = Configuration()
     try:
         context, namespace = _load(target, settings)
-    except (config.ConfigException, *BROKEN) as error:
+    except (config.ConfigException, *KUBECONFIG_ERRORS) as error:
         raise CliError(f"the kubeconfig cannot be used: {_reason(error)}", "see `kubectl config view`") from error
     if not settings.verify_ssl:  # the kubeconfig disables verification; kubectl does not warn, either
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
@@ -245,14 +243,14 @@ def open_group(target: Target, name: str | None) -> tuple[Cluster, Object]:
 def find_group(cluster: Cluster, name: str | None) -> Object:
     """Return the object of a group. Raises NotFoundError that suggests existing groups, and CliError otherwise."""
     try:
-        return _the_only(cluster) if name is None else cluster.get(GROUPS, name)
+        return _only_group(cluster) if name is None else cluster.get(GROUPS, name)
     except ApiError as error:
         if error.is_not_found and name is not None:
-            raise _absent(cluster, name) from error
+            raise _not_found_error(cluster, name) from error
         raise cli_error_of(error) from error
 
 
-def group_again(cluster: Cluster, name: str) -> Object:
+def read_group_again(cluster: Cluster, name: str) -> Object:
     """Return the object of a group again. Raises ``ApiError``, and NotFoundError when it has been deleted meanwhile."""
     try:
         return cluster.get(GROUPS, name)
@@ -262,7 +260,7 @@ def group_again(cluster: Cluster, name: str) -> Object:
         raise
 
 
-def _the_only(cluster: Cluster) -> Object:
+def _only_group(cluster: Cluster) -> Object:
     found = cluster.list(GROUPS)
     if len(found) == 1:
         return found[0]
@@ -272,7 +270,7 @@ def _the_only(cluster: Cluster) -> Object:
     raise NotFoundError(f"no group found in namespace {cluster.namespace}", _other_namespaces(cluster, None) or None)
 
 
-def _absent(cluster: Cluster, name: str) -> CliError:
+def _not_found_error(cluster: Cluster, name: str) -> CliError:
     """Return the error for a missing group, which suggests a similar name, or the same one in another namespace."""
     problem = f"group {name} not found in namespace {cluster.namespace}"
     try:

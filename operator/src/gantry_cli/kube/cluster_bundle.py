@@ -10,8 +10,8 @@
       nodes/NAME.yaml                          the nodes of its pods
       versions.json  left-out.txt              versions; what could not be read, and why
 
-Secrets are never read. Everything else passes through ``scrubbed``, since secrets may be misplaced: a password in an
-environment variable of a template, a token in a log. Names of Secrets stay, since a diagnosis needs them. Parts that
+Secrets are never read. Everything else passes through ``redact_object``, since secrets may be misplaced: a password in
+an environment variable of a template, a token in a log. Names of Secrets stay, since a diagnosis needs them. Parts that
 the user may not read are named in left-out.txt with the missing right, and the bundle has the rest.
 """
 
@@ -29,7 +29,7 @@ from gantry_access.redaction import REDACTED, is_secret_name, redact
 from gantry_cli.kube.api_errors import ApiError, cli_error_of
 from gantry_cli.kube.cluster import Cluster, Object, Target, open_group
 from gantry_cli.kube.group_observer import GroupObserver, document_of
-from gantry_cli.kube.naming import DEPLOYMENTS, EVENTS, NODES, OPERATOR_LABELS, PACKED, PODS
+from gantry_cli.kube.naming import BUNDLED_KINDS, DEPLOYMENTS, EVENTS, NODES, OPERATOR_LABELS, PODS
 from gantry_cli.kube.sidecars import SidecarClient, is_running
 from gantry_cli.local.bundle import write_bundle
 from gantry_cli.output import yaml_text
@@ -44,22 +44,26 @@ _HARMLESS: Final = frozenset(
 """Keys of Kubernetes that name a secret but hold none."""
 
 
-def scrubbed(value: Any) -> Any:
+def redact_object(value: Any) -> Any:
     """Return an object of the API server without secrets and without fields that only Kubernetes itself needs."""
     if isinstance(value, list):
-        return [scrubbed(one) for one in value]
+        return [redact_object(one) for one in value]
     if isinstance(value, str):
         return redact(value)
     if not isinstance(value, dict):
         return value
     if isinstance(value.get("name"), str) and isinstance(value.get("value"), str) and is_secret_name(value["name"]):
         return value | {"value": REDACTED}  # an environment variable of a container
-    return {key: _of_key(str(key), inner) for key, inner in value.items() if key not in ("managedFields", LAST_APPLIED)}
+    return {
+        key: _redact_field(str(key), inner)
+        for key, inner in value.items()
+        if key not in ("managedFields", LAST_APPLIED)
+    }
 
 
-def _of_key(key: str, value: Any) -> Any:
+def _redact_field(key: str, value: Any) -> Any:
     is_secret = isinstance(value, str) and value and is_secret_name(key) and key.lower() not in _HARMLESS
-    return REDACTED if is_secret else scrubbed(value)
+    return REDACTED if is_secret else redact_object(value)
 
 
 LOG_BYTES_MAX: Final = 2 << 20
@@ -95,7 +99,7 @@ class ClusterBundle:
         observation = GroupObserver(self._cluster, self._sidecars).observe(self._document)
         self._left_out.extend(observation.left_out)
         yield "status.json", msgspec.json.format(msgspec.json.encode(document_of(self._cluster, observation)))
-        objects = {kind: self._objects(kind) for kind in PACKED}
+        objects = {kind: self._objects(kind) for kind in BUNDLED_KINDS}
         for kind, found in objects.items():
             yield from ((f"objects/{kind.plural}/{_file(one)}.yaml", _yaml(one)) for one in found)
         yield from self._events([one for found in objects.values() for one in found])
@@ -109,13 +113,13 @@ class ClusterBundle:
         yield "versions.json", self._versions()
         yield "left-out.txt", "".join(f"{line}\n" for line in dict.fromkeys(self._left_out)).encode()
 
-    def _try(self, what: str, ask: Callable[[], Any], nothing: Any) -> Any:
-        """Return the result of ``ask``. After an ``ApiError`` record what is left out, and return ``nothing``."""
+    def _try(self, what: str, request: Callable[[], Any], default: Any) -> Any:
+        """Return the result of ``request``. After an ``ApiError`` record what is left out, and return ``default``."""
         try:
-            return ask()
+            return request()
         except ApiError as error:
             self._left_out.append(f"{what}: {error.short}")
-            return nothing
+            return default
 
     def _objects(self, kind: Kind) -> list[Object]:
         labels = f"{GROUP_LABEL}={self._name}"
@@ -142,8 +146,8 @@ class ClusterBundle:
         every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
         for one in every:
             container, has_begun = str(one.get("name")), bool(one.get("containerID") or one.get("restartCount"))
-            turns = ([False] if has_begun else []) + ([True] if one.get("restartCount") else [])
-            for is_previous in turns:
+            previous_flags = ([False] if has_begun else []) + ([True] if one.get("restartCount") else [])
+            for is_previous in previous_flags:
                 name = f"{folder}/{metadata['name']}/{container}{'.previous' if is_previous else ''}.log"
                 data = self._log(name, metadata, container, is_previous=is_previous)
                 if data is not None:
@@ -202,7 +206,7 @@ class ClusterBundle:
 
 
 def _yaml(document: Any) -> bytes:
-    return yaml_text(scrubbed(document)).encode()
+    return yaml_text(redact_object(document)).encode()
 
 
 def _file(document: Object) -> str:

@@ -21,7 +21,7 @@ import click
 
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.kube.api_errors import ApiError, cli_error_of, printable
-from gantry_cli.kube.cluster import Cluster, Object, Target, group_again, open_group
+from gantry_cli.kube.cluster import Cluster, Object, Target, open_group, read_group_again
 from gantry_cli.kube.documents import ClusterShardStatus
 from gantry_cli.kube.group_observer import annotations_of, group_from, shards_of
 from gantry_cli.kube.naming import GROUPS, LEASES
@@ -46,9 +46,9 @@ def promote(options: OrderOptions, order: str, loss: str) -> None:
     shard, member = parse_promotion(order)
     cluster, document = open_group(options.target, options.group)
     _check_member(document, shard, member)
-    shard_text = f"{order}@{time.time_ns() // 1_000_000}"
-    waiting = OrderWaiter(cluster, document, options, shard, shard_text)
-    apply_order(cluster, document, lambda annotations: add_promotion(annotations, shard, shard_text, loss))
+    order_text = f"{order}@{time.time_ns() // 1_000_000}"
+    waiting = OrderWaiter(cluster, document, options, shard, order_text)
+    apply_order(cluster, document, lambda annotations: add_promotion(annotations, shard, order_text, loss))
     waiting.wait_for_promotion(member_pod(str(document["metadata"]["name"]), shard, member) if member else "")
 
 
@@ -56,7 +56,7 @@ def promote(options: OrderOptions, order: str, loss: str) -> None:
 
 
 def fence(options: OrderOptions, shard: int, *, is_lifted: bool) -> None:
-    """Add a shard to the annotation of fenced shards, or remove it, and wait until its master takes no sends."""
+    """Add a shard to the annotation of fenced shards, or remove it, and wait until the status shows the change."""
     cluster, document = open_group(options.target, options.group)
     if not is_lifted:
         _check_member(document, shard, 0)
@@ -83,7 +83,7 @@ def with_fence(annotations: Mapping[str, str], shard: int, *, is_lifted: bool) -
 
 
 def restore(options: OrderOptions, shard: int, *, is_confirmed: bool) -> None:
-    """Start a shard that has no master with its present volumes. Raises CliError."""
+    """Order the restore of a shard without a master: a start with its present volumes. Raises CliError."""
     cluster, document = open_group(options.target, options.group)
     _check_member(document, shard, 0)
     now = shard_of(document, shard)
@@ -124,10 +124,10 @@ def apply_order(cluster: Cluster, document: Object, change: Callable[[Mapping[st
             if error.status != CONFLICT or not rest:
                 raise cli_error_of(error) from error
         try:
-            document = group_again(cluster, name)
+            document = read_group_again(cluster, name)
         except ApiError as error:
             raise cli_error_of(error) from error
-    raise AssertionError("the last one returns or raises")
+    raise AssertionError("the last try returns or raises")
 
 
 def _check_member(document: Object, shard: int, member: int) -> None:
@@ -155,7 +155,7 @@ POLL_S: Final = 0.5
 GRACE_S: Final = 3.0
 """How long the status may be outdated, if the user may not read the Lease."""
 PROGRESS_AFTER_S: Final = 2.0
-"""After which time the command prints what it waits for."""
+"""The delay after which the command prints the conditions that it waits for."""
 
 
 class OrderOptions(NamedTuple):
@@ -188,7 +188,7 @@ class OrderWaiter:
         hint = f"withdraw it with: {self._annotate(PROMOTE)}"
         with self._hint_if_interrupted(hint):
             document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""), hint)
-            document = self._wait(self._is_written(self._named_epoch()), hint, document)
+            document = self._wait(self._status_test(self._lease_epoch()), hint, document)
         now = shard_of(document, self._shard)
         before, after = Master(self._before.master, self._before.epoch), Master(now.master, now.epoch)
         return self._show(promotion_outcome(self._shard, before, after, wanted_pod), now)
@@ -201,12 +201,12 @@ class OrderWaiter:
         hint = f"withdraw it with: {self._annotate(RESTORE)}"
         with self._hint_if_interrupted(hint):
             document = self._wait(lambda one: shard_text not in annotations_of(one).get(RESTORE, "").split(","), hint)
-            document = self._wait(self._is_written(self._named_epoch()), hint, document)
+            document = self._wait(self._status_test(self._lease_epoch()), hint, document)
         now = shard_of(document, self._shard)
         return self._show(f"shard {self._shard}: {now.master} is the master in epoch {now.epoch}", now)
 
     def wait_for_fence(self, is_wanted: bool) -> None:
-        """Wait until the operator's status shows the shard as fenced, or as not fenced. Raises CliError if late."""
+        """Wait until the status shows the shard as fenced, or as not fenced. Raises CliError at the timeout."""
         if not self._options.timeout_s:
             return self._show("order given; see `gantry status`", is_done=False)
         lift = f"gantry fence bg/{self._name} --namespace {self._cluster.namespace} {self._shard} --lift"
@@ -217,7 +217,7 @@ class OrderWaiter:
         done = "fenced: it takes no sends, and keeps its master" if is_wanted else "not fenced any more"
         return self._show(f"shard {self._shard} is {done}", shard_of(document, self._shard))
 
-    def _named_epoch(self) -> int | None:
+    def _lease_epoch(self) -> int | None:
         """Return the newest epoch with a master in the shard's Lease; None if the user may not read it."""
         try:
             lease = self._cluster.get(LEASES, shard_name(self._name, self._shard))
@@ -226,7 +226,7 @@ class OrderWaiter:
             return None
         return None if record is None or record.newest is None else record.newest.epoch
 
-    def _is_written(self, epoch: int | None) -> Callable[[Object], bool]:
+    def _status_test(self, epoch: int | None) -> Callable[[Object], bool]:
         """Return a test of whether the status, which is written a moment later, names the master of that epoch."""
         since_s = time.monotonic()
 
@@ -244,7 +244,7 @@ class OrderWaiter:
         reason = ""
         while True:
             try:
-                document = document or group_again(self._cluster, self._name)
+                document = document or read_group_again(self._cluster, self._name)
                 if is_done_now(document):
                     return document
                 reason = self._waits_for(document)

@@ -44,7 +44,7 @@ ONLY_CLUSTERS: Final = "for a single broker use `gantry ha fence`; a local group
 
 
 class LocalGroup(NamedTuple):
-    """The group that runs on a folder of this machine."""
+    """The group that runs in a folder of this machine."""
 
     data: Path
 
@@ -235,8 +235,8 @@ def promote_command(entry: EntryPoint) -> click.Command:
 
         The order is the annotation gantry.dev/promote. The master is drained first, and the role moves when a slave
         has caught up. If the master has failed, the slave with the longest log is promoted, provided that the possible
-        loss is accepted. Until then the order is pending, and this command waits and prints for what. If the wait times
-        out, the order stays pending; another order for the same shard replaces it.
+        loss is accepted. Until then the order is pending, and this command prints the conditions that it waits for. If
+        the wait times out, the order stays pending; another order for the same shard replaces it.
         """
         match group:
             case LocalGroup(data):
@@ -267,8 +267,8 @@ def fence_command(entry: EntryPoint) -> click.Command:
         Acknowledged messages stay and can be read. Producers use the other shards. The order is the annotation
         gantry.dev/fence, which stays until --lift removes the shard from it; this command waits until it is in effect.
         """
-        asked = OrderOptions(group.target, group.name, form, timeout_s)
-        cluster_orders.fence(asked, parse_shard(shard), is_lifted=is_lifted)
+        options = OrderOptions(group.target, group.name, form, timeout_s)
+        cluster_orders.fence(options, parse_shard(shard), is_lifted=is_lifted)
 
     return fence
 
@@ -293,8 +293,8 @@ def restore_command(entry: EntryPoint) -> click.Command:
         For a group that was deleted and whose volumes were kept: apply its manifest again, and the operator starts
         each shard whose volumes prove that no data is missing. A shard without that proof waits for this order.
         """
-        asked = OrderOptions(group.target, group.name, form, timeout_s)
-        cluster_orders.restore(asked, parse_shard(shard), is_confirmed=is_confirmed)
+        options = OrderOptions(group.target, group.name, form, timeout_s)
+        cluster_orders.restore(options, parse_shard(shard), is_confirmed=is_confirmed)
 
     return restore
 

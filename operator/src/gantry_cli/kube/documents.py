@@ -34,7 +34,7 @@ class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag: str
     """The band of bytes that the slave with the largest lag lacks."""
     fence: str | None
-    """Whether the shard takes no sends by order: `Fenced`, or `Fencing` while a member may take some; else empty.
+    """The state of the fence: `Fenced`, `Fencing` while a member may still take sends, or empty without a fence.
     Null if the operator has not reported it."""
     at_risk: str
     """The band of bytes that the loss of the master's machine would take."""
@@ -44,7 +44,7 @@ class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     """The action in progress; empty if there is none."""
     blocked_by: list[str]
-    """The conditions that it waits for."""
+    """The conditions that the action waits for."""
     if_master_dies: list[str]
     """The member that would become the master, and what would be lost."""
 
@@ -74,7 +74,7 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     acked: int | None
     confirmed: int | None
     behind_bytes: int | None
-    """How many bytes its shard's master has written beyond it."""
+    """The bytes of its master's log that it does not have yet."""
     is_draining: bool | None
     loop_state: str | None
     """The state of the broker's event loop: `running`, `stalled`, `crashed`, ..."""

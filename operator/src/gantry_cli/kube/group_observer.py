@@ -68,12 +68,12 @@ class Observation(NamedTuple):
 
 @final
 class GroupObserver:
-    """Observes one group, once or repeatedly; sidecars are asked at most every ``ask_every_s`` seconds."""
+    """Observes one group, once or repeatedly; sidecars are queried at most every ``request_interval_s`` seconds."""
 
-    def __init__(self, cluster: Cluster, sidecars: SidecarClient, *, ask_every_s: float = 0.0) -> None:
+    def __init__(self, cluster: Cluster, sidecars: SidecarClient, *, request_interval_s: float = 0.0) -> None:
         self._cluster: Final = cluster
         self._sidecars: Final = sidecars
-        self._ask_every_s: Final = ask_every_s
+        self._request_interval_s: Final = request_interval_s
         self._asked_s: float | None = None
         self._answers: Mapping[str, Answer] = {}
 
@@ -86,7 +86,7 @@ class GroupObserver:
         chosen = f"involvedObject.kind=BrokerGroup,involvedObject.name={name}"
         events = self._list(EVENTS, "", left_out, fields=chosen)
         known = [pod for pod in pods if member_of(name, pod["metadata"]["name"]) is not None]
-        answers = {pod: own_answer(name, pod, answer) for pod, answer in self._ask(known).items()}
+        answers = {pod: check_answer(name, pod, answer) for pod, answer in self._ask(known).items()}
         objects = GroupObjects(document, known, {one["metadata"]["name"]: one for one in leases}, answers)
         if self._sidecars.refusal_reason and known:
             left_out.append(f"the present answers of sidecars: {self._sidecars.refusal_reason}")
@@ -104,13 +104,13 @@ class GroupObserver:
 
     def _ask(self, pods: list[Object]) -> Mapping[str, Answer]:
         now_s = time.monotonic()
-        if self._asked_s is None or now_s - self._asked_s >= self._ask_every_s:
+        if self._asked_s is None or now_s - self._asked_s >= self._request_interval_s:
             self._answers, self._asked_s = self._sidecars.ask(pods), now_s
         return self._answers
 
 
-def own_answer(group: str, pod: str, answer: Answer) -> Answer:
-    """Return the answer of a pod's sidecar, without its documents if they are those of another broker."""
+def check_answer(group: str, pod: str, answer: Answer) -> Answer:
+    """Return the answer of a pod's sidecar; without its documents if they are those of another broker."""
     place, document = member_of(group, pod), answer.documents.get(ROLE)
     if place is None or not isinstance(document, dict):
         return answer
@@ -155,7 +155,7 @@ def document_of(cluster: Cluster, observation: Observation) -> ClusterGroupStatu
 def shards_of(status: Mapping[str, Any]) -> list[ClusterShardStatus]:
     """Return the shards of a group's status. Fields that an operator of another version does not write get defaults.
 
-    One of an earlier version names ``bottleneck`` ``bound``.
+    An operator of an earlier version writes ``bound`` instead of ``bottleneck``.
     """
     shards = []
     for one in _dicts(status.get("eachShard")):
@@ -234,7 +234,7 @@ def _member(
 
 
 def loop_state_of(document: Mapping[str, Any]) -> str | None:
-    """Return the state of the event loop in a sidecar's status; one of an earlier version has former names."""
+    """Return the state of the event loop in a sidecar's status. Sidecars of earlier versions use former names."""
     state = dict_of(document.get("loop_state")).get("state")
     return None if state is None else LOOP_STATES.get(str(state), str(state))
 
@@ -332,7 +332,7 @@ def observed_group(group: BrokerGroup, objects: GroupObjects) -> ObservedGroup:
 
 
 def requests_of(document: Object) -> GroupRequests:
-    """Return the requests in a group's annotations, as the operator reads them: a fence holds beside invalid ones."""
+    """Return the requests in a group's annotations, as the operator reads them. Invalid ones do not lift a fence."""
     return read_requests(annotations_of(document))[0]
 
 

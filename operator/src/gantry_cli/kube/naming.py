@@ -31,7 +31,7 @@ NODES: Final = Kind("v1", "Node", "nodes", is_namespaced=False)
 NAMESPACES: Final = Kind("v1", "Namespace", "namespaces", is_namespaced=False)
 DEPLOYMENTS: Final = Kind("apps/v1", "Deployment", "deployments")
 
-PACKED: Final = (
+BUNDLED_KINDS: Final = (
     PODS,
     LEASES,
     Kind("apps/v1", "StatefulSet", "statefulsets"),

@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -26,10 +26,10 @@ LOCAL_OPTIONS: Final = frozenset({"data", "name_server", "with_internal", "page"
 LOCAL_HINT: Final = "name a local group with --data, a group in a cluster with bg/GROUP"
 
 
-def target_options(*namespace: str, of: str = "", context_help: str) -> Callable[[F], F]:
+def target_options(*namespace: str, group_text: str = "", context_help: str) -> Callable[[F], F]:
     """Return a decorator that adds --namespace, --context and --kubeconfig and passes them on as a ``target``.
 
-    ``namespace`` has the names of the first option; ``of`` starts the help of options that need a named group.
+    ``namespace`` has the names of the first option. ``group_text`` names the group in the help, if one is needed.
     """
 
     def decorate(command: F) -> F:
@@ -39,10 +39,9 @@ def target_options(*namespace: str, of: str = "", context_help: str) -> Callable
         ) -> Any:
             return command(*arguments, target=Target(kubeconfig, context, namespace), **others)
 
-        file_help = (
-            f"Of {of}  [default: KUBECONFIG or ~/.kube/config]." if of else "[default: KUBECONFIG or ~/.kube/config]"
-        )
-        place_help = f"Namespace of {of}  [default: the context's]." if of else "[default: the context's]"
+        file_default, place_default = "[default: KUBECONFIG or ~/.kube/config]", "[default: the context's]"
+        file_help = f"Kubeconfig for {group_text}  {file_default}." if group_text else file_default
+        place_help = f"Namespace of {group_text}  {place_default}." if group_text else place_default
         decorated = click.option("--kubeconfig", metavar="FILE", type=click.Path(), help=file_help)(with_target)
         decorated = click.option("--context", metavar="NAME", shell_complete=complete_context, help=context_help)(
             decorated
@@ -55,7 +54,9 @@ def target_options(*namespace: str, of: str = "", context_help: str) -> Callable
     return decorate
 
 
-cluster_options: Final = target_options("--namespace", of="bg/GROUP", context_help="Of the kubeconfig, for bg/GROUP.")
+cluster_options: Final = target_options(
+    "--namespace", group_text="bg/GROUP", context_help="Context of the kubeconfig, for bg/GROUP."
+)
 """The options for `gantry`, where `-n` is the name server of clients."""
 
 
@@ -85,7 +86,7 @@ def parse_group_argument(word: str | None, target: Target) -> str | None:
 # nor hang, since the user has not run a command yet. Without `kubectl` there are no suggestions.
 
 
-ANSWER_S: Final = 1.5
+ANSWER_TIMEOUT_S: Final = 1.5
 OFFERED_MAX: Final = 500
 
 
@@ -118,28 +119,27 @@ def names(context: click.Context, kind: str, *, is_namespaced: bool = True) -> l
     given = [("--kubeconfig", "kubeconfig"), ("--context", "context")]
     given += [("--namespace", "namespace")] if is_namespaced else []
     words = [f"{option}={value}" for option, name in given if (value := context.params.get(name))]
-    found = _lines(["get", kind, "--output=name", f"--request-timeout={ANSWER_S}s", *words])
+    found = _lines(["get", kind, "--output=name", f"--request-timeout={ANSWER_TIMEOUT_S}s", *words])
     return [line.rpartition("/")[2] for line in found]
 
 
 def _lines(words: Sequence[str]) -> list[str]:
-    nowhere = subprocess.DEVNULL
+    null_device = subprocess.DEVNULL
     try:
         child = subprocess.Popen(
-            ["kubectl", *words], stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, text=True,
+            ["kubectl", *words], stdin=null_device, stdout=subprocess.PIPE, stderr=null_device, text=True,
             start_new_session=True,
         )  # fmt: skip
     except (OSError, ValueError):
         return []
     with child:
         try:
-            output, _ = child.communicate(timeout=ANSWER_S)
+            output, _ = child.communicate(timeout=ANSWER_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)  # with the login helpers that it has started
             return []
     return output.split() if child.returncode == 0 else []
 
 
-def _items(found: object, incomplete: str) -> list[CompletionItem]:
-    assert hasattr(found, "__iter__"), "names, one after another"
+def _items(found: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in found if name.startswith(incomplete)][:OFFERED_MAX]

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from gantry_cli.errors import CliError
 from gantry_cli.kube.api_errors import ApiError, cli_error_of, printable
-from gantry_cli.kube.cluster import Target, group_again, open_group
+from gantry_cli.kube.cluster import Target, open_group, read_group_again
 from gantry_cli.kube.documents import (
     ClusterGroupStatus,
     ClusterMemberStatus,
@@ -39,7 +39,7 @@ from gantry_spec.explain import explain as outlooks_of
 
 EVENTS_SHOWN: Final = 6
 SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk", "bottleneck", "action")
-MEMBER_COLUMNS: Final = (*("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "lag", "node", "remarks"),)
+MEMBER_COLUMNS: Final = ("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "lag", "node", "remarks")
 STATUSES: Final = {"True": True, "False": False}
 
 
@@ -70,12 +70,12 @@ def _cells(rows: Iterable[Sequence[str]]) -> Iterator[list[str]]:
     return ([escape(printable(cell)) for cell in row] for row in rows)
 
 
-def explained(document: KubeExplainDocument) -> Iterator[RenderableType]:
+def render_explanation(document: KubeExplainDocument) -> Iterator[RenderableType]:
     """Yield the lines of `gantry explain bg/GROUP`."""
-    yield from (Text(printable(line)) for line in _explained_lines(document))
+    yield from (Text(printable(line)) for line in _explanation_lines(document))
 
 
-def _explained_lines(document: KubeExplainDocument) -> Iterator[str]:
+def _explanation_lines(document: KubeExplainDocument) -> Iterator[str]:
     yield from document.lines
     yield from document.decision or ("No actions pending",)
     yield from (f"not shown: {line}" for line in document.left_out)
@@ -150,9 +150,9 @@ def age_text(at: str) -> str:
 # Observes a group in a cluster, and shows its status, or what would happen if a master died.
 
 
-ASK_EVERY_S: Final = 5.0
+REQUEST_INTERVAL_S: Final = 5.0
 """The interval between requests to sidecars with --watch: each request starts a program in a pod."""
-WATCH_S: Final = 2.0
+WATCH_INTERVAL_S: Final = 2.0
 
 
 def show_status(target: Target, name: str | None, form: OutputFormat, *, is_watching: bool, may_exec: bool) -> None:
@@ -160,19 +160,18 @@ def show_status(target: Target, name: str | None, form: OutputFormat, *, is_watc
     if is_watching and form.is_document:
         raise click.UsageError("--watch shows text only: leave out --output, or call the command repeatedly")
     cluster, document = open_group(target, name)
-    observer = GroupObserver(
-        cluster, SidecarClient(cluster, is_wanted=may_exec), ask_every_s=ASK_EVERY_S if is_watching else 0.0
-    )
+    interval_s = REQUEST_INTERVAL_S if is_watching else 0.0
+    observer = GroupObserver(cluster, SidecarClient(cluster, is_wanted=may_exec), request_interval_s=interval_s)
 
-    def again() -> Iterator[RenderableType]:
+    def render_newest() -> Iterator[RenderableType]:
         try:
-            newest = group_again(cluster, str(document["metadata"]["name"]))
+            newest = read_group_again(cluster, str(document["metadata"]["name"]))
             yield from render(document_of(cluster, observer.observe(newest)))
         except ApiError as error:  # keep watching: the API server may only be restarting
             yield f"status unavailable: {error.short}"
 
     if is_watching:
-        watch(again, WATCH_S)
+        watch(render_newest, WATCH_INTERVAL_S)
         return
     try:
         with spinner("reading the status"):
@@ -223,4 +222,4 @@ def show_explanation(target: Target, name: str | None, form: OutputFormat, *, ma
         outlook=outlook,
         left_out=observation.left_out,
     )
-    show(form, made, lambda: explained(made))
+    show(form, made, lambda: render_explanation(made))

@@ -59,7 +59,7 @@ class SidecarClient:
         """Ask the sidecars of all running pods in parallel. Return the answers by name of pod."""
         running = {pod["metadata"]["name"]: is_running(pod) for pod in pods}
         names = [name for name, runs in running.items() if runs and not self.refusal_reason]
-        with ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="gantry-inside") as threads:
+        with ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="gantry-exec") as threads:
             found = dict(zip(names, threads.map(self._query, names), strict=True))
         return found
 
@@ -110,14 +110,14 @@ class SidecarClient:
                 result.append(error)
 
         # The package of the socket has no timeout for connecting. A thread that hangs in it is abandoned.
-        thread = threading.Thread(target=work, name=f"gantry-inside-{pod}", daemon=True)
+        thread = threading.Thread(target=work, name=f"gantry-exec-{pod}", daemon=True)
         thread.start()
         thread.join(timeout_s + 1)
         if not result:
             raise ApiError("create", what, 0, f"timed out: no answer of the program in the pod within {timeout_s:g} s")
         if isinstance(result[0], bytes):
             return result[0]
-        raise _refusal(what, result[0])
+        raise _api_error_of(what, result[0])
 
 
 def _read(socket: Any, what: str, deadline: float) -> bytes:
@@ -143,8 +143,8 @@ def _read(socket: Any, what: str, deadline: float) -> bytes:
     raise ApiError("create", what, 0, reason[-REASON_MAX:])
 
 
-def _refusal(what: str, error: BaseException) -> ApiError:
-    """Return the error for an exception of the packages below."""
+def _api_error_of(what: str, error: BaseException) -> ApiError:
+    """Return the error for an exception of the web socket or of the requests over it."""
     if isinstance(error, ApiError):
         return error
     status = getattr(error, "status_code", 0)

@@ -5,8 +5,8 @@
     STATE/secrets/NAME/tls.crt          and tls.key, ca.crt: the certificate of brokers and name servers, and its CA
     STATE/replication-secret            created here: a slave must present it to replicate
 
-A Secret that the manifest names and that is missing stops the start: a group must never run open although its manifest
-requires accounts. Sidecars of a group with accounts show messages only to clients with a token.
+A Secret that the manifest names and that is missing stops the start: a group whose manifest requires accounts must
+never run without access control. Sidecars of a group with accounts show messages only to clients with a token.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class SidecarNotRunning(OSError):
 
 
 def ask_sidecar(member: MemberRecord, path: str, token: str, *, timeout_s: float, data: bytes | None = None) -> bytes:
-    """Return a sidecar's answer to a GET, or to a POST of ``data``. Blocks. Raises OSError and its SidecarNotRunning.
+    """Return a sidecar's answer to a GET, or to a POST of ``data``. Blocks. Raises OSError.
 
     The token is sent only to the process that the supervisor started, since another program may have taken its port,
     and never through a proxy of the environment.

@@ -58,15 +58,15 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
             yield str(path.relative_to(state.path)), read_redacted_tail(path, LOG_BYTES_MAX).encode()
     for member in record.members:
         try:
-            yield f"sidecars/{member.name}.tar.gz", _packed(member, state.token())
+            yield f"sidecars/{member.name}.tar.gz", _request_bundle(member, state.token())
         except OSError as error:
             left_out.append(f"sidecar of {member.name}: {error}")
     if left_out:
         yield "left-out.txt", "".join(f"{line}\n" for line in left_out).encode()
 
 
-def _packed(member: MemberRecord, token: str) -> bytes:
-    """Return a sidecar's own bundle. Retries while the sidecar runs but does not answer yet. Raises OSError."""
+def _request_bundle(member: MemberRecord, token: str) -> bytes:
+    """Request a sidecar's own bundle. Retries while the sidecar runs but does not answer yet. Raises OSError."""
     for rest in reversed(range(TRIES)):
         try:
             return ask_sidecar(member, "/v1/bundle", token, timeout_s=SIDECAR_TIMEOUT_S)
@@ -76,4 +76,4 @@ def _packed(member: MemberRecord, token: str) -> bytes:
             if not rest:
                 raise
         time.sleep(TRY_AGAIN_S)
-    raise AssertionError("the last one returns or raises")
+    raise AssertionError("the last try returns or raises")

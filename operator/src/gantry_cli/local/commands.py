@@ -24,7 +24,7 @@ from gantry_spec.manifest import check_changes
 from gantry_spec.manifest.quantities import duration_text, parse_duration
 
 # -- apply -------------------------------------------------------------------------------------------------------------
-# `gantry apply`: hand a changed manifest over to the running group.
+# `gantry apply`: apply a changed manifest to the running group.
 
 
 @click.command(
@@ -38,7 +38,7 @@ from gantry_spec.manifest.quantities import duration_text, parse_duration
 @data_option
 @click.option("--dry-run", is_flag=True, help="Change nothing.")
 def apply(manifest: Path, data: Path, dry_run: bool) -> None:
-    """Hand a changed manifest over to the local group.
+    """Apply a changed manifest to the local group.
 
     A change to a field that may not change is refused with the path of the field. The supervisor makes all other
     changes as safely as the operator does in a cluster: one broker after another, without loss of acknowledged
@@ -59,7 +59,7 @@ def apply(manifest: Path, data: Path, dry_run: bool) -> None:
         click.echo("Manifest is valid")
         return
     state.write_manifest(text)
-    click.echo(f"Manifest handed over to group {status.group}; see `gantry status --watch`")
+    click.echo(f"Manifest of group {status.group} applied; watch the changes with `gantry status --watch`")
 
 
 # -- console -----------------------------------------------------------------------------------------------------------
@@ -161,14 +161,14 @@ def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool,
         click.echo(f"{name} (pid {pid}) {'suspended until --cont' if is_stop else 'continued'}")
         return
     is_broker = parse_member(name) is not None
-    rest_ms = _down_ms(state, down_ms) if is_broker else 0
-    if rest_ms:
+    hold_ms = _down_ms(state, down_ms) if is_broker else 0
+    if hold_ms:
         now, boot = now_ms(), machine_boot()
         with state.editing():
             others = [one for one in state.read_holds() if one.until_ms > now and one.name != name]
-            state.write_holds([*others, MemberHold(name=name, until_ms=now + rest_ms, machine_boot=boot)])
+            state.write_holds([*others, MemberHold(name=name, until_ms=now + hold_ms, machine_boot=boot)])
     _signal(name, pid, signal.SIGKILL)
-    then = f"stays down for {duration_text(rest_ms)}" if rest_ms else "restarts at once"
+    then = f"stays down for {duration_text(hold_ms)}" if hold_ms else "restarts at once"
     click.echo(f"{name} (pid {pid}) killed; {then}")
 
 
@@ -203,7 +203,7 @@ def _signal(name: str, pid: int, number: signal.Signals) -> None:
 
 
 # -- down --------------------------------------------------------------------------------------------------------------
-# `gantry down`: stop the stack of a directory, no matter where it was started.
+# `gantry down`: stop the group of a directory, no matter where it was started.
 
 
 STOP_TIMEOUT_S: Final = 75.0
@@ -213,8 +213,8 @@ POLL_S: Final = 0.05
 
 @click.command(
     epilog=examples(
-        ("gantry down", "stop the stack that `gantry up --detach` started here"),
-        ("gantry down --data /tmp/second", "stop the stack of another directory"),
+        ("gantry down", "stop the group that `gantry up --detach` started here"),
+        ("gantry down --data /tmp/second", "stop the group of another directory"),
     )
 )
 @data_option
@@ -226,23 +226,23 @@ def down(data: Path) -> None:
     """
     directory = StackDirectory(data)
     if not directory.is_running():
-        click.echo(f"Nothing is running on {data}")
+        click.echo(f"Nothing is running in {data}")
         return
     record = directory.running()
     if record is None:
-        raise CliError(f"the stack on {data} is starting or stopping", "try again in a moment")
+        raise CliError(f"the group in {data} is starting or stopping", "try again in a moment")
     try:
         os.kill(record.pid, signal.SIGTERM)
     except PermissionError as error:
         raise CliError(
-            f"the stack on {data} belongs to another user (pid {record.pid})", "run the command as that user"
+            f"the group in {data} belongs to another user (pid {record.pid})", "run the command as that user"
         ) from error
     except ProcessLookupError:
         pass  # the process has ended already, and its lock with it
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    with spinner("stopping: what is in memory goes to disk"):
+    with spinner("stopping and flushing"):
         while directory.is_running():
             if time.monotonic() > deadline:
-                raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.path / 'logs'}")
+                raise CliError(f"the group (pid {record.pid}) is still running", f"see {directory.path / 'logs'}")
             time.sleep(POLL_S)
     click.echo(f"Stopped name server {record.name_server} and broker {record.broker}")

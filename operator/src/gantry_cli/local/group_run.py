@@ -31,7 +31,7 @@ from gantry_cli.local.plan import (
     single_group,
 )
 from gantry_cli.local.publishing import Publisher
-from gantry_cli.local.running import RunOutput, claim, first_error, is_listening, own_name, run_until_stopped
+from gantry_cli.local.running import RunOutput, claim, first_error, is_listening, program_name, run_until_stopped
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, now_ms
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import LocalTopicReconciler
@@ -172,7 +172,7 @@ class GroupRun:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.supervisor.run(self._name_servers), name="supervise")
-                group.create_task(self._reconcile_topics(), name="keep topics")
+                group.create_task(self._reconcile_topics(), name="reconcile topics")
                 await self._start()
                 if not self._output.is_detached:
                     group.create_task(self._stream(), name="stream state")
@@ -199,7 +199,7 @@ class GroupRun:
         self._output.ready(await asyncio.to_thread(self._summary, trip))
 
     async def _wait_for_sidecars(self, deadline: float) -> None:
-        """Wait until every printed address answers. A sidecar that cannot start is reported, and the group runs on."""
+        """Wait until every printed address answers. A sidecar that cannot start is only reported."""
         for member in self.supervisor.members.values():
             sidecar = member.sidecar
             while sidecar is not None and not await is_listening(SIDECAR_HOST, member.record.sidecar_port):
@@ -266,13 +266,13 @@ class GroupRun:
     def _console_address(self) -> str:
         """Return the console's address with a one-time code. The token is never printed: output may end in a log."""
         try:
-            return f"{console_address(self.record, self._token)}   (works once; for another: {own_name()} console)"
+            return f"{console_address(self.record, self._token)}   (works once; for another: {program_name()} console)"
         except OSError:
-            return f"{self.record.console_url}   (for an address with a code: {own_name()} console)"
+            return f"{self.record.console_url}   (for an address with a code: {program_name()} console)"
 
     def _summary(self, trip: RoundTrip) -> str:
         """Return the text of a successful start: addresses, the result of the check, and next steps."""
-        record, gantry, name_server = self.record, own_name(), ";".join(self.record.addresses)
+        record, gantry, name_server = self.record, program_name(), ";".join(self.record.addresses)
         is_default = self._directory.path == StackDirectory(DEFAULT_DIRECTORY).path
         data = "" if is_default else f" --data {self._directory.path}"
         address = f"'{name_server}'" if ";" in name_server else name_server
@@ -317,7 +317,7 @@ async def stream_state(name_server: str, broker: str, output: RunOutput) -> None
 
 
 # -- leftover processes of a killed supervisor -------------------------------------------------------------------------
-# The processes of a group end with its supervisor, also when that is killed, and the next supervisor waits for it.
+# The processes of a group end with its supervisor, even if it is killed. The next supervisor waits for that.
 #
 # The kernel sends each of them SIGTERM when the supervisor dies, so a broker stops cleanly. A suspended process
 # (SIGSTOP) cannot react, so it gets SIGCONT; a process that does not end in time is killed, which loses no acknowledged

@@ -54,7 +54,7 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     acked: int | None = None
     confirmed: int | None = None
     behind_bytes: int | None = None
-    """How many bytes its master has written beyond it."""
+    """The bytes of its master's log that it does not have yet."""
     is_draining: bool = False
     problem: str = ""
     missing_bytes: int = 0
@@ -104,26 +104,26 @@ STALE_MS: Final = 10_000
 
 
 def read_running_status(data: Path) -> LocalGroupStatus | None:
-    """Return the status of the group that runs on a folder; None if none runs. Raises CliError for a damaged file."""
+    """Return the status of the group that runs in a folder; None if none runs. Raises CliError for a damaged file."""
     if not StackDirectory(data).is_running():
         return None
     return read_json_file(GroupState(data).decision_file, LocalGroupStatus, "try again: it is rewritten every second")
 
 
 def require_status(data: Path) -> LocalGroupStatus:
-    """Return the status of the group that runs on a folder. Raises NotFoundError if none runs."""
+    """Return the status of the group that runs in a folder. Raises NotFoundError if none runs."""
     status = read_running_status(data)
     if status is None:
-        raise NotFoundError(f"no group runs on {data}", "start one with `gantry up`, or name its folder with --data")
+        raise NotFoundError(f"no group runs in {data}", "start one with `gantry up`, or name its folder with --data")
     return status
 
 
 def require_group(data: Path) -> GroupRecord:
-    """Return the record of the group that runs on a folder. Raises NotFoundError if none runs."""
+    """Return the record of the group that runs in a folder. Raises NotFoundError if none runs."""
     state = GroupState(data)
     record = state.read_group() if StackDirectory(data).is_running() else None
     if record is None:
-        raise NotFoundError(f"no group runs on {data}", "start one with `gantry up`, or name its folder with --data")
+        raise NotFoundError(f"no group runs in {data}", "start one with `gantry up`, or name its folder with --data")
     return record
 
 

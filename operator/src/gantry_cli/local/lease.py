@@ -122,5 +122,5 @@ class LastReportCache:
             if report is not None:
                 self._reports[shard] = report
         if self._reports != before:
-            with suppress(OSError):  # a later supervisor then has an older bound of the loss, and promotes less
+            with suppress(OSError):  # a later supervisor then has to assume a larger loss
                 self._state.write_last_reports(self._machine_boot, self._reports)

@@ -67,7 +67,7 @@ class LocalMember:
 
     def __init__(
         self, record: MemberRecord, state: GroupState, settings: Callable[[], MemberSettings],
-        now_ms: Callable[[], int], report_event: Callable[[str], None], changed: Callable[[], None], *,
+        now_ms: Callable[[], int], report_event: Callable[[str], None], on_changed: Callable[[], None], *,
         has_sidecar: bool,
     ) -> None:  # fmt: skip
         self.record: Final = record
@@ -82,11 +82,11 @@ class LocalMember:
         self._client_boot = ""
         self.broker: Final = ServerProcess(
             record.name, "gantry_broker", self._broker_arguments, Path(record.log), policy=local_restart_policy(),
-            now_ms=now_ms, report=report_event, changed=changed, is_blocked=self._is_blocked,
+            now_ms=now_ms, report=report_event, on_changed=on_changed, is_blocked=self._is_blocked,
         )  # fmt: skip
         self.sidecar: Final = None if not has_sidecar else ServerProcess(
             f"sidecar of {record.name}", "gantry_admin", self._sidecar_arguments, Path(record.sidecar_log),
-            policy=local_restart_policy(), now_ms=now_ms, report=report_event, changed=changed,
+            policy=local_restart_policy(), now_ms=now_ms, report=report_event, on_changed=on_changed,
         )  # fmt: skip
         self._sidecar_peers: tuple[str, ...] = ()
 

@@ -117,14 +117,14 @@ class Planner:
         before = None if self._previous is None or self._previous.host != self._launch.host else self._previous
         old_servers = [] if before is None or not self._is_kept(NAME_SERVER) else before.name_servers
         old_servers = old_servers[: spec.name_servers.count]
-        kept = {one.name: self._ports.keep(NAME_SERVER, one.port, one.name) for one in old_servers}
+        kept = {one.name: self._ports.allocate(NAME_SERVER, one.port, one.name) for one in old_servers}
         olds = [] if before is None else before.members
         brokers, sidecars = {}, {}
         for old in olds:
             if self._is_kept(BROKER):
-                brokers[old.name] = self._ports.keep(BROKER, old.port, old.name)
+                brokers[old.name] = self._ports.allocate(BROKER, old.port, old.name)
             if self._is_kept(SIDECAR) and self._has_sidecars and old.sidecar_port:
-                sidecars[old.name] = self._ports.keep(SIDECAR, old.sidecar_port, old.name)
+                sidecars[old.name] = self._ports.allocate(SIDECAR, old.sidecar_port, old.name)
         servers = []
         for index in range(spec.name_servers.count):
             name = f"nameserver-{index}"
@@ -149,8 +149,8 @@ class Planner:
 
     def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
         if is_first and dict(self._launch.ports).get(kind) != 0:
-            return self._ports.first(kind, self._bases[kind], name)
-        return self._ports.next(kind, self._bases[kind])
+            return self._ports.allocate_first(kind, self._bases[kind], name)
+        return self._ports.allocate_next(kind, self._bases[kind])
 
     def _name_server(self, name: str, port: int) -> NameServerRecord:
         return NameServerRecord(

@@ -25,13 +25,13 @@ ANY_PORT_RANGE: Final = range(20_000, 31_000)
 
 
 class Kind(NamedTuple):
-    """One kind of process, and the ports that it needs beside its own."""
+    """One kind of process, and the ports that it needs."""
 
     what: str
     option: str
     step: int
-    beside: tuple[int, ...]
-    """The offsets of all its ports from its own, 0 included."""
+    port_offsets: tuple[int, ...]
+    """The offsets of all its ports from its main one, 0 included."""
 
 
 NAME_SERVER: Final = Kind("name server", "--namesrv-port", 1, (0,))
@@ -44,41 +44,42 @@ SIDECAR: Final = Kind("sidecar", "--console-port", 2, (0, 1))
 class PortPlan:
     """Allocates the ports of a group. ``is_free`` tests a port of this machine.
 
-    Without ``has_slaves`` a broker keeps its port while another program has its replication port.
+    Without ``has_slaves`` the replication port of a broker may be in use by another program.
     """
 
     is_free: Callable[[int], bool]
     has_slaves: bool = True
     allocated: set[int] = field(default_factory=set)
 
-    def keep(self, kind: Kind, port: int, name: str) -> int:
-        """Allocate the given port again. Raises CliError when another program has it."""
-        run = self._needed(kind, port)
-        above = run[-1] - port
-        if run[-1] >= PORT_END:
-            text = f"port {port} ({kind.what} of {name}) is too high: the {_part(kind, above)} would be {run[-1]}"
+    def allocate(self, kind: Kind, port: int, name: str) -> int:
+        """Allocate the given port. Raises CliError when another program has it."""
+        needed = self._needed(kind, port)
+        above = needed[-1] - port
+        if needed[-1] >= PORT_END:
+            text = f"port {port} ({kind.what} of {name}) is too high: the {_part(kind, above)} would be {needed[-1]}"
             raise CliError(text, f"choose at most {PORT_END - 1 - above} with {kind.option}")
-        for one in run:
+        for one in needed:
             part = f"{_part(kind, one - port)} of {name}"
             if not self._is_free(kind, one, part):
                 remedy = f"stop that program, or choose another port with {kind.option}"
                 raise CliError(f"port {one} ({part}) is in use by another program", remedy)
-        self.allocated.update(run)
+        self.allocated.update(needed)
         return port
 
-    def first(self, kind: Kind, port: int, name: str) -> int:
+    def allocate_first(self, kind: Kind, port: int, name: str) -> int:
         """Allocate the well-known or chosen port. Raises CliError when it is busy."""
         if not self.allocated.isdisjoint(self._needed(kind, port)):
-            return self.next(kind, port)
-        return self.keep(kind, port, name)
+            return self.allocate_next(kind, port)
+        return self.allocate(kind, port, name)
 
-    def next(self, kind: Kind, base: int) -> int:
+    def allocate_next(self, kind: Kind, base: int) -> int:
         """Allocate the next free port from ``base`` on. Raises CliError when there is none."""
         port = base
-        while port + max(kind.beside) < PORT_END:
-            run = self._run(kind, port)
-            if self.allocated.isdisjoint(run) and all(self._is_free(kind, one, _part(kind, one - port)) for one in run):
-                self.allocated.update(run)
+        while port + max(kind.port_offsets) < PORT_END:
+            ports = self._ports_of(kind, port)
+            parts = ((one, _part(kind, one - port)) for one in ports)
+            if self.allocated.isdisjoint(ports) and all(self._is_free(kind, one, part) for one, part in parts):
+                self.allocated.update(ports)
                 return port
             port += kind.step
         raise CliError(f"no free port for a {kind.what} above {base}", f"choose another port with {kind.option}")
@@ -94,12 +95,12 @@ class PortPlan:
             raise CliError(text, "choose another address with --host") from error
 
     @staticmethod
-    def _run(kind: Kind, port: int) -> list[int]:
-        return [port + offset for offset in kind.beside]
+    def _ports_of(kind: Kind, port: int) -> list[int]:
+        return [port + offset for offset in kind.port_offsets]
 
     def _needed(self, kind: Kind, port: int) -> list[int]:
         """Return the ports that a process cannot start without."""
-        return [one for one in self._run(kind, port) if self.has_slaves or kind is not BROKER or one <= port]
+        return [one for one in self._ports_of(kind, port) if self.has_slaves or kind is not BROKER or one <= port]
 
 
 def _part(kind: Kind, offset: int) -> str:

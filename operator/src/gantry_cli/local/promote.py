@@ -24,7 +24,7 @@ PROGRESS_AFTER_S: Final = 2.0
 
 
 def promote_in_folder(order: str, data: Path, accept_loss: str, timeout_s: float, form: OutputFormat) -> None:
-    """Order the promotion `SHARD[=MEMBER]` in the group that runs on a folder, and wait for it. Raises CliError."""
+    """Order the promotion `SHARD[=MEMBER]` in the group that runs in a folder, and wait for it. Raises CliError."""
     shard, member = parse_promotion(order)
     status = require_status(data)
     require_alive(status)
@@ -67,7 +67,7 @@ def write_order(state: GroupState, shard: int, order: str, loss: str) -> None:
 
 
 def _wait_until_cleared(data: Path, shard: int, order: str, timeout_s: float) -> bool:
-    """Wait until the supervisor has removed the order. Return False if ``timeout_s`` is 0. Raises CliError if late."""
+    """Wait until the supervisor has removed the order. Return False if ``timeout_s`` is 0. Raises CliError after it."""
     state, began_s, shown = GroupState(data), time.monotonic(), ""
     while order in state.read_annotations().get(PROMOTE, ""):
         status = require_status(data)

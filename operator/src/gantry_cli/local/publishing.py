@@ -37,11 +37,12 @@ class Publisher:
         self._last_failure = ""
 
     def publish(self) -> None:
-        """Write both files after a round. A full disk leaves them outdated, and the group runs on."""
+        """Write both files after a round. A full disk leaves them outdated, and does not stop the group."""
         path = self._supervisor.state.decision_file
         data = msgspec.json.encode(self.current_status(), enc_hook=int)
         try:
-            self._publish_group()  # first: a reader of a status without a member must not find a record of it
+            # A reader of the status that finds a member removed must not find it in the group's record.
+            self._publish_group()
             replace_file(path, data, mode=0o644, is_durable=False)
             self._last_failure = ""
         except OSError as error:

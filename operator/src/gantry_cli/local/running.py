@@ -1,4 +1,4 @@
-"""Shared by all processes that run in the foreground until a signal: the lock of their folder, signals, and output."""
+"""Shared by all processes that run until a signal: the lock of their folder, signals, and output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def claim(data: Path) -> StackDirectory:
         record = running.record
         where = f"name server {record.name_server}, pid {record.pid}" if record is not None else "it is starting"
         raise CliError(
-            f"a stack runs on {data} already ({where})",
+            f"a group runs in {data} already ({where})",
             f"see `gantry status`, stop it with `gantry down --data {data}`, or choose another --data",
         ) from running
     except OSError as error:
@@ -50,7 +50,7 @@ async def run_until_stopped(
     output.report("stopped")
 
 
-def own_name(program: str | None = None) -> str:
+def program_name(program: str | None = None) -> str:
     """Return `gantry` if the shell finds this program by that name, else its path, relative if that is shorter."""
     path = Path(sys.argv[0] if program is None else program)
     if path.name != NAME:

@@ -1,9 +1,9 @@
-"""The folder of a local group, STATE: its members, its orders, and what a supervisor must remember over a restart.
+"""The folder of a local group, STATE: its members, its orders, and the state that survives a restart of its supervisor.
 
     STATE/lock, stack.json   the lock of the running supervisor, and its addresses (``gantry_cli.stack``)
-    STATE/manifest.yaml      the manifest that was handed over last
+    STATE/manifest.yaml      the manifest that was applied last
     STATE/group.json         its members: names, ports, folders, processes
-    STATE/annotations.json   orders of people, as annotations are in a cluster
+    STATE/annotations.json   orders of users, as annotations are in a cluster
     STATE/edit.lock          the lock for editing annotations.json or holds.json
     STATE/holds.json         members that `gantry kill` keeps down for a while
     STATE/lease-0.json       the Lease of shard 0: its epochs and electable set
@@ -222,15 +222,13 @@ class GroupState:
         return (self.path / "broker").is_dir() and not self.manifest_file.exists()
 
     def read_manifest(self) -> BrokerGroup | None:
-        """Return the manifest that was handed over last, None without one. Raises CliError if it is damaged."""
+        """Return the manifest that was applied last, None without one. Raises CliError if it is damaged."""
         try:
             return read_group(self.manifest_file.read_bytes())
         except FileNotFoundError:
             return None
         except (ManifestError, OSError) as error:
-            raise CliError(
-                f"{self.manifest_file}: {error}", "hand the manifest over again: gantry up -f FILE"
-            ) from error
+            raise CliError(f"{self.manifest_file}: {error}", "apply the manifest again: gantry up -f FILE") from error
 
     def write_manifest(self, text: bytes) -> None:
         """Write a manifest. The caller has checked it before."""
@@ -248,7 +246,7 @@ class GroupState:
 
     def read_annotations(self) -> dict[str, str]:
         """Return the group's annotations. Raises CliError if the file is damaged."""
-        remedy = "remove the file: it has only orders of people"
+        remedy = "remove the file: it has only orders of users"
         return read_json_file(self.annotations_file, dict[str, str], remedy) or {}
 
     def write_annotations(self, annotations: dict[str, str]) -> None:
@@ -272,7 +270,7 @@ class GroupState:
         replace_file(self.holds_file, msgspec.json.encode(held), mode=0o600, is_durable=False)
         self._former_holds_file.unlink(missing_ok=True)
 
-    # -- memory over a restart -----------------------------------------------------------------------------------------
+    # -- state that survives a restart of the supervisor ---------------------------------------------------------------
 
     def read_last_reports(self, machine_boot: str) -> dict[int, LastReport]:
         """Return the last report of each shard's master. Reports of another boot, with another clock, are dropped."""
@@ -305,12 +303,12 @@ class LastReports(msgspec.Struct, kw_only=True):
     reports: dict[int, LastReport]
 
 
-# -- orders of people --------------------------------------------------------------------------------------------------
+# -- orders of users ---------------------------------------------------------------------------------------------------
 # The orders for a local group are annotations in its folder, read in every round and removed when they are executed.
 #
-# A mistyped annotation lifts no fence: if some cannot be parsed, the valid states stay in force, as in a cluster, and
-# while the file itself is damaged, the states that were read last. A supervisor that has never read the file must not
-# assume that no shard is fenced, so its group is paused until the file is repaired.
+# A mistyped annotation lifts no fence: if some cannot be parsed, the valid states stay in force, as in a cluster. While
+# the file itself is damaged, the states that were read last stay in force. A supervisor that has never read the file
+# must not assume that no shard is fenced, so its group is paused until the file is repaired.
 
 
 @final

@@ -44,8 +44,8 @@ EVENTS_MAX: Final = 200
 REPEATED_EVENT_MS: Final = 5_000
 SINGLE_BROKER_PROMOTION: Final = PromotionRequest(id="single", loss_accepted=None)
 """The order of `gantry up --single`: its broker becomes the master with its own store, since no other member exists."""
-ANY_MEMBER: Final = 0
-"""Represents all members of a shard that answer. It is not the number of a member."""
+ANSWERING_MEMBERS: Final = 0
+"""Represents all members of a shard that answer, instead of the number of one member."""
 
 
 class AnsweringMaster(NamedTuple):
@@ -130,7 +130,7 @@ class Supervisor:
     def run_child(self, child: ServerProcess) -> None:
         """Run a child process in a task of this supervisor."""
         assert self._group is not None, "run comes first"
-        self._group.create_task(child.run(), name=f"keep {child.name}")
+        self._group.create_task(child.run(), name=f"run {child.name}")
 
     async def remove(self, member: LocalMember) -> None:
         """Stop a member and remove it from the group. Its store is deleted only if ``spec.storage.retain`` is Never."""
@@ -212,9 +212,9 @@ class Supervisor:
         for shard in {action.shard for action in self.decision.actions}:
             new_actions = [one for one in self.decision.actions if one.shard == shard and self._is_new(one)]
             reachable = [one for one in new_actions if self._is_reachable(one)]
-            if reachable and (shard, ANY_MEMBER) not in self._running_actions:
+            if reachable and (shard, ANSWERING_MEMBERS) not in self._running_actions:
                 is_busy = True
-                self._start_task((shard, ANY_MEMBER), reachable)
+                self._start_task((shard, ANSWERING_MEMBERS), reachable)
             for one in new_actions:
                 if isinstance(one, act.MemberAction) and not self._is_reachable(one):
                     self._start_task((shard, one.member), [one])
@@ -252,14 +252,14 @@ class Supervisor:
         asked_ms = now_ms()
         requested = self.group_annotations.read() if requested is None else requested
         is_idle = all(one.report is None or one.report.role is not Role.MASTER for one in self.members.values())
-        alone = SINGLE_BROKER_PROMOTION if self._is_single and is_idle else None
+        single_promotion = SINGLE_BROKER_PROMOTION if self._is_single and is_idle else None
         return ObservedShard(
             number=shard,
             lease=self.lease(shard).observed,
             members=tuple(self.members[key].to_observed(asked_ms) for key in sorted(self.members) if key[0] == shard),
             last_report=self._last_reports.get(shard),
-            request=alone or requested.request(shard),
-            restore="" if alone is None else alone.id,
+            request=single_promotion or requested.request(shard),
+            restore="" if single_promotion is None else single_promotion.id,
             is_fenced=shard in requested.fenced_shards,
             is_empty=self.is_shard_empty(shard) if shard >= self.spec.shards else None,
             replace_disks=tuple(number for one, number in requested.lost_disks if one == shard),

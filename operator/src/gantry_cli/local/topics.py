@@ -56,7 +56,7 @@ class LocalTopicReconciler:
 #     removed from the manifest             ->  withdrawn from the routes of producers  ->  its messages expire
 #     empty, and old routes have expired    ->  drained, and removed
 #
-# The end of its log shows whether a message came after its queues were found empty: it must not have moved.
+# A shard stays empty only while its log ends where it ended when the queues were found empty: no message came since.
 
 
 CHECK_INTERVAL_S: Final = 5.0
@@ -78,7 +78,8 @@ class ShardDecommissioner:
         self._name_servers: Final = name_servers
         self._report_event: Final = report_event
         self._clock_s: Final = clock_s
-        self._since_s: Final[dict[int, float]] = {}
+        self._withdrawn_s: Final[dict[int, float]] = {}
+        """When each surplus shard was withdrawn from the routes."""
         self._ends: Final[dict[int, int]] = {}
         """The end of a shard's log when its queues were found empty."""
         self._closed: Final[set[int]] = set()
@@ -106,7 +107,7 @@ class ShardDecommissioner:
         ``masters`` has the address of each shard's master and the end of its log.
         """
         surplus = {shard for shard in masters if shard >= wanted}
-        restored = {shard for shard in self._since_s if shard < wanted}
+        restored = {shard for shard in self._withdrawn_s if shard < wanted}
         if not (surplus or restored) or self._clock_s() - self._checked_s < CHECK_INTERVAL_S:
             return
         self._checked_s = self._clock_s()
@@ -121,18 +122,18 @@ class ShardDecommissioner:
             self._report_event(f"failed to decommission surplus shards: {error}")
 
     def _forget(self, shard: int) -> None:
-        self._since_s.pop(shard, None)
+        self._withdrawn_s.pop(shard, None)
         self._ends.pop(shard, None)
         self._closed.discard(shard)
 
     async def _check_shard(self, admin: Admin, shard: int, address: str, wrote: int) -> None:
-        if shard not in self._since_s:
+        if shard not in self._withdrawn_s:
             self._report_event(f"shard {shard} withdrawn from routes: removed from the manifest")
-            self._since_s[shard] = self._clock_s()
+            self._withdrawn_s[shard] = self._clock_s()
         await admin.brokers.forbid_writes(broker_name(self._group, shard))
         self._ends.pop(shard, None)
         self._closed.discard(shard)
-        if self._clock_s() - self._since_s[shard] < EMPTY_FOR_MS / 1000:
+        if self._clock_s() - self._withdrawn_s[shard] < EMPTY_FOR_MS / 1000:
             return
         messages: dict[str, int] = {}
         for topic in await admin.brokers.topic_table(address):

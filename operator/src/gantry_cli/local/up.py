@@ -81,8 +81,8 @@ def up(
         raise click.UsageError("-o is only for --single; a group has these settings in its manifest: spec.broker")
     if manifest is not None and single:
         raise click.UsageError("--single and -f contradict each other: give one of them")
-    if settled := sorted(options.keys() & SUPERVISED):
-        raise click.UsageError(f"-o {settled[0]} is set by the supervisor of the broker: remove it")
+    if supervised := sorted(options.keys() & SUPERVISED):
+        raise click.UsageError(f"-o {supervised[0]} is set by the supervisor of the broker: remove it")
     if single:
         refuse_ignored("with --single, which runs no sidecar", ignored={"console_port"})
     if is_detached:
@@ -140,7 +140,7 @@ def detach(data: Path, arguments: Sequence[str]) -> None:
         click.echo(outcome["ready"])
         return
     process.wait(DETACH_TIMEOUT_S)
-    raise CliError(outcome.get("error", f"the stack did not start; see {directory.log}"))
+    raise CliError(outcome.get("error", f"the group did not start; see {directory.log}"))
 
 
 def run_detached(descriptor: int, run: Callable[[DetachedOutput], None]) -> None:

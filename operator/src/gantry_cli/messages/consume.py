@@ -81,7 +81,7 @@ class ConsumeRequest:
     tags: str | Sql
     count: int | None
     follow: bool
-    write: MessageFormatter
+    format_message: MessageFormatter
 
 
 @click.command(
@@ -145,12 +145,12 @@ def consume(
         start = parse_start_position(begin, time.time_ns() // 1_000_000)
     except (ValueError, InvalidMessage) as error:
         raise InvalidInput(str(error)) from error
-    write: MessageFormatter = line_text if verbose else body_text
+    format_message: MessageFormatter = line_text if verbose else body_text
     if form.is_document:
         refuse_ignored(f"with --output {form}, which prints all fields", ignored={"verbose"})
-        write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three formatters
+        format_message = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three
     request = ConsumeRequest(
-        topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, write=write
+        topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, format_message=format_message
     )
     run(_run_until_interrupted(_consume(name_server, request)), name_server)
 
@@ -159,7 +159,7 @@ async def _consume(name_server: str, request: ConsumeRequest) -> None:
     printed = 0
     async with contextlib.aclosing(_open_deliveries(name_server, request)) as deliveries:
         async for delivery in deliveries:
-            click.echo(request.write(delivery.message))
+            click.echo(request.format_message(delivery.message))
             delivery.acknowledge()
             printed += 1
             if printed == request.count:

@@ -207,7 +207,7 @@ class SendSummary:
         total = self.acknowledged + self.not_durable
         if total > RECEIPTS_SHOWN_MAX and not self.form.is_document:
             rate = rate_text(total / elapsed_s if elapsed_s > 0 else 0.0)
-            click.echo(f"{count_text(self.acknowledged)} messages acknowledged by {topic} ({rate}/s)")
+            click.echo(f'Topic "{topic}": {count_text(self.acknowledged)} messages acknowledged ({rate}/s)')
 
 
 async def _send_all(

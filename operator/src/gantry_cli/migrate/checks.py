@@ -236,7 +236,7 @@ def _check_registrations(facts: MigrationFacts) -> Iterator[Finding]:
         if one.brokers.get(0) != facts.old_address:
             text = f"name server {one.address} has {one.brokers.get(0, 'none')} as the master, not {facts.old_address}"
             yield Finding(
-                Severity.BLOCKED, text, "set all its name servers with -n, and check that it is registered there"
+                Severity.BLOCKED, text, "set all name servers of the old broker with -n, and check its registrations"
             )
     slaves = {
         address

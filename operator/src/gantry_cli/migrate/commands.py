@@ -91,7 +91,8 @@ def migrate(
     run again at any time and continues where the last run ended. The new broker keeps running when the command has
     ended; add its broker.conf to the service manager of this machine.
 
-    Exit codes: 0 success, 1 failure with the present state, 2 invalid usage, 130 interrupted, the old broker continues.
+    Exit codes: 0 success, 1 failure with the present state, 2 invalid usage, 130 interrupted: the old broker continues,
+    unless the new one was being promoted.
     """
     if abort:
         refuse_ignored("with --abort, which restores the old broker", ignored={"dry_run"})

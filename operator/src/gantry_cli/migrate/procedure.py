@@ -286,7 +286,7 @@ class Migration:
 
 
 async def _run_shielded(work: Awaitable[T]) -> T:
-    """Finish ``work`` even if this task is cancelled, since half of it must not remain. Then raise the cancellation."""
+    """Finish ``work`` even if this task is cancelled: it must not be left half done. Then raise the cancellation."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

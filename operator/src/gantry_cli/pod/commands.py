@@ -22,7 +22,7 @@ from gantry_cli.pod.supervisor import PodServer, PodSupervisor
 
 ALIVE_PORT: Final = 10913
 PEERS: Final = "peers"
-PASS_ON: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+PASSTHROUGH: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 TOLERANT: Final = {"ignore_unknown_options": True}
 """The operator that wrote a pod's arguments may be newer than the pod's image: unknown options are ignored with a note.
 Each server is started with the same rule for its settings."""
@@ -78,7 +78,7 @@ def broker(run_folder: Path, stalled_s: int, alive: int, ignored: tuple[str, ...
         name = os.environ["POD_NAME"]
         raise CliError(f"POD_NAME={name} is not the name of a broker's pod", "set it to GROUP-SHARD-slave-ORDINAL")
     addresses = Addresses(run_folder, _variable(os.environ, "POD_NAMESPACE"))
-    cold = _variable(os.environ, "GANTRY_BROKER_CONF")
+    start_settings = _variable(os.environ, "GANTRY_BROKER_CONF")
 
     def command() -> list[str]:
         own = {
@@ -88,7 +88,7 @@ def broker(run_folder: Path, stalled_s: int, alive: int, ignored: tuple[str, ...
             "memoryScope": os.environ.get("POD_UID", ""),
         }
         path = run_folder / "broker.conf"
-        path.write_text(merge_conf(cold, own | IGNORE_UNKNOWN_SETTINGS))
+        path.write_text(merge_conf(start_settings, own | IGNORE_UNKNOWN_SETTINGS))
         return ["gantry_broker", "-c", str(path)]
 
     watchdog = BrokerWatchdog(run_folder / "status", stalled_s)
@@ -126,7 +126,7 @@ def nameserver(data: Path, run_folder: Path, alive: int, ignored: tuple[str, ...
 
 @pod.command(
     "sidecar",
-    context_settings=PASS_ON,
+    context_settings=PASSTHROUGH,
     epilog=examples(("gantry pod sidecar -- --page RUN/status --control RUN/control.sock --store STORE", "by hand")),
 )
 @click.option("--group", "configuration", type=folder, default=Path("/etc/gantry/group"), show_default=True,

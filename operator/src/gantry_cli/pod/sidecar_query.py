@@ -19,7 +19,7 @@ from gantry_cli.errors import InvalidInput
 
 SIDECAR_PORT: Final = 8080
 READ_TOKENS: Final = Path("/etc/gantry/sidecar/read-tokens")
-ANSWER_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 30.0
 REASON_MAX: Final = 300
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -77,11 +77,11 @@ def _once(scheme: str, address: tuple[str, int], path: str, headers: dict[str, s
 
 def _connection(scheme: str, host: str, port: int) -> http.client.HTTPConnection:
     if scheme == "http":
-        return http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+        return http.client.HTTPConnection(host, port, timeout=ANSWER_TIMEOUT_S)
     # The certificate has the pod's names and not loopback's. Only this pod can listen on its loopback address.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
+    return http.client.HTTPSConnection(host, port, timeout=ANSWER_TIMEOUT_S, context=context)
 
 
 def _first_token(path: Path) -> str:

@@ -32,11 +32,11 @@ from gantry_cli.processes import Phase, ProcessLifecycle, RestartPolicy, exit_te
 TICK_S: Final = 1.0
 EXIT_USAGE: Final = 2
 """The exit code of a server with wrong settings, which is not restarted since that would not help."""
-AT_ONCE_MAX: Final = 5
+IMMEDIATE_RESTARTS_MAX: Final = 5
 DELAY_S_MAX: Final = 16.0
-SHORT_LIVES_MAX: Final = 12
-"""How many lives of less than a minute in a row end the container, so that kubelet's back-off applies."""
-_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+SHORT_RUNS_MAX: Final = 12
+"""After how many consecutive runs under a minute the container ends, so that kubelet's back-off applies."""
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def pod_restart_policy() -> RestartPolicy:
@@ -46,9 +46,9 @@ def pod_restart_policy() -> RestartPolicy:
     loses nothing in a crash, so the wait would be the only damage.
     """
     return RestartPolicy(
-        at_once_max=AT_ONCE_MAX,
+        immediate_restarts_max=IMMEDIATE_RESTARTS_MAX,
         delay_s_max=DELAY_S_MAX,
-        short_lives_max=SHORT_LIVES_MAX,
+        short_runs_max=SHORT_RUNS_MAX,
         final_codes=frozenset({EXIT_USAGE}),
     )
 
@@ -89,17 +89,17 @@ class PodSupervisor:
 
     def run(self) -> int:
         """Run the server until SIGTERM, or until a restart is pointless. Return the exit code for this process."""
-        woken, wakes = socket.socketpair()
-        wakes.setblocking(False)
-        woken.setblocking(False)
-        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        for number in (*_ENDING, signal.SIGCHLD):
+        wakeup_reader, wakeup_writer = socket.socketpair()
+        wakeup_writer.setblocking(False)
+        wakeup_reader.setblocking(False)
+        signal.set_wakeup_fd(wakeup_writer.fileno(), warn_on_full_buffer=False)
+        for number in (*_STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, self._handle_signal)
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             stack.callback(signal.set_wakeup_fd, -1)
-            for one in (woken, wakes):
+            for one in (wakeup_reader, wakeup_writer):
                 stack.callback(one.close)
-            selector.register(woken, selectors.EVENT_READ, self._drain_wakeups)
+            selector.register(wakeup_reader, selectors.EVENT_READ, self._drain_wakeups)
             if self._server.alive is not None:
                 listener = stack.enter_context(socket.create_server(self._server.alive, backlog=16))
                 listener.setblocking(False)
@@ -113,7 +113,7 @@ class PodSupervisor:
                     key.data(key.fileobj)
 
     def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
-        if number in _ENDING:
+        if number in _STOP_SIGNALS:
             self._is_ending = True
 
     def _step(self) -> int | None:
@@ -177,7 +177,7 @@ class PodSupervisor:
         delay = self._life.record_exit(code, time.monotonic())
         if delay is not None:
             recent = self._life.policy.recent
-            rule = f"crash {recent} within a minute; the first {AT_ONCE_MAX} restart at once"
+            rule = f"crash {recent} within a minute; the first {IMMEDIATE_RESTARTS_MAX} restart at once"
             self._print(f"the {name} {how}; {restart_text(delay)} ({rule})")
         elif self._life.phase is Phase.WAITING:
             self._print(f"the {name} has ended; restarting it with new arguments")
@@ -191,9 +191,9 @@ class PodSupervisor:
             return TICK_S
         return min(TICK_S, max(0.0, self._life.start_at_s - time.monotonic()))
 
-    def _drain_wakeups(self, woken: socket.socket) -> None:
+    def _drain_wakeups(self, wakeup_reader: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
-            while woken.recv(4096):
+            while wakeup_reader.recv(4096):
                 pass
 
     def _accept_probe(self, listener: socket.socket) -> None:

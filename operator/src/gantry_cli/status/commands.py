@@ -24,7 +24,7 @@ from gantry_cli.progress import spinner, watch
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, view_cluster
 from gantry_cli.status.page import show_page
-from gantry_cli.text import certificate_text, count_text, duration_text, missing_text, plural, rate_text, time_text
+from gantry_cli.text import certificate_text, count_text, duration_text, plural, ranges_text, rate_text, time_text
 from gantry_client import Admin
 from gantry_status.text import bytes_text
 
@@ -35,7 +35,7 @@ class ClusterDocument:
 
     name_server: str
     local_stack: StackRecord | None
-    """The stack of `gantry up` in this directory, if it is this cluster."""
+    """The process and the addresses of `gantry up` in this directory, if it runs this cluster."""
     brokers: tuple[BrokerView, ...]
     topics: tuple[TopicView, ...]
     topics_total: int
@@ -211,13 +211,13 @@ def _broker_notes(broker: BrokerView) -> Iterator[str]:
     if facts is not None and facts.changed_settings:
         yield f"{name} has settings changed at run time: {facts.changed_settings.replace(';', ', ')}"
     if facts is not None and facts.missing_bytes:
-        missing = missing_text(facts.missing_bytes, facts.missing)
+        missing = ranges_text(facts.missing_bytes, facts.missing)
         yield (
             f"{name} ({broker.address.address}) has lost log data: {missing}; "
             "sends are refused, delayed messages and transactions are on hold; see gantry ha accept-loss"
         )
     if facts is not None and facts.damaged_records:
-        damaged = missing_text(facts.damaged_bytes, facts.damaged)
+        damaged = ranges_text(facts.damaged_bytes, facts.damaged)
         yield f"{name} ({broker.address.address}) has damaged messages: {count_text(facts.damaged_records)} ({damaged})"
     if facts is not None and facts.certificate_ends_at_ms is not None:
         until = certificate_text(facts.certificate_ends_at_ms, int(time.time() * 1000))

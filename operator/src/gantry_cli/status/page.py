@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.output import OutputFormat, show, table
-from gantry_cli.text import certificate_text, count_text, duration_text, missing_text, time_text
+from gantry_cli.text import certificate_text, count_text, duration_text, ranges_text, time_text
 from gantry_status import PageNotFound, PageReader, Phase, Reading, RefusalReason, SlaveStatus, Status, StatusPageError
 from gantry_status.text import bytes_text
 
@@ -82,7 +82,7 @@ def rows(reading: Reading) -> Iterator[Row]:
     yield "confirmed", _offset_with_lag(status.confirmed, status.wrote)
     yield "oldest byte", _optional_offset(status.min_physical)
     if status.log_missing_bytes:
-        lost = missing_text(status.log_missing_bytes, status.log_missing_ranges)
+        lost = ranges_text(status.log_missing_bytes, status.log_missing_ranges)
         yield "missing", f"{lost} of the log are missing; sends and deliveries are refused; see gantry ha accept-loss"
     if status.log_accepted_loss_bytes:
         yield "accepted loss", f"{bytes_text(status.log_accepted_loss_bytes)} of the log"

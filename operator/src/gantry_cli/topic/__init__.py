@@ -1,1 +1,1 @@
-"""`gantry topic`: topics, their settings, and the order of their queues."""
+"""`gantry topic`: topics, their settings, and their order configuration."""

@@ -97,7 +97,7 @@ def _check_order(value: str) -> None:
 
 
 PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
-SHOW_TIMEOUT_S: Final = 10.0
+ROUTE_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
 
 
@@ -272,7 +272,7 @@ async def _groups_of(admin: Admin, name: str) -> list[GroupView]:
 
 async def _wait_until_routed(admin: Admin, name: str, masters: set[str]) -> None:
     """Wait until the name server has routes of the topic to all `masters`. Raises CliError after a timeout."""
-    deadline = time.monotonic() + SHOW_TIMEOUT_S
+    deadline = time.monotonic() + ROUTE_TIMEOUT_S
     while True:
         try:
             if masters <= set((await admin.topics.route(name)).brokers):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_cli.local.running import own_name
+from gantry_cli.local.running import program_name
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def test_program_on_the_path_is_called_by_name(program: Path, monkeypatch: pytes
     """The name is used if the PATH leads to this program."""
     monkeypatch.setenv("PATH", str(program.parent))
 
-    assert own_name(str(program)) == "gantry"
+    assert program_name(str(program)) == "gantry"
 
 
 def test_program_off_the_path_is_called_by_relative_path(
@@ -30,7 +30,7 @@ def test_program_off_the_path_is_called_by_relative_path(
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
 
-    assert own_name(str(program)) == "bin/gantry"
+    assert program_name(str(program)) == "bin/gantry"
 
 
 def test_other_installation_on_the_path_is_not_used(
@@ -44,4 +44,4 @@ def test_other_installation_on_the_path_is_not_used(
     monkeypatch.setenv("PATH", str(other.parent))
     monkeypatch.chdir(tmp_path)
 
-    assert own_name(str(program)) == "bin/gantry"
+    assert program_name(str(program)) == "bin/gantry"

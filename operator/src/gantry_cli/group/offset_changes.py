@@ -13,7 +13,7 @@ from gantry_cli.account import client_settings
 from gantry_cli.completers import complete_group, complete_topic
 from gantry_cli.errors import CliError, InvalidInput, NotFoundError
 from gantry_cli.examples import examples
-from gantry_cli.group.documents import CloneDocument, MovedQueueDocument, ResetDocument
+from gantry_cli.group.documents import CloneDocument, OffsetChangeDocument, ResetDocument
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import OutputFormat, output_option, show, table
 from gantry_cli.text import START_POSITION_HELP, StartPosition, count_text, parse_start_position
@@ -25,7 +25,7 @@ NOW = "now"
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class OffsetChange:
     """The change of a group's offset in one queue: the committed offset, and the new one."""
 
     queue: MessageQueue
@@ -34,10 +34,10 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class OffsetPlan:
     """The planned changes of offsets, and the number of the group's members at the time of the plan."""
 
-    moves: tuple[Move, ...]
+    changes: tuple[OffsetChange, ...]
     members: int
     is_made: bool = False
     """Whether the group does not exist yet and will be created."""
@@ -85,9 +85,11 @@ def reset(
     )
     if not dry_run:
         _confirm(f"Reset offsets of {name}?", plan, form, yes=yes)
-        moved = run(_reset(name_server, name, topic, start, plan, chosen), name_server, waiting_for=f"resetting {name}")
-        plan = Plan(moves=moved, members=plan.members)
-    document = ResetDocument(group=name, is_dry_run=dry_run, members=plan.members, queues=_rows(plan.moves))
+        changed = run(
+            _reset(name_server, name, topic, start, plan, chosen), name_server, waiting_for=f"resetting {name}"
+        )
+        plan = OffsetPlan(changes=changed, members=plan.members)
+    document = ResetDocument(group=name, is_dry_run=dry_run, members=plan.members, queues=_rows(plan.changes))
     show(form, document, lambda: _render(f"{'New offsets' if dry_run else 'Offsets'} of {name}", plan))
 
 
@@ -126,7 +128,7 @@ async def _plan_reset(
     start: StartPosition,
     to_offset: int | None,
     chosen: Sequence[MessageQueue],
-) -> Plan:
+) -> OffsetPlan:
     async with Admin(name_server, client_settings=client_settings()) as admin:
         if group not in await admin.groups.all():
             raise NotFoundError(f"group {group} not found", "see `gantry group list`")
@@ -147,19 +149,23 @@ async def _plan_reset(
             )
         reset_targets = {chosen[0]: to_offset}
     wanted = chosen or list(reset_targets)
-    return Plan(moves=_moves({queue: reset_targets[queue] for queue in wanted}, before), members=len(members))
+    return OffsetPlan(
+        changes=_offset_changes({queue: reset_targets[queue] for queue in wanted}, before), members=len(members)
+    )
 
 
 async def _reset(
-    name_server: str, group: str, topic: str, start: StartPosition, plan: Plan, chosen: Sequence[MessageQueue]
-) -> tuple[Move, ...]:
+    name_server: str, group: str, topic: str, start: StartPosition, plan: OffsetPlan, chosen: Sequence[MessageQueue]
+) -> tuple[OffsetChange, ...]:
     """Reset the offsets. Return the changes as brokers report them: messages may have expired since the plan."""
-    before = {move.queue: move.before for move in plan.moves}
+    before = {change.queue: change.before for change in plan.changes}
     async with Admin(name_server, client_settings=client_settings()) as admin:
         if not chosen:
-            return _moves(await admin.groups.reset_offsets(group, topic, _timestamp_ms(start)), before)
-        wanted = {move.queue: move.after for move in plan.moves}
-        return _moves({queue: await admin.groups.reset_queue(group, queue, wanted[queue]) for queue in chosen}, before)
+            return _offset_changes(await admin.groups.reset_offsets(group, topic, _timestamp_ms(start)), before)
+        wanted = {change.queue: change.after for change in plan.changes}
+        return _offset_changes(
+            {queue: await admin.groups.reset_queue(group, queue, wanted[queue]) for queue in chosen}, before
+        )
 
 
 # -- clone -------------------------------------------------------------------------------------------------------------
@@ -207,65 +213,67 @@ def clone(
         run(_clone(name_server, source, name, plan), name_server, waiting_for=f"setting offsets of {name}")
     document = CloneDocument(
         source=source, group=name, is_dry_run=dry_run, is_made=plan.is_made, members=plan.members,
-        queues=_rows(plan.moves),
+        queues=_rows(plan.changes),
     )  # fmt: skip
     show(form, document, lambda: _render(f"{'New offsets' if dry_run else 'Offsets'} of {name}, from {source}", plan))
 
 
-async def _plan_clone(name_server: str, source: str, target: str, topic: str | None) -> Plan:
+async def _plan_clone(name_server: str, source: str, target: str, topic: str | None) -> OffsetPlan:
     async with Admin(name_server, client_settings=client_settings()) as admin:
         groups = await admin.groups.all()
         if source not in groups:
             raise NotFoundError(f"group {source} not found", "see `gantry group list`")
         topics = [topic] if topic is not None else await admin.groups.topics(source)
-        moves: list[Move] = []
+        changes: list[OffsetChange] = []
         for one in topics:
             if topic is None and is_retry_or_dead_letter(one):
                 continue
             after, before = await asyncio.gather(
                 admin.groups.committed(source, one), admin.groups.committed(target, one)
             )
-            moves += _moves({queue: offset for queue, offset in after.items() if offset is not None}, before)
-        if not moves:
+            changes += _offset_changes({queue: offset for queue, offset in after.items() if offset is not None}, before)
+        if not changes:
             raise NotFoundError(f"{source} has no committed offsets{'' if topic is None else f' in {topic}'}")
         members = await admin.members.connections(target)
-        return Plan(moves=tuple(moves), members=len(members), is_made=target not in groups)
+        return OffsetPlan(changes=tuple(changes), members=len(members), is_made=target not in groups)
 
 
-async def _clone(name_server: str, source: str, target: str, plan: Plan) -> None:
+async def _clone(name_server: str, source: str, target: str, plan: OffsetPlan) -> None:
     async with Admin(name_server, client_settings=client_settings()) as admin:
         if plan.is_made:
             config = (await admin.groups.all())[source]
             await admin.groups.create(msgspec.structs.replace(config, group_name=target))
-        for topic in sorted({move.queue.topic for move in plan.moves}):
+        for topic in sorted({change.queue.topic for change in plan.changes}):
             await admin.groups.clone(source, target, topic)
         if plan.members:
-            for move in plan.moves:
-                await admin.groups.reset_queue(target, move.queue, move.after)
+            for change in plan.changes:
+                await admin.groups.reset_queue(target, change.queue, change.after)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-def _moves(after: Mapping[MessageQueue, int], before: Mapping[MessageQueue, int | None]) -> tuple[Move, ...]:
+def _offset_changes(
+    after: Mapping[MessageQueue, int], before: Mapping[MessageQueue, int | None]
+) -> tuple[OffsetChange, ...]:
     queues = sorted(after, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
-    return tuple(Move(queue, before.get(queue), after[queue]) for queue in queues)
+    return tuple(OffsetChange(queue, before.get(queue), after[queue]) for queue in queues)
 
 
-def _rows(moves: Sequence[Move]) -> list[MovedQueueDocument]:
+def _rows(changes: Sequence[OffsetChange]) -> list[OffsetChangeDocument]:
     return [
-        MovedQueueDocument(
-            topic=move.queue.topic,
-            broker=move.queue.broker_name,
-            queue_id=move.queue.queue_id,
-            before=move.before,
-            after=move.after,
+        OffsetChangeDocument(
+            topic=change.queue.topic,
+            broker=change.queue.broker_name,
+            queue_id=change.queue.queue_id,
+            before=change.before,
+            after=change.after,
         )
-        for move in moves
+        for change in changes
     ]
 
 
-def _confirm(question: str, plan: Plan, form: OutputFormat, *, yes: bool) -> None:
+def _confirm(question: str, plan: OffsetPlan, form: OutputFormat, *, yes: bool) -> None:
     if yes:
         return
     if not form.is_document:
@@ -274,10 +282,10 @@ def _confirm(question: str, plan: Plan, form: OutputFormat, *, yes: bool) -> Non
     click.confirm(question, abort=True, err=form.is_document)
 
 
-def _summary_lines(plan: Plan) -> Iterator[str]:
-    again = sum(max(0, (move.before or 0) - move.after) for move in plan.moves if move.before is not None)
-    skipped = sum(max(0, move.after - move.before) for move in plan.moves if move.before is not None)
-    fresh = sum(move.before is None for move in plan.moves)
+def _summary_lines(plan: OffsetPlan) -> Iterator[str]:
+    again = sum(max(0, (change.before or 0) - change.after) for change in plan.changes if change.before is not None)
+    skipped = sum(max(0, change.after - change.before) for change in plan.changes if change.before is not None)
+    fresh = sum(change.before is None for change in plan.changes)
     yield f"consumed again: {count_text(again)} messages; skipped: {count_text(skipped)}"
     if fresh:
         yield f"queues without a committed offset: {fresh}"
@@ -285,26 +293,26 @@ def _summary_lines(plan: Plan) -> Iterator[str]:
         yield f"running members: {plan.members}"
 
 
-def _render(title: str, plan: Plan) -> Iterator[RenderableType]:
+def _render(title: str, plan: OffsetPlan) -> Iterator[RenderableType]:
     columns = ("topic", "broker", "queue", "before", "after", "change")
     rows = (
         (
-            move.queue.topic,
-            move.queue.broker_name,
-            str(move.queue.queue_id),
-            "-" if move.before is None else count_text(move.before),
-            count_text(move.after),
-            _change_text(move),
+            change.queue.topic,
+            change.queue.broker_name,
+            str(change.queue.queue_id),
+            "-" if change.before is None else count_text(change.before),
+            count_text(change.after),
+            _change_text(change),
         )
-        for move in plan.moves
+        for change in plan.changes
     )
     yield table(title, columns, rows, right=columns[2:5])
     yield from _summary_lines(plan)
 
 
-def _change_text(move: Move) -> str:
-    if move.before is None or move.before == move.after:
-        return "starts here" if move.before is None else "unchanged"
-    if move.after < move.before:
-        return f"{count_text(move.before - move.after)} again"
-    return f"{count_text(move.after - move.before)} skipped"
+def _change_text(change: OffsetChange) -> str:
+    if change.before is None or change.before == change.after:
+        return "starts here" if change.before is None else "unchanged"
+    if change.after < change.before:
+        return f"{count_text(change.before - change.after)} again"
+    return f"{count_text(change.after - change.before)} skipped"
