@@ -62,7 +62,12 @@ class Kubelet:
     async def _logs(self, request: web.Request) -> web.Response:
         is_previous = request.query.get("previous") == "true"
         text = self.log(request.match_info["pod"], request.match_info["container"], is_previous)
-        return web.Response(status=404, text="not found") if text is None else web.Response(text=text)
+        if text is None:
+            return web.Response(status=404, text="not found")
+        if "tailLines" in request.query:
+            text = "".join(text.splitlines(keepends=True)[-int(request.query["tailLines"]) :])
+        limit = request.query.get("limitBytes")
+        return web.Response(text=text if limit is None else text[: int(limit)])
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         place, command = request.match_info, request.query.getall("command")

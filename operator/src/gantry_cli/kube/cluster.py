@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 from urllib.parse import quote, urlencode
@@ -27,6 +27,8 @@ Object = dict[str, Any]
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 15.0
 LIST_LIMIT: Final = 500
+LOG_LINES_MAX: Final = 20_000
+CHUNK_BYTES: Final = 64 << 10
 ANSWER_BYTES_MAX: Final = 64 << 20
 FIELD_MANAGER: Final = "gantry-cli"
 IN_CLUSTER_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -82,11 +84,14 @@ class Cluster:
         return self._document("patch", "PATCH", path, what, {"fieldManager": FIELD_MANAGER}, change)
 
     def logs(self, namespace: str, pod: str, container: str, *, is_previous: bool, bytes_max: int) -> bytes:
-        """Return the end of a container's log."""
+        """Return the last lines of a container's log, at most ``bytes_max`` bytes.
+
+        ``limitBytes`` of the API is of no use for this: it ends the answer after so many bytes of the *oldest* lines.
+        """
         query = {"container": container, "previous": str(is_previous).lower(), "timestamps": "true"}
-        query |= {"tailLines": "20000", "limitBytes": str(bytes_max)}
-        what = resource_text(PODS, namespace, "log")
-        return self._ask("get", "GET", PODS.path(_part(namespace), _part(pod), "log"), what, query)
+        query |= {"tailLines": str(LOG_LINES_MAX)}
+        path, what = PODS.path(_part(namespace), _part(pod), "log"), resource_text(PODS, namespace, "log")
+        return self._ask("get", "GET", path, what, query, read=lambda response: _read_tail(response, bytes_max))
 
     def version(self) -> Object:
         """Return the version of the API server."""
@@ -110,6 +115,7 @@ class Cluster:
     def _ask(
         self, verb: str, method: str, path: str, what: str,
         query: Mapping[str, str], body: Mapping[str, Any] | None = None,
+        *, read: Callable[[Any], bytes] = lambda response: bytes(response.read() or b""),
     ) -> bytes:  # fmt: skip
         import urllib3
         from kubernetes.client.exceptions import ApiException
@@ -126,7 +132,7 @@ class Cluster:
         )
         try:
             response = self.client.call_api(*parts, _request_timeout=(CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S))
-            data = bytes(response.read() or b"")
+            data = read(response)
         except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise ApiError(verb, what, 0, _reason(error)) from error
         if not 200 <= int(response.status) < 300:
@@ -143,6 +149,19 @@ class Cluster:
         token = settings.get_api_key_with_prefix("BearerToken") or settings.get_api_key_with_prefix("authorization")
         headers |= {"authorization": token} if token else {}
         return ws_client.create_websocket(settings, url, headers)
+
+
+def _read_tail(response: Any, bytes_max: int) -> bytes:
+    """Read an answer and return its last whole lines, at most ``bytes_max`` bytes; no more than twice that is kept."""
+    tail, is_cut = bytearray(), False
+    for chunk in response.response.stream(CHUNK_BYTES):
+        tail += chunk
+        if len(tail) > 2 * bytes_max:
+            del tail[:-bytes_max]
+            is_cut = True
+    is_cut = is_cut or len(tail) > bytes_max
+    last = bytes(tail[-bytes_max:])
+    return last.partition(b"\n")[2] if is_cut else last
 
 
 def api_error_from(verb: str, what: str, status: int, data: bytes) -> ApiError:
