@@ -92,10 +92,10 @@ class Conclusion:
     def _explain_gap(self, key: Queue, begin: int, end: int) -> Iterator[Finding]:
         """Explain offsets without a record by damage or by an earlier recovery; yield a finding for the others."""
         explained_offsets: set[int] = set()
-        is_given_up = True
+        is_filled = True
         for number, copy in self._copies.items():
             units = _read_units(copy, key, begin, min(end, begin + GAP_OFFSETS_EXAMINED_MAX))
-            is_given_up = is_given_up and all(is_filler(unit) for _, unit in units)
+            is_filled = is_filled and all(is_filler(unit) for _, unit in units)
             for offset, unit in units:
                 if not is_empty(unit) and self._attribute_damage(number, key, offset, unit):
                     explained_offsets.add(offset)
@@ -107,8 +107,10 @@ class Conclusion:
             for offset in range(begin, min(end, begin + GAP_OFFSETS_EXAMINED_MAX))
             if offset not in explained_offsets | damaged_offsets
         ]
-        if lost and is_given_up:
-            self.notes.append(f"{self._broker}: {key[0]}/{key[1]} [{begin}, {end}) was given up by an earlier recovery")
+        if lost and is_filled:
+            self.notes.append(
+                f"{self._broker}: an earlier recovery replaced the lost {key[0]}/{key[1]} [{begin}, {end}) by fillers"
+            )
         elif lost:
             count = len(lost) if end - begin <= GAP_OFFSETS_EXAMINED_MAX else end - begin
             yield Finding(self._broker, next(iter(self._copies)), Check.INDEX, FindingKind.GAP, *key, lost[0], UNKNOWN,
