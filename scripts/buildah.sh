@@ -12,8 +12,8 @@ write_archive() { # write_archive IMAGE FILE: write the image, and the checksum 
     rm -f "$2.sources" "$2.draft"
     buildah push --quiet "$1" "docker-archive:$2.draft:localhost/$1:latest"
     mv "$2.draft" "$2"
-    printf '%s\n' "$(sources_in "$1")" >"$2.sources"
+    printf '%s\n' "$(sources_checksum_of "$1")" >"$2.sources"
 }
-sources_in() { # sources_in IMAGE: print the checksum of its sources
+sources_checksum_of() { # sources_checksum_of IMAGE: print the checksum of its sources
     buildah inspect --type image --format "{{index .OCIv1.Config.Labels \"$SOURCES_LABEL\"}}" "$1"
 }

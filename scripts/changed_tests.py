@@ -92,7 +92,7 @@ def select_tests(changed: Collection[str]) -> list[str]:
 
     def is_reached(path: Path) -> bool:
         if path not in reached:
-            reached[path] = path in files  # also the answer to helpers that import each other
+            reached[path] = path in files  # set before the recursion, which ends here if helpers import each other
             names = imports_of(path)
             others = [known[name] for name in names if name in known]
             reached[path] = path in files or bool(names & modules) or any(map(is_reached, others))

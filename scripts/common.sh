@@ -53,7 +53,7 @@ need_go() {
     esac
 }
 
-find_python() { # prints a Python 3.11 or newer; PYTHON chooses one
+find_python() { # prints the path of a Python 3.11 or newer; PYTHON replaces the list of candidates
     for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13 python3.14}; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             command -v "$candidate"

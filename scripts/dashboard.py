@@ -10,6 +10,8 @@ import json
 from typing import Any, NamedTuple
 
 S = 'namespace="$namespace",gantry_dev_group="$group"'
+"""The label selector of every expression; short, because the expressions are long."""
+
 COLUMNS = 24
 HEIGHT = 7
 
@@ -82,9 +84,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Messages that a group has not consumed.",
         ),
         Panel("Connections", f"gantry_connections{{{S}}}", "{{pod}}", "short", "Client connections."),
-        Panel(
-            "Parked sends", f"gantry_held_sends{{{S}}}", "{{pod}}", "short", "Sends that wait for a flush or a slave."
-        ),
+        Panel("Held sends", f"gantry_held_sends{{{S}}}", "{{pod}}", "short", "Sends that wait for a flush or a slave."),
         Panel("Sends refused", f"gantry_sends_refused{{{S}}}", "{{pod}}", "none", "1 while a broker refuses sends."),
         Panel(
             "Refused requests",

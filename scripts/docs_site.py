@@ -1,8 +1,8 @@
 """Gather the pages of the built site: `make docs` calls this, then mkdocs.
 
-The site is made of the same files that people read in the repository. They are copied with their folders into a place
-of their own, so that every relative link holds as it is; a link to a file that is no page (a test, a picture) brings
-that file along. The navigation is the map in docs/README.md: each `##` heading is a group, each link below it a page.
+The site is made of the same files that people read in the repository. They are copied with their folders into a
+separate folder, so that relative links stay valid; a linked file that is no page (a test, a picture) is copied as well.
+The navigation is made from docs/README.md: each `##` heading is a group, each link below it a page.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def navigation_of(root: Path) -> list[dict[str, list[dict[str, str]]]]:
                 next(iter(groups[-1].values())).append({title[:1].upper() + title[1:]: page})
     missing = [page.as_posix() for page in pages_of(root) if page.parts[0] == "docs" and page.as_posix() not in named]
     if missing := [page for page in missing if page != MAP]:
-        raise SiteError(f"{MAP} names no group for {', '.join(missing)}")
+        raise SiteError(f"{MAP} has no link below a heading to {', '.join(missing)}")
     return groups
 
 

@@ -131,9 +131,9 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
 def readme(chart: Path) -> str:
     """Return the README of a chart: its description, and all values with their defaults."""
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
-    own = f"helm install {about['name']} charts/{about['name']} --namespace {NAMESPACE} --create-namespace"
+    install_command = f"helm install {about['name']} charts/{about['name']} --namespace {NAMESPACE} --create-namespace"
     if about["name"] == "broker-group":
-        own = "helm install orders charts/broker-group --namespace shop --set spec.shards=2"
+        install_command = "helm install orders charts/broker-group --namespace shop --set spec.shards=2"
     lines = [
         "<!-- Written by scripts/manifests.py (`make manifests`) from Chart.yaml and values.yaml; edit those. -->",
         f"# {about['name']}",
@@ -141,7 +141,7 @@ def readme(chart: Path) -> str:
         f"{about['description']}. Kubernetes {about['kubeVersion'].removesuffix('-0')}.",
         "",
         "```",
-        own,
+        install_command,
         "```",
         "",
         "Values are validated against a schema; unknown values are refused.",

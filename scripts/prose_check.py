@@ -1,8 +1,9 @@
 """Refuse prose that a reader has to decode: `scripts/check` runs this over the tree, and over the subjects of commits.
 
     short docstring    a docstring of a module, class or function with fewer than five words
-    form               a word or phrase of the private dialect that this code base had, in prose or in a name
-    dense prose        three or more vague verbs ("says", "seen", "goes") in one docstring, comment or paragraph
+    form               a word or phrase of the private dialect that this code base had
+    form in a name     a word of that dialect in an identifier
+    dense prose        three or more vague words ("says", "goes", "thing") in one docstring, comment or paragraph
     long subject       a commit subject of more than 72 characters, in the range of commits that is checked
 
 Prose is what people read: docstrings, comments, string literals, Markdown, and the comments and strings of the other

@@ -1,6 +1,7 @@
-"""Write docs/settings.md, docs/commands.md, docs/output.md and the fields in groups.md and pipelines.md from the code.
+"""Write the generated pages from the code: docs/settings.md, commands.md and logs.md, and parts of four other pages.
 
-The script writes the package graph in ARCHITECTURE.md, too (`package_graph`).
+The parts are the fields in docs/output.md, groups.md and pipelines.md, and the package graph in ARCHITECTURE.md. The
+modules `log_catalogue` and `package_graph` make the log page and the graph.
 
 Settings are read from the source of the settings classes: dataclasses whose names end in `Settings` or `Limits` and
 which have defaults. A class without defaults is an internal value, not a setting of users. Each field must be followed
@@ -297,7 +298,7 @@ def kind_text(kind: Any) -> str:
 
 
 def output_page(text: str) -> str:
-    """Return docs/output.md with its written part and the documents of all commands."""
+    """Return docs/output.md: the part that is written by hand, then the documents of all commands."""
     import msgspec
 
     from gantry_cli.document_types import DOCUMENTS

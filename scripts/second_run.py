@@ -31,7 +31,7 @@ def record_failures(report: Path, failed: list[str]) -> int:
     """Record the failed tests. Return exit code 1 if there are none, or too many for a second run."""
     report.write_text(json.dumps({"failed": failed}, indent=1))
     if not 0 < len(failed) <= FAILURES_MAX:
-        print(f"\n{len(failed)} failures: there is no second run for more than {FAILURES_MAX}")
+        print(f"\n{len(failed)} failures: there is no second run unless 1 to {FAILURES_MAX} tests fail")
         return 1
     print(f"\n{len(failed)} failures are run a second time, alone, one after another\n", flush=True)
     return 0

@@ -166,7 +166,7 @@ def test_running_group_is_audited_through_its_sidecars(brokers: Group, tmp_path:
     outcome = job.run(order, Reporter("audit"))
 
     assert outcome.exit_code == 0, outcome.text
-    assert {one.number for one in find_replicas(order.reading)} == {0, 1}
+    assert {one.number for one in find_replicas(order.read_settings)} == {0, 1}
     assert outcome.rows >= 200
     [table] = (tmp_path / "findings").iterdir()
     assert pq.read_table(table).num_rows == 0

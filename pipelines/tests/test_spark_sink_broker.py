@@ -96,7 +96,7 @@ class Scene:
 
         async def some() -> None:
             async with TransactionProducer(self.name_server, group_of(self.query), answers_checks=False) as producer:
-                await BrokerTransactionEnder(producer, self.options).commit(HalfMessageList(halves.places[:count]))
+                await BrokerTransactionEnder(producer, self.options).commit(HalfMessageList(halves.refs[:count]))
 
         asyncio.run(some())
 

@@ -146,7 +146,7 @@ def test_every_column_reaches_the_message() -> None:
         ({"body": [b"x"], "tags": ["a\x01b"]}, "row 0: column tags contains a byte 1 or 2"),
         ({"body": [b"x"], "delayLevel": [-1]}, "row 0: column delayLevel is -1"),
         ({"body": [b"x"], "flag": [1 << 40]}, "row 0: column flag is"),
-        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "1")]]}, "row 0: property UNIQ_KEY is reserved by RocketMQ"),
+        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "1")]]}, "row 0: property UNIQ_KEY is reserved"),
         ({"body": [b"x"], "properties": [[("a", None)]]}, "row 0: property 'a' is null"),
         ({"body": [b"x"], "properties": [[("", "b")]]}, "row 0: property '' has an empty name"),
     ],
@@ -238,9 +238,9 @@ def test_half_message_list_is_packed_and_unpacked(places: list[tuple[str, str, i
     """The order is preserved, for any values."""
     halves = HalfMessageList(HalfMessageRef(*place) for place in places)
     found = unpack(halves.pack())
-    assert found.places == halves.places
+    assert found.refs == halves.refs
     assert found.fingerprint == halves.fingerprint
-    assert join_lists([found, HalfMessageList()]).places == halves.places
+    assert join_lists([found, HalfMessageList()]).refs == halves.refs
 
 
 def test_million_half_messages_fit_in_few_markers() -> None:

@@ -44,7 +44,7 @@ def test_site_is_gathered_with_what_its_links_need(tmp_path: Path) -> None:
 def test_page_without_a_group_and_dead_link_are_refused(tmp_path: Path) -> None:
     """Both errors name the page."""
     make_site(tmp_path, page="nothing")
-    with pytest.raises(SiteError, match=r"names no group for docs/start\.md"):
+    with pytest.raises(SiteError, match=r"has no link below a heading to docs/start\.md"):
         navigation_of(tmp_path)
     (tmp_path / "tool.py").unlink()
     with pytest.raises(SiteError, match=r"docs/start\.md: the link \.\./tool\.py has no target in the repository"):

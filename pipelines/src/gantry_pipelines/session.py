@@ -89,7 +89,7 @@ def session_conf(cores: int | None = None, *, progress: bool = False) -> dict[st
         "spark.ui.showConsoleProgress": str(progress).lower(),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(count),  # 200 by default, each with its own 50 ms
+        "spark.sql.shuffle.partitions": str(count),  # Spark's default is 200, and each partition costs 50 ms
         "spark.sql.python.filterPushdown.enabled": "true",  # for queries with pushdown=true
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }

@@ -116,7 +116,7 @@ class BatchReader(DataSourceReader):
         for queue in queues:
             begin, end = self.pushed.clamp(begins[queue], max(begins[queue], ends[queue]))
             ranges.append(QueueRange(queue, begin, end))
-        ranges = self._by_time([one for one in ranges if one.count], catalog)
+        ranges = self._narrow_by_time([one for one in ranges if one.count], catalog)
         position_checker = PositionChecker(
             catalog, SystemClock(), patience_ms=0, is_loss_fatal=self.options.is_loss_fatal
         )
@@ -130,7 +130,7 @@ class BatchReader(DataSourceReader):
         """Return the rows of a partition; runs in the worker."""
         return read_partition(partition, self.options.settings, self.columns)
 
-    def _by_time(self, ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[QueueRange]:
+    def _narrow_by_time(self, ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[QueueRange]:
         queues = [one.queue for one in ranges]
         lows: dict[QueueId, int] = {}
         highs: dict[QueueId, int] = {}

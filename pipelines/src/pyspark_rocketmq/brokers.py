@@ -28,7 +28,10 @@ _TOPIC_MISSING: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
 
 @final
 class Brokers:
-    """Connections to name servers and brokers, opened at first use and kept until `close`. Any thread may call it."""
+    """Connections to name servers and brokers, opened at first use and kept until `close`.
+
+    One thread at a time: the first use is not guarded by a lock.
+    """
 
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings

@@ -1,9 +1,9 @@
 """Turn pieces of a log into Arrow batches: only the requested columns, a column at a time.
 
-Rows come in the order of the piece, and are exactly its records, except those with another tag than requested: the
-index has only the hash of a tag, so the tag itself is compared here. A compressed body is decompressed. A body that
-cannot be, because it is damaged, of an unknown kind, or too large, is null: no replica has a better one, and otherwise
-no query could ever get past it.
+Rows come in the order of the piece, and are exactly its records, except those with another tag than requested: a queue
+unit has only the hash of a tag, so the tag itself is compared here. A compressed body is decompressed. If that fails,
+because the body is damaged, of an unknown codec, or too large, `body` is null: no replica has a better one, and with
+an error no query could ever read beyond the message.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _ColumnBuilder:
         short = (records.born_host if is_born else records.store_host)[rows]
         is_long = (records.born_host_v6 if is_born else records.store_host_v6)[rows]
         if is_long.any():
-            return pa.array([host_text(records.long_host(row, is_born=is_born)) for row in rows.tolist()], pa.string())
+            return pa.array([host_text(records.host_bytes(row, is_born=is_born)) for row in rows.tolist()], pa.string())
         distinct, codes = np.unique(short, return_inverse=True)
         texts = pa.array([host_text(one.to_bytes(8, "big")) for one in distinct.tolist()], pa.string())
         return texts.take(indices(codes.reshape(-1)))
@@ -154,7 +154,7 @@ class _ColumnBuilder:
         found: list[str | None] = ids.to_pylist()
         for place in missing.tolist():
             row = int(self.rows[place])
-            host = self.records.long_host(row, is_born=False)
+            host = self.records.host_bytes(row, is_born=False)
             found[place] = offset_message_id(host, int(self.records.physical[row]))
         return pa.array(found, pa.string())
 

@@ -22,7 +22,8 @@ class NoReplica(RocketMQSourceError):
 
 @final
 class DataLost(RocketMQSourceError):
-    """Messages that the query had yet to read are gone: decide, then use failOnDataLoss=false, or another start."""
+    """Messages that the query had yet to read were deleted: accept the loss with failOnDataLoss=false, or
+    choose another start."""
 
 
 @final
@@ -33,7 +34,7 @@ class LogForked(RocketMQSourceError):
 
 @final
 class DamagedRecord(RocketMQSourceError):
-    """A record is not the one that its queue's unit describes: audit that replica (`gantry pipeline audit`)."""
+    """A record is not the one that its queue unit describes: audit that replica (`gantry pipeline audit`)."""
 
 
 @final
@@ -56,12 +57,14 @@ class NotStored(RocketMQSourceError):
 
 @final
 class NotTransactional(RocketMQSourceError):
-    """A broker cannot end a transaction twice and store it once: write to Gantry's, or without `transactional`."""
+    """A broker would store a message twice if its commit is repeated: write to Gantry brokers, or without the option
+    transactional."""
 
 
 @final
 class BatchForgotten(RocketMQSourceError):
-    """Markers have expired, so it is unknown whether this batch was committed: compare, then set onForgottenBatch."""
+    """Markers have expired, so it is unknown whether this batch was committed: search the topic
+    for its rows, then set onForgottenBatch."""
 
 
 @final

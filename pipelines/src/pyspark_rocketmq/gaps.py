@@ -1,8 +1,8 @@
 """Gaps: the messages that a query skipped, because they were gone and `failOnDataLoss` is false.
 
-A gap is part of the offset of the batch that skips it, so it is in Spark's log before the batch is done, and the same
-when the batch is done again. With `gapsPath` each batch with gaps leaves one small file there, named by its content, so
-that a repeated batch writes the same file. `spark.read.json(gapsPath)` is the table.
+A gap is part of the offset of the batch that skips it. So it is in Spark's log before the batch is processed, and does
+not change if the batch is repeated. With `gapsPath` each batch with gaps writes one small file, whose name is a hash of
+its content, so that a repeated batch writes the same file. `spark.read.json(gapsPath)` reads all gaps as a table.
 """
 
 import hashlib

@@ -8,7 +8,7 @@ LagListener.serve(spark, port=9095)
 
 After each batch Spark reports to a listener where the batch ended and where the queues ended then. The difference is
 the lag in messages; bytes are estimated from the size of a typical message; seconds are the age of the oldest unread
-message. A query that terminates takes its series with it, since a number that no longer changes is misleading.
+message. When a query terminates, its series are removed, since a number that no longer changes is misleading.
 """
 
 import json

@@ -126,7 +126,7 @@ class Task:
     """One part of a read: rows of one broker, in the order (queue, offset) unless `physical` is given.
 
     With `physical` the bytes `[begin, end)` of the log are read once, in log order, and the records in them that lie in
-    `ranges` are returned. Without it, each range is read by its queue's units.
+    `ranges` are returned. Without it, each range is read by its queue units.
     """
 
     broker: str
@@ -139,7 +139,7 @@ class Task:
     tags: frozenset[str] | None = None
     """Only messages with one of these tags; None for all."""
     physical: tuple[int, int] | None = None
-    """The bytes of the log to read; None to read each range by its queue's units."""
+    """The bytes of the log to read; None to read each range by its queue units."""
     bytes_estimated: int = 0
     """The estimated bytes of the records in its ranges."""
 

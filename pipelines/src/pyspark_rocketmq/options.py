@@ -1,7 +1,7 @@
 """The options of `spark.read.format("rocketmq")`: each is parsed once, and an invalid one is refused by its name.
 
-The options of both directions are listed here, since a misspelled one is refused with the nearest name. The sink parses
-its own.
+This module lists the options for connections, which the sink has, too, and those for reading; `sink.options` lists the
+others of the sink. A misspelled option is refused, and the error names the nearest one.
 """
 
 from collections.abc import Mapping

@@ -128,7 +128,7 @@ def plan_tasks(
     wanted = [extent for extent in extents if extent.range.count > 0]
     if not wanted:
         return []
-    piece = task_bytes(sum(extent.wanted for extent in wanted), split)
+    bytes_per_task = task_bytes(sum(extent.wanted for extent in wanted), split)
     tasks: list[Task] = []
     by_broker: dict[str, list[Extent]] = {}
     for extent in sorted(wanted, key=lambda one: one.range):
@@ -136,18 +136,18 @@ def plan_tasks(
     for broker in sorted(by_broker):
         broker_extents = by_broker[broker]
         if can_chunk(replicas[broker], split.transport) and is_dense(broker_extents):
-            tasks += _chunk_tasks(broker, broker_extents, replicas[broker], split, piece)
+            tasks += _chunk_tasks(broker, broker_extents, replicas[broker], split, bytes_per_task)
         else:
-            tasks += _queue_tasks(broker, broker_extents, replicas[broker], split, piece)
+            tasks += _queue_tasks(broker, broker_extents, replicas[broker], split, bytes_per_task)
     return tasks
 
 
 def task_bytes(total: int, split: SplitOptions) -> int:
     """Return how many bytes a task should have."""
-    pieces = max(
+    count = max(
         math.ceil(total / split.bytes_target), split.partitions_min, min(split.cores, total // BYTES_WORTHWHILE), 1
     )
-    return max(1, math.ceil(total / pieces))
+    return max(1, math.ceil(total / count))
 
 
 def can_chunk(replicas: Sequence[Replica], transport: TransportKind) -> bool:
@@ -166,11 +166,11 @@ def is_dense(extents: Iterable[Extent]) -> bool:
 
 
 def _chunk_tasks(
-    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, piece: int
+    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, bytes_per_task: int
 ) -> Iterable[Task]:
     begin, end = min(one.begin for one in extents), max(one.end for one in extents)
     wanted = sum(one.wanted for one in extents)
-    count = max(1, min(math.ceil(wanted / piece), sum(one.range.count for one in extents)))
+    count = max(1, min(math.ceil(wanted / bytes_per_task), sum(one.range.count for one in extents)))
     edges = [begin + (end - begin) * number // count for number in range(count + 1)]
     for low, high in pairwise(edges):
         chunk_ranges = tuple(one.range for one in extents if one.begin < high and one.end > low)
@@ -179,23 +179,23 @@ def _chunk_tasks(
 
 
 def _queue_tasks(
-    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, piece: int
+    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, bytes_per_task: int
 ) -> Iterable[Task]:
-    for ranges, size in _pack_ranges(extents, piece):
+    for ranges, size in _pack_ranges(extents, bytes_per_task):
         yield split.task(broker, replicas, ranges, size)
 
 
-def _pack_ranges(extents: Sequence[Extent], piece: int) -> Iterable[tuple[tuple[QueueRange, ...], int]]:
+def _pack_ranges(extents: Sequence[Extent], bytes_per_task: int) -> Iterable[tuple[tuple[QueueRange, ...], int]]:
     """Yield ranges in their order, split wherever a task is full."""
     ranges: list[QueueRange] = []
     filled_bytes = 0
     for extent in extents:
         size, at = max(1, extent.size), extent.range.begin
         while at < extent.range.end:
-            if ranges and piece - filled_bytes < size:
+            if ranges and bytes_per_task - filled_bytes < size:
                 yield tuple(ranges), filled_bytes
                 ranges, filled_bytes = [], 0
-            count = min(extent.range.end - at, max(1, (piece - filled_bytes) // size))
+            count = min(extent.range.end - at, max(1, (bytes_per_task - filled_bytes) // size))
             ranges.append(QueueRange(extent.range.queue, at, at + count))
             at, filled_bytes = at + count, filled_bytes + count * size
     if ranges:

@@ -1,15 +1,15 @@
 """Check that the offsets from which a read continues are still in the log; both readers check before they continue.
 
-A queue's *position* is the next offset to be read. It is valid while `begin <= position <= end`. An invalid one is
-first waited for, as long as `patience_ms` allows, because brokers that change their master return old values for a
-while. What is still wrong then is a loss, and raised: `LogForked` where epochs prove it, `DataLost` where only offsets
-show it. With `failOnDataLoss=false` it becomes a `Gap`, and reading continues after it.
+A queue's *position* is the next offset to be read. It is valid while `begin <= position <= end`. While it is beyond the
+end, the checker polls the brokers for up to `patience_ms`, because during a failover they return old values for a
+while. If it is invalid after that, messages are lost: the checker raises `LogForked` if epochs prove it, and `DataLost`
+if only offsets show it. With `failOnDataLoss=false` the loss becomes a `Gap`, and reading continues after it.
 
 A log is written in epochs, one for each master's term, and each begins at the end of the log that its master found. A
 new epoch that begins at or after the last byte that was read continues what was read. One that begins below has
-replaced some of it: messages that were handed on are no longer part of the log, and others may have their offsets.
-Brokers without epochs (Apache's master and slave) cannot be checked in this way. There only a queue that ends before
-the position is noticed, and not one that was cut and has grown beyond it again.
+replaced some of it: messages that the query has processed are no longer part of the log, and others may have their
+offsets. Brokers without epochs (Apache's master and slave) cannot be checked in this way. There only a queue that ends
+before the position is noticed, and not one that was truncated and has grown beyond it again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,8 +66,8 @@ def is_older(mark: Mark | None, log: LogState) -> bool:
 def advance_mark(mark: Mark | None, log: LogState, physical: int) -> Mark | None:
     """Return the mark after reading up to `physical`.
 
-    Without known epochs the old mark stays, since it still detects forks below it. A mark with a guessed epoch would
-    take the beginning of the next epoch for a fork.
+    Without known epochs the old mark stays, since it still detects forks below it. With a guessed epoch, the beginning
+    of the next epoch would look like a fork.
     """
     if not log.epochs:
         return mark

@@ -89,27 +89,27 @@ def push_filters(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]
     return pushed, rest
 
 
-def _apply_filter(now: PushedFilters, one: Filter) -> tuple[PushedFilters, bool]:
+def _apply_filter(pushed: PushedFilters, one: Filter) -> tuple[PushedFilters, bool]:
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1:
-        return now, False
+        return pushed, False
     column = attribute[0]
     if isinstance(one, IsNotNull):
-        return now, column in _NEVER_NULL
+        return pushed, column in _NEVER_NULL
     if type(one) not in _TESTS:
-        return now, False
+        return pushed, False
     value = one.value  # type: ignore[attr-defined]
     if column in _EXACT:
         if not _has_type(value, _EXACT[column], is_list=isinstance(one, In)):
-            return now, False
+            return pushed, False
         if column == "offset":
-            return _by_offset(now, one, value)
-        return replace(now, tests=(*now.tests, one)), True
+            return _narrow_by_offset(pushed, one, value)
+        return replace(pushed, tests=(*pushed.tests, one)), True
     if column == "tags":
-        return _by_tags(now, one, value), False
+        return _narrow_by_tags(pushed, one, value), False
     if column == "storeTime":
-        return _by_time(now, one, value), False
-    return now, False
+        return _narrow_by_time(pushed, one, value), False
+    return pushed, False
 
 
 def _has_type(value: object, wanted: type, *, is_list: bool) -> bool:
@@ -118,7 +118,7 @@ def _has_type(value: object, wanted: type, *, is_list: bool) -> bool:
     return type(value) is wanted
 
 
-def _by_offset(now: PushedFilters, one: Filter, value: Any) -> tuple[PushedFilters, bool]:
+def _narrow_by_offset(pushed: PushedFilters, one: Filter, value: Any) -> tuple[PushedFilters, bool]:
     low, high, is_exact = 0, None, True
     match one:
         case EqualTo() | EqualNullSafe():
@@ -133,35 +133,35 @@ def _by_offset(now: PushedFilters, one: Filter, value: Any) -> tuple[PushedFilte
             high = value + 1
         case In():
             if not value:
-                return replace(now, is_empty=True), True
+                return replace(pushed, is_empty=True), True
             low, high = min(value), max(value) + 1
             is_exact = len(set(value)) == high - low
         case _:
-            return now, False
-    ends = [end for end in (now.offset_end, high) if end is not None]
-    return replace(now, offset_min=max(now.offset_min, low), offset_end=min(ends, default=None)), is_exact
+            return pushed, False
+    ends = [end for end in (pushed.offset_end, high) if end is not None]
+    return replace(pushed, offset_min=max(pushed.offset_min, low), offset_end=min(ends, default=None)), is_exact
 
 
-def _by_tags(now: PushedFilters, one: Filter, value: Any) -> PushedFilters:
+def _narrow_by_tags(pushed: PushedFilters, one: Filter, value: Any) -> PushedFilters:
     if isinstance(one, (EqualTo, EqualNullSafe)) and isinstance(value, str):
         tags = frozenset({value})
     elif isinstance(one, In) and all(isinstance(tag, str) for tag in value):
         tags = frozenset(value)
     else:
-        return now
-    tags = tags if now.tags is None else tags & now.tags
-    return replace(now, tags=tags, is_empty=now.is_empty or not tags)
+        return pushed
+    tags = tags if pushed.tags is None else tags & pushed.tags
+    return replace(pushed, tags=tags, is_empty=pushed.is_empty or not tags)
 
 
-def _by_time(now: PushedFilters, one: Filter, value: Any) -> PushedFilters:
+def _narrow_by_time(pushed: PushedFilters, one: Filter, value: Any) -> PushedFilters:
     if not isinstance(value, datetime):
-        return now
+        return pushed
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     at_ms = int(moment.timestamp() * 1000)
     low, end = at_ms - TIME_MARGIN_MS, at_ms + TIME_MARGIN_MS
     is_below = isinstance(one, (EqualTo, EqualNullSafe, LessThan, LessThanOrEqual))
     is_above = isinstance(one, (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual))
-    narrowed = now
+    narrowed = pushed
     if is_above:
         narrowed = replace(narrowed, time_min_ms=max(low, narrowed.time_min_ms or 0))
     if is_below:

@@ -42,7 +42,8 @@ _BEFORE_HOSTS: Final = 48
 _MIDDLE: Final = np.dtype([("reconsumed", ">i4"), ("prepared", ">i8"), ("body", ">i4")])
 _LONG: Final = np.dtype(">i8")
 _SHORT: Final = np.dtype(">i2")
-_V6_MORE: Final = 12
+_V6_EXTRA_BYTES: Final = 12
+"""How much longer an IPv6 address is than an IPv4 address."""
 FLAG_INNER_BATCH: Final = 0x80
 """RocketMQ 5's batch topics: one record with several messages in its body, in another kind of queue."""
 
@@ -118,9 +119,9 @@ class Records:
         return f"<Records {self.count}>"
 
     def _read_behind_long_hosts(self) -> Numbers:
-        """Read the fields that IPv6 hosts have moved, and return the lengths of the bodies."""
-        stored_at = self.starts + _BEFORE_HOSTS + 8 + _V6_MORE * self.born_host_v6
-        middle_at = stored_at + 16 + _V6_MORE * self.store_host_v6
+        """Read the fields whose positions depend on IPv6 hosts, and return the lengths of the bodies."""
+        stored_at = self.starts + _BEFORE_HOSTS + 8 + _V6_EXTRA_BYTES * self.born_host_v6
+        middle_at = stored_at + 16 + _V6_EXTRA_BYTES * self.store_host_v6
         _require(middle_at + _MIDDLE.itemsize <= self.ends, "it is too short for its hosts")
         self.stored_ms = gather(self.data, stored_at, _LONG).astype(np.int64)
         middle = gather(self.data, middle_at, _MIDDLE)
@@ -129,19 +130,19 @@ class Records:
         self.body_starts = middle_at + _MIDDLE.itemsize
         return middle["body"].astype(np.int64)
 
-    def long_host(self, row: int, *, is_born: bool) -> bytes:
+    def host_bytes(self, row: int, *, is_born: bool) -> bytes:
         """Return the address and the port of a host, as they are stored."""
         start = int(self.starts[row]) + _BEFORE_HOSTS
         is_v6 = self.born_host_v6
         if not is_born:
-            start += 8 + _V6_MORE * bool(self.born_host_v6[row]) + 8
+            start += 8 + _V6_EXTRA_BYTES * bool(self.born_host_v6[row]) + 8
             is_v6 = self.store_host_v6
-        return self.data[start : start + 8 + _V6_MORE * bool(is_v6[row])].tobytes()
+        return self.data[start : start + 8 + _V6_EXTRA_BYTES * bool(is_v6[row])].tobytes()
 
     def check(self, expected: Expected, queues: Sequence[QueueId], *, is_body_verified: bool = False) -> None:
         """Compare the records with the expected ones. Raises Damage for the first that differs."""
         if expected.size is not None:
-            _require(self.size == expected.size, "its size differs from its queue's unit")
+            _require(self.size == expected.size, "its size differs from its queue unit")
         if expected.physical is not None:
             _require(self.physical == expected.physical, "it has another physical offset")
         numbers = np.array([queue.number for queue in queues], dtype=np.int64)

@@ -27,7 +27,7 @@ _PREFERENCE: Final = (TransportKind.FILE, TransportKind.HTTP, TransportKind.PULL
 
 
 def list_attempts(replicas: Sequence[Replica], transport: TransportKind, *, is_physical: bool = False) -> list[Attempt]:
-    """Return the attempts in order: each replica by its best transport, then the others by their second best.
+    """Return the attempts in order: each replica by its best transport, then each by its second best.
 
     Ranges of the log itself (`is_physical`) cannot be pulled.
     """

@@ -5,8 +5,9 @@ bounds of queues, and the records of a task as *pieces*: bytes, the positions of
 records must be. It decompresses nothing and validates no record; `decode` does. It never reads beyond min(confirmed,
 committed) of the replica.
 
-Failures are of three kinds, since each has another consequence: a replica that does not answer may do so in a moment,
-one whose log does not reach far enough yet will, and one that has deleted the range never will again.
+Failures are of three kinds, since each has another consequence. A replica that does not answer may answer later. A
+replica whose log does not reach far enough will have the range later. A replica that has deleted the range will never
+have it again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Unreachable(ViewError):
 
 @final
 class NotYetAvailable(ViewError):
-    """The replica's log or queue does not reach far enough: another may, and this one will."""
+    """The replica's log or queue does not reach far enough: another one may have the range, and this one will later."""
 
 
 @final
@@ -110,5 +111,5 @@ class View(Protocol):
 
 
 def tag_codes(task: Task) -> frozenset[int] | None:
-    """Return the tags codes of index units for the tags that a task wants; None for all."""
+    """Return the tags codes in queue units for the tags that a task wants; None for all tags."""
     return None if task.tags is None else frozenset(tags_code(tag) for tag in task.tags)

@@ -47,11 +47,11 @@ class StreamPlanner:
         self._position_checker = PositionChecker(
             catalog, clock, patience_ms=options.settings.patience_ms, is_loss_fatal=options.is_loss_fatal
         )
-        self._found: list[QueueId] = []
-        self._found_at_s: float | None = None
+        self._queues: list[QueueId] = []
+        self._discovered_at_s: float | None = None
         self._last_ends: dict[QueueId, int] = {}
         self._target: dict[QueueId, int] | None = None
-        self._restored: set[QueueId] | None = None
+        self._checkpoint_queues: set[QueueId] | None = None
         self._last_batch_s = clock.now_s()
         self._planned: StreamOffset | None = None
         self._align_ranges = align_ranges
@@ -135,11 +135,11 @@ class StreamPlanner:
             new_queues = tuple(queue for queue in new_queues if queue in self._target)
         check_result = self._position_checker.check(known, start.marks, new_queues)
         self._last_ends |= {queue: one.end for queue, one in check_result.bounds.items()}
-        if (
-            self._target is not None
-        ):  # the queues of a broker that was unavailable when the target was fixed get one now
-            self._restored = set(start.ends) if self._restored is None else self._restored
-            self._target = {one: check_result.bounds[one].end for one in known if one in self._restored} | self._target
+        if self._target is not None:
+            # A queue of the checkpoint has no target yet if its broker was unavailable when the target was fixed.
+            self._checkpoint_queues = set(start.ends) if self._checkpoint_queues is None else self._checkpoint_queues
+            late_ends = {one: check_result.bounds[one].end for one in known if one in self._checkpoint_queues}
+            self._target = late_ends | self._target
         positions = {queue: check_result.position_after_gaps(queue, position) for queue, position in known.items()}
         bounds = {queue: check_result.bounds[queue] for queue in new_queues}
         gaps: tuple[Gap, ...] = ()
@@ -157,24 +157,24 @@ class StreamPlanner:
         """Return the queues that exist; discovered again at most once per discovery interval."""
         now_s = self._clock.now_s()
         interval_s = self._options.discovery_interval_ms / 1000
-        is_old = self._found_at_s is None or now_s - self._found_at_s >= interval_s
+        is_old = self._discovered_at_s is None or now_s - self._discovered_at_s >= interval_s
         if is_old or (self._options.is_loss_fatal and self._find_missing(start)):
-            self._found = self._discover_until(start, now_s + self._options.settings.patience_ms / 1000)
-            self._found_at_s = self._clock.now_s()
-        return self._found
+            self._queues = self._discover_until(start, now_s + self._options.settings.patience_ms / 1000)
+            self._discovered_at_s = self._clock.now_s()
+        return self._queues
 
     def _discover_until(self, start: StreamOffset, deadline_s: float) -> list[QueueId]:
         while True:
             error: InvalidOption | None = None
             try:
-                self._found = self._options.subscription.resolve_queues(self._catalog)
+                self._queues = self._options.subscription.resolve_queues(self._catalog)
             except InvalidOption as raised:
-                if not start.ends and not self._found:
+                if not start.ends and not self._queues:
                     raise
                 error = raised
             missing = self._find_missing(start)
             if error is None and not missing:
-                return self._found
+                return self._queues
             if self._clock.now_s() >= deadline_s or not self._options.is_loss_fatal:
                 break
             self._clock.sleep(RECHECK_INTERVAL_S)
@@ -183,7 +183,7 @@ class StreamPlanner:
             what = f"queue {names} not found: no name server lists a broker that has it" if missing else str(error)
             raise NoReplica(f"{what}; check the broker, or continue without the queue with failOnDataLoss=false")
         log.warning("queues not found; reading continues without them", extra={"queues": [str(one) for one in missing]})
-        return self._found
+        return self._queues
 
     def _find_missing(self, start: StreamOffset) -> list[QueueId]:
         """Return queues that were read before, are missing now, and may have unread messages.
@@ -191,7 +191,7 @@ class StreamPlanner:
         A queue that was read up to its last known end may disappear: a topic that was deleted, a shard that was
         removed. Its position stays in the offset, so reading continues from there if the queue comes back.
         """
-        gone = set(start.ends) - set(self._found)
+        gone = set(start.ends) - set(self._queues)
         return sorted(
             queue
             for queue in gone
@@ -237,7 +237,7 @@ class StreamPlanner:
         locations = ({one.queue: at(one) for one in ranges} for at in (_first, _middle, _last))
         samples = [self._catalog.physical(offsets) for offsets in locations]
         for one in ranges:
-            self._sizes[one.queue] = sum(check[one.queue][1] for check in samples) // len(samples)
+            self._sizes[one.queue] = sum(sample[one.queue][1] for sample in samples) // len(samples)
 
 
 def _first(one: QueueRange) -> int:

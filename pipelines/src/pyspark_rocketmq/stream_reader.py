@@ -5,10 +5,10 @@ Spark calls one long-lived process beside the driver for offsets and tasks, and 
 
 **Progress for a consumer group** (`commitGroup`). Spark reports a batch's end to a source only when it plans the next
 batch, and so never for the last one. But it calls `latestOffset(start)` before it decides whether there is a next
-batch, and `start` is the end of the newest batch in its *commit log*. So that offset is committed to the group: never
-more than Spark has committed, and, since an AvailableNow query ends only after a call that returns no further batch,
-all of it in the end. (With asynchronous progress tracking Spark itself does not know what is in its log; do not use
-both.)
+batch, and `start` is the end of the newest batch in its *commit log*. So that offset is committed to the group. It is
+never beyond what Spark has committed. An AvailableNow query ends only after a call that returns no further batch, so in
+the end all of its progress is committed. (Do not combine `commitGroup` with asynchronous progress tracking, in which
+Spark itself does not know what is in its log.)
 """
 
 import logging
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.1
 """Seconds between two polls of the brokers, at least; Spark polls every 10 ms when it has nothing to do."""
-POLL_SHARE: Final = 9
+PAUSE_TO_POLL_RATIO: Final = 9
 """A pause is at least this many times as long as the poll before it: polling takes at most a tenth of the time, since
 many queues, polled one by one, would keep their brokers busy."""
 POLL_INTERVAL_MAX_S: Final = 1.0
@@ -144,7 +144,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pause_until_s = None
         if after is None:
             now_s = self._clock.now_s()
-            self._pause_until_s = now_s + min(POLL_INTERVAL_MAX_S, max(POLL_INTERVAL_S, POLL_SHARE * (now_s - began_s)))
+            pause_s = max(POLL_INTERVAL_S, PAUSE_TO_POLL_RATIO * (now_s - began_s))
+            self._pause_until_s = now_s + min(POLL_INTERVAL_MAX_S, pause_s)
             if self.planner.has_target:
                 self._commit_group(before, self.catalog)  # the query ends now, so there is no later attempt
         self._update_oldest(before if after is None else after)

@@ -1,4 +1,4 @@
-"""Prepare a Python process of Spark for reads and writes that run in threads, and for many tasks.
+"""Prepare a Python process of Spark: make struct classes usable in threads, and make garbage collection cheap.
 
 After each task PySpark runs a full garbage collection. With pandas, Arrow and this package loaded that takes 50 ms,
 several times as long as a small task. So all objects that were loaded once are frozen, and a worker collects only what

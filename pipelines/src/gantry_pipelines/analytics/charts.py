@@ -148,10 +148,10 @@ class _Plot:
     def points(self, values: Sequence[float]) -> list[str]:
         """Return points in the middle of each interval; the first and the last extend to the edges."""
         middles = [time_ms + self._chart.step_ms / 2 for time_ms in self._chart.times_ms]
-        places = [(self.x(middle), self.y(value)) for middle, value in zip(middles, values, strict=True)]
-        if places:
-            places = [(self.x(self._begin), places[0][1]), *places, (self.x(self._chart.end_ms), places[-1][1])]
-        return [f"{x:.1f},{y:.1f}" for x, y in places]
+        points = [(self.x(middle), self.y(value)) for middle, value in zip(middles, values, strict=True)]
+        if points:
+            points = [(self.x(self._begin), points[0][1]), *points, (self.x(self._chart.end_ms), points[-1][1])]
+        return [f"{x:.1f},{y:.1f}" for x, y in points]
 
     def runs(self, values: Sequence[float | None]) -> Iterator[str]:
         """Yield the path commands of the stretches that have values; a single value is a dot."""

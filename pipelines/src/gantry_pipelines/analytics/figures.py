@@ -18,8 +18,8 @@ from gantry_pipelines.analytics.charts import Chart, Series
 from gantry_pipelines.analytics.tables import TABLES, Tables
 
 POINTS_MAX: Final = 240
-NAMED_MAX: Final = 7
-"""The number of topics with a series of their own, if at least two others are left, which then share one."""
+TOPIC_SERIES_MAX: Final = 7
+"""Topics that have their own series in a chart. The others share one series, if they are at least two."""
 OTHER_TOPICS: Final = "all others"
 Row = dict[str, Any]
 
@@ -128,7 +128,7 @@ def _sum_rows(rows: Iterable[Row], names: tuple[str, ...]) -> list[Row]:
 
 def _rate_chart(title: str, unit: Unit, column: str, rows: list[Row], names: list[str], grid: _Grid) -> Chart:
     """Return a chart of rates per second by topic; a window without a row had no messages."""
-    shown = names[:NAMED_MAX] if len(names) > NAMED_MAX + 1 else names
+    shown = names[:TOPIC_SERIES_MAX] if len(names) > TOPIC_SERIES_MAX + 1 else names
     sums: Mapping[str, list[float]] = {name: [0.0] * len(grid.times) for name in (*shown, OTHER_TOPICS)}
     for row in rows:
         name = row["topic"] if row["topic"] in sums else OTHER_TOPICS

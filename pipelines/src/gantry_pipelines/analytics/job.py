@@ -69,7 +69,7 @@ class AnalyticsParameters:
     """The parameters of one run."""
 
     config: PipelineConfig[AnalyticsSpec]
-    reading: ReadSettings
+    read_settings: ReadSettings
     options: tuple[tuple[str, str], ...]
     destination: Path
 
@@ -109,7 +109,7 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
     def run(self, settings: AnalyticsParameters, reporter: Reporter) -> Outcome:
         """Write all closed windows, or count until a stop is requested; then create the report."""
         config = settings.config
-        with Tables(settings.destination) as tables, Catalog(settings.reading) as catalog:
+        with Tables(settings.destination) as tables, Catalog(settings.read_settings) as catalog:
             topics = select_topics(catalog.topics(), config.spec.topics)
             if not topics:
                 raise JobError(
@@ -151,7 +151,7 @@ class _AnalyticsRun:
         groups = self._parameters.config.spec.consumer_groups
         if not groups:
             return
-        samples = lag_samples(catalog, self._parameters.reading, groups, catalog.queues(self._topics), now_ms)
+        samples = lag_samples(catalog, self._parameters.read_settings, groups, catalog.queues(self._topics), now_ms)
         frame = self._spark.createDataFrame(samples, SAMPLES_DDL)
         lags = transforms.consumer_lag(frame).toArrow()
         self._tables.write(f"lag-{now_ms}", {"consumer_lag": lags}, self._tables.progress())
@@ -217,9 +217,9 @@ class _AnalyticsRun:
         """Return the store time of the oldest message; an unavailable broker fails the run instead of being skipped."""
         bounds = catalog.bounds(catalog.queues(self._topics))
         first = {queue: one.begin for queue, one in bounds.items() if one.begin < one.end}
-        deadline = time.monotonic() + self._parameters.reading.patience_ms / 1000
+        deadline = time.monotonic() + self._parameters.read_settings.patience_ms / 1000
         while True:
-            known = store_times_ms(first, catalog, self._parameters.reading)
+            known = store_times_ms(first, catalog, self._parameters.read_settings)
             if known.keys() == first.keys():
                 return min(known.values(), default=now_ms)
             if time.monotonic() >= deadline or self._reporter.stop.wait(PAUSE_SECONDS):

@@ -91,7 +91,9 @@ def _sections(figures: Figures) -> Iterator[str]:
     )
     shown = [chart for chart in figures.latencies if any(v is not None for one in chart.series for v in one.values)]
     if shown:
-        small = "".join(f"<div><h3>{escape(chart.title)}</h3>{_figure(_delays(chart), chart)}</div>" for chart in shown)
+        small = "".join(
+            f"<div><h3>{escape(chart.title)}</h3>{_figure(_latency_chart(chart), chart)}</div>" for chart in shown
+        )
         yield (
             _head(
                 "Latency from producer to log",
@@ -99,14 +101,14 @@ def _sections(figures: Figures) -> Iterator[str]:
                 "messages took less than p50, one in a hundred more than p99.",
             )
             + f'<div class="pairs">{small}</div>'
-            + _delays_table(figures)
+            + _latency_table(figures)
         )
     yield _queues(figures) if figures.queues else ""
     yield _keys(figures) if figures.keys else ""
     yield _lags(figures) if figures.lags else ""
 
 
-def _delays(chart: Chart) -> str:
+def _latency_chart(chart: Chart) -> str:
     return charts.render_lines(chart, width=charts.NARROW, is_logarithmic=True)
 
 
@@ -122,7 +124,7 @@ def _topics_table(figures: Figures) -> str:
     return _table(("Topic", "Messages", "Stored", "Mean rate", "Busiest window"), rows)
 
 
-def _delays_table(figures: Figures) -> str:
+def _latency_table(figures: Figures) -> str:
     def text(value: float | None) -> str:
         return NO_VALUE if value is None else format_amount(value, Unit.MILLISECONDS)
 

@@ -31,15 +31,15 @@ def latencies(messages: DataFrame, window_ms: int) -> DataFrame:
 
     It depends on two clocks: a message whose store time is before its born time only counts in `clockSkewed`.
     """
-    waited = (F.unix_micros("storeTime") - F.unix_micros("bornTime")) / 1000.0
-    rows = messages.withColumn("waited", F.when(waited >= 0, waited))
+    latency = (F.unix_micros("storeTime") - F.unix_micros("bornTime")) / 1000.0
+    rows = messages.withColumn("latency", F.when(latency >= 0, latency))
     shares = [0.5, 0.95, 0.99]
-    quantiles = F.percentile_approx("waited", shares, PERCENTILE_ACCURACY)
+    quantiles = F.percentile_approx("latency", shares, PERCENTILE_ACCURACY)
     grouped = rows.groupBy(_window(window_ms), "topic").agg(
         F.count("*").alias("messages"),
         quantiles.alias("quantiles"),
-        F.max("waited").alias("maxMs"),
-        (F.count("*") - F.count("waited")).alias("clockSkewed"),
+        F.max("latency").alias("maxMs"),
+        (F.count("*") - F.count("latency")).alias("clockSkewed"),
     )
     named = [F.col("quantiles")[at].alias(name) for at, name in enumerate(("p50Ms", "p95Ms", "p99Ms"))]
     return grouped.select(*_bounds(), "topic", "messages", *named, "maxMs", "clockSkewed")

@@ -98,8 +98,8 @@ def mergeable_runs(files: list[ArchivedFile], target_bytes: int) -> list[list[Ar
     size = 0
     for file in sorted(files, key=lambda file: file.range):
         last = found[-1][-1].range if found else None
-        meets = last is not None and last.queue == file.range.queue and last.end == file.range.begin
-        if meets and size + file.size_bytes <= target_bytes:
+        is_adjacent = last is not None and last.queue == file.range.queue and last.end == file.range.begin
+        if is_adjacent and size + file.size_bytes <= target_bytes:
             found[-1].append(file)
             size += file.size_bytes
         else:

@@ -88,11 +88,12 @@ def ensure_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
         found = ArchiveFormat(wanted.grid_rows, wanted.time_zone, wanted.columns, secrets.token_hex(8))
         storage.write(FORMAT, json.dumps({"version": VERSION, **asdict(found)}).encode() + b"\n")
         return found
-    for name in ("grid_rows", "time_zone", "columns"):
+    names = {"grid_rows": "layout.rowsPerFile", "time_zone": "layout.timeZone", "columns": "columns"}
+    for name, field in names.items():
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:
             raise OtherArchive(
-                f"the archive in {storage} has {name} {has}, but the configuration has {wants}:"
+                f"the archive in {storage} has {field} {has}, but the configuration has {wants}:"
                 " use the archive's value, or another destination"
             )
     return found

@@ -95,7 +95,7 @@ class ArchiveRun:
         self._query: StreamingQuery | None = None
         self._query_started: Final = threading.Event()
         self._batch_committed: Final = threading.Event()
-        self._maintained_s = time.monotonic()
+        self._last_maintenance_s = time.monotonic()
         self._can_compact = True
 
     def run(self) -> Outcome:
@@ -166,7 +166,7 @@ class ArchiveRun:
             with map_archive_errors(self._settings.destination):
                 self._new_files += self._writer.commit(str(self._query.id), batch_id, files)
             self._report_progress(batch_id)
-            if self._settings.is_continuous and time.monotonic() - self._maintained_s >= MAINTENANCE_INTERVAL_S:
+            if self._settings.is_continuous and time.monotonic() - self._last_maintenance_s >= MAINTENANCE_INTERVAL_S:
                 self._run_maintenance(limit=1)
         except Exception as error:
             self._failure = error
@@ -179,7 +179,7 @@ class ArchiveRun:
         """Compact closed days and delete expired ones, at most `limit` compactions."""
         with map_archive_errors(self._settings.destination):
             self._compact_and_expire(limit)
-        self._maintained_s = time.monotonic()
+        self._last_maintenance_s = time.monotonic()
 
     def _compact_and_expire(self, limit: int | None) -> None:
         now_ms = int(time.time() * 1000)

@@ -28,7 +28,8 @@ from pyspark_rocketmq.planning import BYTES_WORTHWHILE, Extent, SplitOptions, ca
 BYTES_TARGET: Final = 256 << 20
 """Approximate maximum of a task's bytes."""
 ROW_FACTOR: Final = 4
-"""A task with a row of the grid may be larger by this factor; split, the row would be transferred several times."""
+"""By this factor a task with a row of the grid may exceed BYTES_TARGET: if the row were split into several tasks,
+each of them would read the same bytes of the log."""
 
 
 def pieces_to_write(ranges: Iterable[QueueRange], archived: Mapping[QueueId, int], grid_rows: int) -> list[QueueRange]:

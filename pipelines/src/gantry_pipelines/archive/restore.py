@@ -115,12 +115,12 @@ def restore(
 
 def queue_for(target: Target, plan: RestorePlan, queue: QueueId, queues: Sequence[QueueId]) -> MessageQueue:
     """Return the target queue with the index that this queue has among the queues of its topic."""
-    place = [one for one in queues if one.topic == queue.topic].index(queue)
+    index = [one for one in queues if one.topic == queue.topic].index(queue)
     topic = plan.topics[queue.topic]
     target_queues = sorted(target.queues(topic), key=lambda one: (one.broker_name, one.queue_id))
     if not target_queues:
         raise RestoreFailed(f"topic {topic} has no writable queue")
-    return target_queues[place % len(target_queues)]
+    return target_queues[index % len(target_queues)]
 
 
 @final

@@ -75,20 +75,20 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
 
     def parse(self, config: PipelineConfig[RestoreSpec]) -> RestoreParameters:
         """Return the run's parameters. Raises ConfigError."""
-        place = parse_archive_parameters(config).destination
+        destination = parse_archive_parameters(config).destination
         if not config.spec.restore.topics:
             raise ConfigError(
                 ["restore.topics: missing; map archived topics to target topics, for example {orders: orders-again}"]
             )
         progress = config.spec.restore.progress
-        if not progress and "://" in place:
+        if not progress and "://" in destination:
             raise ConfigError(
                 ["restore.progress: missing; an archive in an object store needs a local folder for the progress"]
             )
         return RestoreParameters(
-            place,
+            destination,
             dict(config.spec.restore.topics),
-            progress or str(Path(place, "_restore")),
+            progress or str(Path(destination, "_restore")),
             read_settings(config),
         )
 

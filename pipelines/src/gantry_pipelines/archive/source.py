@@ -125,7 +125,7 @@ class ArchiveReader(StreamReader):
         options: ReadOptions,
         storage: Storage,
         packing: Packing,
-        task_limits: TaskCapacity,
+        task_capacity: TaskCapacity,
         archive_format: ArchiveFormat,
     ) -> None:
         """Create a reader; `archive_format` is the format that the writer has read or created before the query."""
@@ -135,12 +135,12 @@ class ArchiveReader(StreamReader):
             align_ranges=partial(align_to_grid, grid_rows=archive_format.grid_rows),
         )
         self._state = {
-            "options": options, "storage": storage, "packing": packing, "task_limits": task_limits,
+            "options": options, "storage": storage, "packing": packing, "task_capacity": task_capacity,
             "archive_format": archive_format,
         }  # fmt: skip
         self._storage = storage
         self._packing = packing
-        self._task_limits = task_limits
+        self._task_capacity = task_capacity
         self._format = archive_format
         self._manifest = ManifestReader(storage)
 
@@ -211,9 +211,9 @@ class ArchiveReader(StreamReader):
         return SplitOptions(
             columns=self.columns,
             transport=self.options.settings.transport,
-            bytes_target=self._task_limits.task_bytes,
+            bytes_target=self._task_capacity.task_bytes,
             partitions_min=self.options.partitions_min,
-            cores=self._task_limits.cores,
+            cores=self._task_capacity.cores,
         )
 
 

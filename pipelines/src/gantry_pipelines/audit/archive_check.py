@@ -56,7 +56,7 @@ class ArchiveTask:
     range: QueueRange
     """The part of the file's range that the log still has."""
     replicas: tuple[Replica, ...]
-    reading: ReadSettings
+    read_settings: ReadSettings
 
     @property
     def size_bytes(self) -> int:
@@ -69,7 +69,10 @@ class ArchiveTask:
 
 
 def archive_tasks(
-    destination: str, bounds: dict[QueueId, Bounds], replicas: dict[str, tuple[Replica, ...]], reading: ReadSettings
+    destination: str,
+    bounds: dict[QueueId, Bounds],
+    replicas: dict[str, tuple[Replica, ...]],
+    read_settings: ReadSettings,
 ) -> tuple[list[ArchiveTask], list[Finding], list[str]]:
     """Return the tasks, the findings that need no task, and notes. Raises ``AuditError``."""
     storage = storage_of(destination)
@@ -89,11 +92,11 @@ def archive_tasks(
             beyond = QueueRange(file.range.queue, max(file.range.begin, log.end), file.range.end)
             findings.append(_finding(beyond, FindingKind.ARCHIVE_EXTRA, f"the log of this queue ends at {log.end}"))
         if common.count > 0 and file.place.path not in damaged_paths:
-            tasks.append(ArchiveTask(destination, file, columns, common, replicas[common.queue.broker], reading))
+            tasks.append(ArchiveTask(destination, file, columns, common, replicas[common.queue.broker], read_settings))
     return tasks, findings, list(_notes(manifest, bounds))
 
 
-def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) -> ArchiveResult:
+def audit_archive(destination: str, read_settings: ReadSettings, run_tasks: RunTasks) -> ArchiveResult:
     """Audit one archive. Raises ``AuditError`` if it cannot be done."""
     bounds: dict[QueueId, Bounds] = {}
     replicas: dict[str, tuple[Replica, ...]] = {}
@@ -101,7 +104,7 @@ def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) 
         archived = set(read_manifest(storage_of(destination)).ends())
         # Bounds of slave and master are combined: a slave may lag behind the replica that was archived.
         for read_from in (ReadFrom.SLAVE_FIRST, ReadFrom.MASTER):
-            with Catalog(replace(reading, read_from=read_from)) as catalog:
+            with Catalog(replace(read_settings, read_from=read_from)) as catalog:
                 known = set(catalog.topics())
                 queues = catalog.queues(sorted({one.topic for one in archived} & known))
                 for queue, found in catalog.bounds(queues).items():
@@ -111,7 +114,7 @@ def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) 
                     replicas[broker] = catalog.replicas(broker)
     except (RocketMQSourceError, ArchiveError, OSError) as error:
         raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
-    tasks, findings, notes = archive_tasks(destination, bounds, replicas, reading)
+    tasks, findings, notes = archive_tasks(destination, bounds, replicas, read_settings)
     rows = list(run_tasks(tasks))
     coverage = [row for row in rows if isinstance(row, Coverage)]
     findings += [row for row in rows if isinstance(row, Finding)]
@@ -124,10 +127,10 @@ def run_archive_task(task: ArchiveTask) -> Iterator[Row]:
 
     def rows_of(wanted: QueueRange) -> Iterator[pa.RecordBatch]:
         log_task = Task(
-            broker=wanted.queue.broker, replicas=task.replicas, transport=task.reading.transport, ranges=(wanted,),
-            columns=task.columns,
+            broker=wanted.queue.broker, replicas=task.replicas, transport=task.read_settings.transport,
+            ranges=(wanted,), columns=task.columns,
         )  # fmt: skip
-        return read_task(log_task, replace(task.reading, is_body_verified=True))
+        return read_task(log_task, replace(task.read_settings, is_body_verified=True))
 
     try:
         yield from compare_file(storage_of(task.destination), task.file, task.columns, task.range, rows_of)
@@ -195,8 +198,8 @@ def _rows_within(rows: pa.Table, wanted: QueueRange) -> pa.Table:
 
 
 def _take_offsets(rows: pa.Table, offsets: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> pa.Table:
-    places: pa.Int64Array = pa.array(np.searchsorted(offsets, wanted), pa.int64())
-    return rows.take(places)
+    indices: pa.Int64Array = pa.array(np.searchsorted(offsets, wanted), pa.int64())
+    return rows.take(indices)
 
 
 def _run_findings(queue: QueueId, offsets: np.ndarray[Any, Any], kind: FindingKind, path: str) -> Iterator[Finding]:

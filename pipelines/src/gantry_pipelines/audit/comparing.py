@@ -68,7 +68,7 @@ class View:
 def judge(broker: str, views: Mapping[int, View], spans: list[Span]) -> Iterator[Finding]:
     """Yield the findings in the spans in which copies differ. In doubt the first copy is trusted."""
     covered: list[Span] = []
-    for physical in _record_places(views, spans):
+    for physical in _record_positions(views, spans):
         found = {number: record_at(view.data, physical, view.sealed_spans) for number, view in views.items()}
         trusted, best = _trusted_copy(views, physical, found)
         if best is None or any(span.overlaps(physical, best.end) for span in covered):
@@ -85,7 +85,7 @@ def judge(broker: str, views: Mapping[int, View], spans: list[Span]) -> Iterator
     yield from _report_fillers(broker, views, spans)
 
 
-def _record_places(views: Mapping[int, View], spans: list[Span]) -> list[int]:
+def _record_positions(views: Mapping[int, View], spans: list[Span]) -> list[int]:
     """Return the positions of whole records that overlap one of the spans.
 
     Forked logs have records at different positions. So a record of another copy counts only where the first copy has
@@ -94,13 +94,13 @@ def _record_places(views: Mapping[int, View], spans: list[Span]) -> list[int]:
     first, *others = views.values()
     known = records_within(first.walk.records, spans)
     begins = [record.physical for record in known]
-    places = set(begins)
+    positions = set(begins)
     for walk in {id(view.walk): view.walk for view in others if view.walk is not first.walk}.values():
         for record in records_within(walk.records, spans):
             at = bisect_left(begins, record.end) - 1
             if at < 0 or known[at].end <= record.physical:
-                places.add(record.physical)
-    return sorted(places)
+                positions.add(record.physical)
+    return sorted(positions)
 
 
 def records_within(records: list[Record], spans: list[Span]) -> list[Record]:
@@ -146,9 +146,9 @@ def _classify(view: View, expected: Record, found: Record | None) -> tuple[Findi
         others = find_displaced_records(
             view.data, Span(expected.physical, min(expected.end + expected.size, view.data.end))
         )
-        for place, size, claimed in others:
-            if place < expected.end:
-                return FindingKind.SWAPPED, f"{size} bytes at {place} belong to {claimed}"
+        for position, size, claimed in others:
+            if position < expected.end:
+                return FindingKind.SWAPPED, f"{size} bytes at {position} belong to {claimed}"
         if _is_covered(view.walk, expected):
             return FindingKind.DIFFERS, ""
     trailing = len(data) - len(bytes(data).rstrip(b"\0"))
@@ -163,7 +163,10 @@ def _is_covered(walk: Walk, expected: Record) -> bool:
 
 
 def _report_fillers(broker: str, views: Mapping[int, View], spans: list[Span]) -> Iterator[Finding]:
-    """Yield findings for differing fillers, the unused ends of files: no message is hurt, but the disk is suspect."""
+    """Yield findings for differing fillers, the unused ends of files.
+
+    No message is damaged, but the disk may be faulty.
+    """
     blanks = {blank for view in views.values() for blank in view.walk.blanks}
     for blank in sorted(blanks):
         if not any(span.overlaps(*blank) for span in spans):

@@ -1,10 +1,10 @@
-"""Checks across chunks: gaps in the numbers of a queue, and units that point to no record.
+"""Checks across chunks: gaps in the offsets of a queue, and units that point to no record.
 
     records   [ chunk 1: 0..99 ][ chunk 2: 100..180 ][ chunk 3: 183..250 ]        181 and 182 have no record
     units     0 ...... 99 100 ........ 180 181 182 183 ........ 250 251 252        251 and 252 point to no record
 
-A number that is missing because its record is damaged on every copy is no second fault: its unit identifies the record,
-and the finding of the damage gets the topic, queue and number that the damage has destroyed.
+An offset without a record is no second fault if the record is damaged on every copy: the unit identifies the record,
+and the finding of the damage gets the topic, queue and offset that the damage has destroyed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gantry_pipelines.audit.model import BY_HEAD, UNKNOWN, Check, Finding, Findi
 from gantry_store_files import UNIT, UNIT_BYTES, Unit, is_empty, is_filler
 
 UNITS_AT_ONCE: Final = 1 << 15
-NAMED_MAX: Final = 10_000
+GAP_OFFSETS_EXAMINED_MAX: Final = 10_000
 """Messages of one gap that are examined one by one; a longer gap is reported as a whole."""
 _DAMAGE: Final = frozenset({FindingKind.MISSING, FindingKind.CORRUPT, FindingKind.SWAPPED})
 
@@ -78,24 +78,24 @@ class Conclusion:
             self.notes.append(note)
         return True
 
-    # -- numbers -------------------------------------------------------------------------------------------------------
+    # -- offsets -------------------------------------------------------------------------------------------------------
 
     def _find_gaps(self, key: Queue, runs: list[QueueRun]) -> Iterator[Finding]:
         for earlier, later in pairwise(runs):
             if later.begin < earlier.end and later.begin > 0:
                 count = earlier.end - later.begin
                 yield Finding(self._broker, next(iter(self._copies)), Check.INDEX, FindingKind.TWICE, *key, later.begin,
-                              later.physical, 0, count, f"the queue had reached number {earlier.end}")  # fmt: skip
+                              later.physical, 0, count, f"the queue had reached offset {earlier.end}")  # fmt: skip
             elif later.begin > earlier.end:
                 yield from self._explain_gap(key, earlier.end, later.begin)
 
     def _explain_gap(self, key: Queue, begin: int, end: int) -> Iterator[Finding]:
-        """Explain numbers without a record by damage or by an earlier recovery; yield a finding for the others."""
+        """Explain offsets without a record by damage or by an earlier recovery; yield a finding for the others."""
         explained_offsets: set[int] = set()
-        is_given_up = True
+        is_filled = True
         for number, copy in self._copies.items():
-            units = _read_units(copy, key, begin, min(end, begin + NAMED_MAX))
-            is_given_up = is_given_up and all(is_filler(unit) for _, unit in units)
+            units = _read_units(copy, key, begin, min(end, begin + GAP_OFFSETS_EXAMINED_MAX))
+            is_filled = is_filled and all(is_filler(unit) for _, unit in units)
             for offset, unit in units:
                 if not is_empty(unit) and self._attribute_damage(number, key, offset, unit):
                     explained_offsets.add(offset)
@@ -104,15 +104,17 @@ class Conclusion:
         }
         lost = [
             offset
-            for offset in range(begin, min(end, begin + NAMED_MAX))
+            for offset in range(begin, min(end, begin + GAP_OFFSETS_EXAMINED_MAX))
             if offset not in explained_offsets | damaged_offsets
         ]
-        if lost and is_given_up:
-            self.notes.append(f"{self._broker}: {key[0]}/{key[1]} [{begin}, {end}) was given up by an earlier recovery")
+        if lost and is_filled:
+            self.notes.append(
+                f"{self._broker}: an earlier recovery replaced the lost {key[0]}/{key[1]} [{begin}, {end}) by fillers"
+            )
         elif lost:
-            count = len(lost) if end - begin <= NAMED_MAX else end - begin
+            count = len(lost) if end - begin <= GAP_OFFSETS_EXAMINED_MAX else end - begin
             yield Finding(self._broker, next(iter(self._copies)), Check.INDEX, FindingKind.GAP, *key, lost[0], UNKNOWN,
-                          0, count, "no record of the log has these numbers")  # fmt: skip
+                          0, count, "no record of the log has these offsets")  # fmt: skip
 
     def _attribute_damage(self, number: int, key: Queue, offset: int, unit: Unit) -> bool:
         """Return whether a unit points into damage; the finding of the damage is then attributed to its message."""
@@ -129,19 +131,19 @@ class Conclusion:
 
     def _attributed_findings(self, one: Finding) -> list[Finding]:
         """Return the findings of one damage by message; a part that no unit points to keeps the original finding."""
-        names = list(dict.fromkeys(self._attributed.get(one, ())))
-        if sum(attributed_finding.size for attributed_finding in names) < one.size:
-            names.append(one)
-        return names
+        findings = list(dict.fromkeys(self._attributed.get(one, ())))
+        if sum(finding.size for finding in findings) < one.size:
+            findings.append(one)
+        return findings
 
     # -- stray units ---------------------------------------------------------------------------------------------------
 
     def _find_stray_units(self, number: int, copy: LogCopy, key: Queue) -> Iterator[Finding]:
-        """Yield findings for units whose numbers no record of a chunk has."""
+        """Yield findings for units whose offsets no record of a chunk has."""
         runs = self._runs.get(key, [])
         first, end = copy.queue_end(*key)
         begin = runs[0].begin if runs else end
-        # Of a topic that was deleted and created again only the newest incarnation has units.
+        # If a topic was deleted and created again, only its newest incarnation has units.
         for earlier, later in pairwise(runs):
             begin = 0 if later.begin == 0 < earlier.end else begin
         last = runs[-1].end if runs else begin
@@ -160,7 +162,7 @@ class Conclusion:
                     continue
                 if (is_leftover and unit[0] < deleted_at) or self._attribute_damage(number, key, offset, unit):
                     continue
-                text = f"points to {unit[0]} ({unit[1]} bytes), where no record of this queue has this number"
+                text = f"points to {unit[0]} ({unit[1]} bytes), where no record of this queue has this offset"
                 yield Finding(self._broker, number, Check.INDEX, FindingKind.UNIT_STRAY, *key, offset, unit[0], unit[1],
                               1, text)  # fmt: skip
 

@@ -78,11 +78,11 @@ class LogCopy(Protocol):
         ...
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the range of numbers `[first, end)` that may have units; (0, 0) if there is no such queue."""
+        """Return the range of queue offsets `[first, end)` that may have units; (0, 0) if there is no such queue."""
         ...
 
     def units(self, topic: str, queue: int, first: int, count: int) -> bytes:
-        """Read `count` units from number `first` on, 20 bytes each; zeros in place of missing units."""
+        """Read `count` units from offset `first` on, 20 bytes each; zeros in place of missing units."""
         ...
 
     def close(self) -> None:

@@ -165,14 +165,14 @@ class DirectoryCopy:
 
     def queues(self) -> list[tuple[str, int]]:
         """Return all queues that have a folder."""
-        return [(place.topic, place.queue_id) for place in list_queue_locations(self._disk, str(self._root))]
+        return [(location.topic, location.queue_id) for location in list_queue_locations(self._disk, str(self._root))]
 
     def knows_topic(self, topic: str) -> bool | None:
         """Return None: the topic table may be older than the log; the recovery point has deleted topics."""
         return None
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the range of numbers up to the last unit that is not empty, across holes before it."""
+        """Return the range of offsets up to the last unit that is not empty, across holes before it."""
         segments = self._queue_segments(topic, queue)
         first = segments[0].base_offset // UNIT_BYTES if segments else 0
         for segment in reversed(segments):

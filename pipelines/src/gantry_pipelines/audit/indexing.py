@@ -4,7 +4,7 @@
     copy   units 40, 41, 42                  ->  the same 60 bytes, or one by one: missing, wrong
 
 Gaps between chunks and units without a record are checked after all chunks, see `concluding`. One case looks like
-damage and is none: a topic that was deleted and created again starts at number 0 again, and its older records have no
+damage and is none: a topic that was deleted and created again starts at offset 0 again, and its older records have no
 units.
 """
 
@@ -37,7 +37,7 @@ def group_by_queue(records: list[Record]) -> RecordsByQueue:
 
 
 def queue_runs(broker: str, queues: RecordsByQueue) -> Iterator[QueueRun]:
-    """Yield the runs of consecutive numbers that a chunk has of each queue."""
+    """Yield the runs of consecutive offsets that a chunk has of each queue."""
     for (topic, queue), records in queues.items():
         start = 0
         for at in range(1, len(records) + 1):
@@ -77,7 +77,7 @@ def _bad_units(copy: LogCopy, topic: str, queue: int, records: list[Record]) -> 
     first = min(record.offset for record in records)
     last = max(record.offset for record in records)
     if not 0 <= first <= last < first + 4 * UNITS_AT_ONCE:
-        # Numbers that jump are a separate finding; here each unit is read alone.
+        # Offsets that are far apart are a separate finding; here each unit is read alone.
         units = {one.offset: UNIT.unpack(copy.units(topic, queue, max(one.offset, 0), 1)) for one in records}
     else:
         data = copy.units(topic, queue, first, last + 1 - first)
@@ -103,7 +103,7 @@ def _findings(
         kind, detail = _classify(record, unit)
         if is_empty(unit) and record.physical >= state.units_end:
             continue
-        if unit[0] > record.physical and not is_empty(unit) and _is_number_reused(copy, state, record, unit):
+        if unit[0] > record.physical and not is_empty(unit) and _is_offset_reused(copy, state, record, unit):
             continue
         same = run is not None and (run.topic, run.queue, run.kind) == (record.topic, record.queue, kind)
         if run is not None and same and run.offset + run.count == record.offset and kind is FindingKind.UNIT_MISSING:
@@ -126,8 +126,8 @@ def _classify(record: Record, unit: Unit) -> tuple[FindingKind, str]:
     return FindingKind.UNIT_WRONG, f"points to {unit[0]} ({unit[1]} bytes)"
 
 
-def _is_number_reused(copy: LogCopy, state: CopyState, record: Record, unit: Unit) -> bool:
-    """Return whether the unit points to a newer record with this number, as after a topic was created again."""
+def _is_offset_reused(copy: LogCopy, state: CopyState, record: Record, unit: Unit) -> bool:
+    """Return whether the unit points to a newer record with this offset, as after a topic was created again."""
     if not state.span.begin <= unit[0] < state.span.end or not 0 < unit[1] <= state.span.end - unit[0]:
         return False
     found = record_at(copy.read(unit[0], unit[0] + unit[1]), unit[0], ())

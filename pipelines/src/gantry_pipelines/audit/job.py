@@ -53,7 +53,7 @@ CHECKS: Final = {
 class AuditParameters:
     """The parameters of one run."""
 
-    reading: ReadSettings
+    read_settings: ReadSettings
     checks: frozenset[Check]
     chunk_bytes: int
     findings_max: int
@@ -78,14 +78,14 @@ class AuditJob(Job[AuditSpec, AuditParameters]):
         """Return the run's parameters; reads token and credential files. Raises ``ConfigError``."""
         if AuditCheck.ARCHIVE in config.spec.checks and not config.runtime.archive:
             raise ConfigError(["runtime.archive: missing; the check `archive` needs the folder of the archive"])
-        reading = replace(
+        source_settings = replace(
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,
         )  # fmt: skip
         tokens = tuple(read_tokens(config.runtime.token_files).items())
-        access = SidecarAccess(tokens, reading.sidecar_tls, reading.patience_ms)
+        access = SidecarAccess(tokens, source_settings.sidecar_tls, source_settings.patience_ms)
         return AuditParameters(
-            reading, frozenset(CHECKS[one] for one in config.spec.checks), max(int(config.spec.chunk), 1 << 16),
+            source_settings, frozenset(CHECKS[one] for one in config.spec.checks), max(int(config.spec.chunk), 1 << 16),
             config.spec.findings_max, config.runtime.destination, config.runtime.archive,
             access, config.spec.engine.cores, tuple(spark_conf(config).items()),
         )  # fmt: skip
@@ -94,7 +94,7 @@ class AuditJob(Job[AuditSpec, AuditParameters]):
         """Run the audit. Exit codes: 0 no findings, 1 findings, 4 the audit could not be done."""
         reporter.report_step("finding the copies of each broker")
         try:
-            replicas = find_replicas(settings.reading)
+            replicas = find_replicas(settings.read_settings)
             reporter.report_step("comparing", copies=len(replicas), brokers=len({one.broker for one in replicas}))
             audit_settings = AuditSettings(
                 replicas, settings.checks, chunk_bytes=settings.chunk_bytes, access=settings.access
@@ -103,7 +103,7 @@ class AuditJob(Job[AuditSpec, AuditParameters]):
             result = audit(audit_settings, run_tasks) if has_log_checks(settings) else AuditResult(time.time(), 0.0, ())
             if Check.ARCHIVE in settings.checks:
                 reporter.report_step("comparing the archive", archive=settings.archive)
-                archive = audit_archive(settings.archive, settings.reading, run_tasks)
+                archive = audit_archive(settings.archive, settings.read_settings, run_tasks)
                 result = replace(result, archive=archive, ended_s=time.time())
         except RocketMQSourceError as error:
             raise JobError(str(error), reason="NotDone", exit_code=EXIT_UNKNOWN) from error
@@ -119,9 +119,9 @@ def has_log_checks(parameters: AuditParameters) -> bool:
     return bool(parameters.checks & {Check.COPIES, Check.INDEX})
 
 
-def find_replicas(reading: ReadSettings) -> tuple[Replica, ...]:
+def find_replicas(read_settings: ReadSettings) -> tuple[Replica, ...]:
     """Return every copy that name servers, sidecars and directories list."""
-    with Catalog(reading) as catalog:
+    with Catalog(read_settings) as catalog:
         return tuple(replica for broker in catalog.brokers() for replica in catalog.replicas(broker))
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 UNKNOWN: Final = -1
-"""Value of an unknown queue, number or position."""
+"""Value of an unknown queue, offset or position."""
 
 
 BY_HEAD: Final = "; identified by its own header"
@@ -50,9 +50,9 @@ class FindingKind(StrEnum):
     UNIT_STRAY = "unit-stray"
     """A unit that points to no record of its queue."""
     GAP = "gap"
-    """Numbers of a queue that no record of the log has."""
+    """Offsets of a queue that no record of the log has."""
     TWICE = "number-twice"
-    """A second record with a number that its queue has already used."""
+    """A second record with an offset that its queue has already used."""
     ARCHIVE_MISSING = "archive-missing"
     """Messages that are archived according to the manifest, but missing in the files."""
     ARCHIVE_DIFFERS = "archive-differs"
@@ -102,7 +102,7 @@ class Finding:
     topic: str = ""
     queue: int = UNKNOWN
     offset: int = UNKNOWN
-    """Number of the message in its queue; the first of `count`."""
+    """Queue offset of the message; the first of `count`."""
     physical: int = UNKNOWN
     size: int = 0
     count: int = 1
@@ -112,7 +112,7 @@ class Finding:
 @final
 @dataclass(frozen=True, slots=True)
 class QueueRun:
-    """A run of records of one queue in one chunk, with the consecutive numbers `[begin, end)`."""
+    """A run of records of one queue in one chunk, with the consecutive queue offsets `[begin, end)`."""
 
     broker: str
     topic: str

@@ -90,7 +90,7 @@ class SidecarCopy:
         return " ".join(texts)
 
     def read(self, begin: int, end: int) -> Bytes:
-        """Read a range, from the sidecar's file listener if it has one."""
+        """Read a range, from the sidecar's log listener (`fast_port`) if it has one."""
         data = bytearray(end - begin)
         holes: list[Span] = []
         self._read_into(data, begin, begin, end, holes)
@@ -146,7 +146,7 @@ class SidecarCopy:
         return self._known_topics
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the range of numbers that the sidecar reports, up to the last unit whose message is readable."""
+        """Return the range of offsets that the sidecar reports, up to the last unit whose message is readable."""
         answer = self._get(_path(topic, queue), {})
         if answer.status == 404:
             return 0, 0

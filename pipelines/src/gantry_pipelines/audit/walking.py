@@ -96,13 +96,13 @@ def walk(data: Bytes, begin: int, stop: int, sealed_spans: tuple[Span, ...] | No
     result = Walk()
     view = memoryview(data.data)
     position, limit = begin - data.begin, stop - data.begin
-    seals = True
+    is_last_sealed = True
     while position < limit:
         is_required = requires_seal(data.begin + position, sealed_spans)
-        is_fast_sealed = is_required if is_required is not None else seals
+        is_seal_expected = is_required if is_required is not None else is_last_sealed
         part = _stretch_end(data.begin + position, sealed_spans) - data.begin
-        for plain in plain_records(view, position, min(limit, part), data.begin, is_sealed=is_fast_sealed):
-            record = _convert_plain_record(plain, view, data.begin, is_required, is_fast_sealed)
+        for plain in plain_records(view, position, min(limit, part), data.begin, is_sealed=is_seal_expected):
+            record = _convert_plain_record(plain, view, data.begin, is_required, is_seal_expected)
             result.records.append(record)
             position = record.end - data.begin
         if position >= limit:
@@ -111,7 +111,7 @@ def walk(data: Bytes, begin: int, stop: int, sealed_spans: tuple[Span, ...] | No
         if check.is_good:
             found = record_at(data, data.begin + position, sealed_spans)
             assert found is not None, "`check_record` has just accepted it"
-            seals = found.grade is not Grade.PLAIN
+            is_last_sealed = found.grade is not Grade.PLAIN
             result.records.append(found)
             position += check.size
         elif check.fault is RecordFault.BLANK:
@@ -231,7 +231,7 @@ def _needed_end(view: memoryview, position: int, base: int) -> int:
     magic = bytes(view[position + 4 : position + 8])
     is_blank = magic == b"\xcb\xd4\x31\x94"
     is_record = magic[:3] == _MAGIC_HEAD and magic[3] in _MAGIC_TAILS
-    claims = int.from_bytes(view[position + 28 : position + 36], "big") == base + position
-    if size > remaining and size <= RECORD_BYTES_MAX and (is_blank or (is_record and claims)):
+    is_at_position = int.from_bytes(view[position + 28 : position + 36], "big") == base + position
+    if size > remaining and size <= RECORD_BYTES_MAX and (is_blank or (is_record and is_at_position)):
         return base + position + size
     return 0

@@ -146,9 +146,9 @@ def content_differences(rows: Iterable[Mapping[str, Any]]) -> Iterator[Differenc
         if row["broker"] == WHOLE_TOPIC:
             yield Difference(DifferenceKind.CONTENT, row["topic"], f"messages differ: {counts}")
         else:
-            place = f"{row['topic']}/{row['broker']}/{row['queue']}"
+            queue_name = f"{row['topic']}/{row['broker']}/{row['queue']}"
             text = f"messages differ in [{row['slice']}, {row['slice'] + SLICE}): {counts}"
-            yield Difference(DifferenceKind.CONTENT, place, text)
+            yield Difference(DifferenceKind.CONTENT, queue_name, text)
 
 
 def compare_groups(
@@ -168,8 +168,10 @@ def compare_groups(
                 yield from _compare_offset(group, str(pair.target), offset, right.get(pair.target), is_over=is_over)
 
 
-def _compare_offset(group: str, place: str, source: int, target: int | None, *, is_over: bool) -> Iterator[Difference]:
-    what = f"{group} in {place}"
+def _compare_offset(
+    group: str, queue_name: str, source: int, target: int | None, *, is_over: bool
+) -> Iterator[Difference]:
+    what = f"{group} in {queue_name}"
     if target is None:
         yield Difference(DifferenceKind.GROUP_BEHIND, what, f"no offset in target, {source} in source")
     elif target < source:

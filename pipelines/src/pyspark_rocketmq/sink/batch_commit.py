@@ -58,7 +58,7 @@ class BatchCommit:
     async def commit(self, halves: HalfMessageList, on_forgotten: OnForgotten = OnForgotten.FAIL) -> CommitResult:
         """Deliver the batch: these half messages, or those that an earlier attempt has decided."""
         if self._is_new_query:
-            await self.decider.begin()
+            await self.decider.skip_scan()
         scan = await self.decider.scan()
         is_other_run = bool(scan.markers) and scan.last_run != self._run
         marker = await self.decider.find_decision()

@@ -91,8 +91,8 @@ class BatchDecider:
         self._run: Final = run
         self._scan: MarkerScan | None = None
 
-    async def begin(self) -> None:
-        """Set the scan to an empty one, for a query whose name is new and has no markers."""
+    async def skip_scan(self) -> None:
+        """Skip the scan of the queue, for a query whose name is new and which therefore has no markers."""
         _, end = await self._queue.bounds()
         self._scan = MarkerScan(end=end)
 
@@ -126,8 +126,8 @@ class BatchDecider:
             return
         raise BatchForgotten(
             f"batch {self._batch} of query {self._query}: the markers of this query have expired, or never existed. "
-            "If it was stopped for longer than the broker keeps messages, the batch may have been committed: compare "
-            "the topic with it, then start once with onForgottenBatch=proceed"
+            "If it was stopped for longer than the broker keeps messages, the batch may have been committed: check "
+            "whether the topic has its rows, then start once with onForgottenBatch=proceed"
         )
 
     async def commit(self, halves: HalfMessageList) -> Marker:
@@ -168,9 +168,9 @@ class BatchDecider:
 
     async def _store(self, marker: Marker) -> Marker | None:
         scan = await self.scan()
-        place = await self._queue.append(marker.encode(), self._keys())
-        scan.add(self._own_markers(await self._queue.read(scan.end, place + 1)), place + 1)
-        assert place in scan.markers, "a queue returns what it has acknowledged"
+        offset = await self._queue.append(marker.encode(), self._keys())
+        scan.add(self._own_markers(await self._queue.read(scan.end, offset + 1)), offset + 1)
+        assert offset in scan.markers, "a queue returns what it has acknowledged"
         return find_deciding_marker(scan.markers, self._query, self._batch)
 
     def _marker_fields(self, scan: MarkerScan, halves: HalfMessageList) -> dict[str, Any]:

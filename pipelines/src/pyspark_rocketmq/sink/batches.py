@@ -2,7 +2,7 @@
 
     queue 0   [batch]->ok [batch]->ok         one request at a time, so that a repeated one keeps the order
     queue 1   [batch]------>ok
-    any       [batch]->ok  [batch]------>ok   as many at a time as allowed; another broker may replace one
+    any       [batch]->ok  [batch]------>ok   as many at a time as allowed, each on any broker that is available
 
 A batch that is not acknowledged (SEND_OK) is sent again until it times out, and may then be stored twice. Spark repeats
 a failed task as a whole. Delayed messages are sent alone, since brokers accept none in a batch.
@@ -67,44 +67,43 @@ class BatchSender:
                 now_ms = wall_ms()
             self.rows += 1
             self.body_bytes += len(row.body)
-            place = (row.topic, self._destinations.queue_for(row))
+            target = (row.topic, self._destinations.queue_for(row))
             if row.delay_level:
-                self._begin(partial(self._producer.send, self._packer.message(row), queue=place[1]), place, 1)
+                self._begin(partial(self._producer.send, self._packer.message(row), queue=target[1]), target, 1)
                 continue
             entry = self._packer.entry(row, self._ids.next(now_ms))
             size = entry_bytes(entry)
-            entries, total = self._pending.setdefault(place, ([], [0]))
+            entries, total = self._pending.setdefault(target, ([], [0]))
             if entries and total[0] + size > limit:
-                self._flush(place)
-                entries, total = self._pending.setdefault(place, ([], [0]))
+                self._flush(target)
+                entries, total = self._pending.setdefault(target, ([], [0]))
             entries.append(entry)
             total[0] += size
 
     def finish(self) -> None:
         """Send the remaining rows, and wait until all are acknowledged."""
-        for place in list(self._pending):
-            self._flush(place)
+        for target in list(self._pending):
+            self._flush(target)
         while self._in_flight:
             self._in_flight.popleft().result()
 
-    def _flush(self, place: _Target) -> None:
-        entries, _ = self._pending.pop(place)
-        topic, queue = place
-        self._begin(partial(self._producer.send_packed, topic, entries, queue=queue), place, len(entries))
+    def _flush(self, target: _Target) -> None:
+        entries, _ = self._pending.pop(target)
+        topic, queue = target
+        self._begin(partial(self._producer.send_packed, topic, entries, queue=queue), target, len(entries))
 
-    def _begin(self, send: _Send, place: _Target, rows: int) -> None:
+    def _begin(self, send: _Send, target: _Target, rows: int) -> None:
         while len(self._in_flight) >= self._options.in_flight:
             self._in_flight.popleft().result()
-        self._in_flight.append(self._loop.begin(self._deliver(send, place, rows)))
+        self._in_flight.append(self._loop.begin(self._deliver(send, target, rows)))
 
-    async def _deliver(self, send: _Send, place: _Target, rows: int) -> None:
-        topic, queue = place
+    async def _deliver(self, send: _Send, target: _Target, rows: int) -> None:
+        topic, queue = target
         if queue is None:
             await self._call_with_retries(send, topic, rows)
             return
-        async with self._queue_locks.setdefault(
-            queue, asyncio.Lock()
-        ):  # the lock is granted in the order of the requests
+        lock = self._queue_locks.setdefault(queue, asyncio.Lock())
+        async with lock:  # asyncio grants a lock in the order of the requests
             await self._call_with_retries(send, topic, rows)
 
     async def _call_with_retries(self, send: _Send, topic: str, rows: int) -> None:

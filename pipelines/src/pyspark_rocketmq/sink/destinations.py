@@ -2,7 +2,7 @@
 
 queue, broker   that queue                         in order
 shardingKey     by the key's hash, as Java does    in order, equal keys together
-neither         any                                another broker may replace an unavailable one
+neither         any queue                          if a broker is unavailable, a queue of another one
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ from pyspark_rocketmq.sink.transaction_ender import BrokerTransactionEnder
 log = logging.getLogger(__name__)
 
 SWEEP_MS: Final = 9_000
-"""A broker checks 6 s after a half message was stored (transactionTimeOut), and lists its producers every second."""
+"""A broker checks a half message 6 s after it was stored (transactionTimeOut), and again every second while the group
+has no producer."""
 
 
 @final
@@ -97,10 +98,11 @@ class TransactionChecker:
     def __init__(self, query: str, batch: int, committed: HalfMessageList) -> None:
         self._query: Final = query
         self._batch: Final = batch
-        self._committed: Final = frozenset((place.broker, place.half_offset) for place in committed)
+        self._committed: Final = frozenset((ref.broker, ref.half_offset) for ref in committed)
         self.rolled_back = 0
         self.found_later_batch: Final = asyncio.Event()
-        """Set when a later batch is being written: each check without an answer counts against its transactions."""
+        """Set when a half message of a later batch is checked. Then sweeping ends, because brokers give up
+        a transaction after some checks without an outcome."""
 
     async def check(self, message: ReceivedMessage) -> Decision:
         """Return the outcome of the transaction of a half message."""

@@ -1,10 +1,10 @@
 """The locations of half messages: what a task reports to the driver, and what a marker lists. Pure.
 
     topics, brokers   JSON, each named once
-    columns           topic, broker, offset of the half, physical offset; the last two as differences
+    columns           topic, broker, offset of the half message, physical offset; the last two as differences
     all of it         packed with zlib: 2 to 4 bytes for each row
 
-In the order of the rows, because they are committed in it.
+The half messages are in the order of the rows, because they are committed in this order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from gantry_wire.errors import RemoteProtocolError
 
-LEVEL: Final = 1
+ZLIB_LEVEL: Final = 1
 BYTES_MAX: Final = 1 << 30
 """The maximum unpacked size of one batch: fifty million half messages."""
 
@@ -39,22 +39,22 @@ class HalfMessageRef(NamedTuple):
 class HalfMessageList:
     """The half messages of a task, or of a whole batch."""
 
-    def __init__(self, places: Iterable[HalfMessageRef] = ()) -> None:
-        self.places: Final[tuple[HalfMessageRef, ...]] = tuple(places)
+    def __init__(self, refs: Iterable[HalfMessageRef] = ()) -> None:
+        self.refs: Final[tuple[HalfMessageRef, ...]] = tuple(refs)
 
     def __repr__(self) -> str:
         return f"<HalfMessageList {len(self)}>"
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.refs)
 
     def __iter__(self) -> Iterator[HalfMessageRef]:
-        return iter(self.places)
+        return iter(self.refs)
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics of the half messages, sorted."""
-        return tuple(sorted({place.topic for place in self.places}))
+        return tuple(sorted({ref.topic for ref in self.refs}))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -63,23 +63,23 @@ class HalfMessageList:
 
     def without(self, other: HalfMessageList) -> HalfMessageList:
         """Return the half messages that `other` does not have."""
-        known = {(place.broker, place.half_offset) for place in other.places}
-        return HalfMessageList(place for place in self.places if (place.broker, place.half_offset) not in known)
+        known = {(ref.broker, ref.half_offset) for ref in other.refs}
+        return HalfMessageList(ref for ref in self.refs if (ref.broker, ref.half_offset) not in known)
 
     def pack(self) -> bytes:
         """Return the packed list as bytes."""
-        return zlib.compress(self._plain(), LEVEL)
+        return zlib.compress(self._plain(), ZLIB_LEVEL)
 
     def _plain(self) -> bytes:
-        topics, brokers = self.topics, tuple(sorted({place.broker for place in self.places}))
+        topics, brokers = self.topics, tuple(sorted({ref.broker for ref in self.refs}))
         topic_numbers = {name: number for number, name in enumerate(topics)}
         broker_numbers = {name: number for number, name in enumerate(brokers)}
         head = json.dumps({"v": 1, "count": len(self), "topics": topics, "brokers": brokers}).encode()
         columns = (
-            np.fromiter((topic_numbers[place.topic] for place in self.places), "<u4", len(self)),
-            np.fromiter((broker_numbers[place.broker] for place in self.places), "<u4", len(self)),
-            _differences(np.fromiter((place.half_offset for place in self.places), "<i8", len(self))),
-            _differences(np.fromiter((place.physical_offset for place in self.places), "<i8", len(self))),
+            np.fromiter((topic_numbers[ref.topic] for ref in self.refs), "<u4", len(self)),
+            np.fromiter((broker_numbers[ref.broker] for ref in self.refs), "<u4", len(self)),
+            _differences(np.fromiter((ref.half_offset for ref in self.refs), "<i8", len(self))),
+            _differences(np.fromiter((ref.physical_offset for ref in self.refs), "<i8", len(self))),
         )
         return b"".join((len(head).to_bytes(4, "little"), head, *(column.tobytes() for column in columns)))
 
@@ -113,7 +113,7 @@ def unpack(data: bytes) -> HalfMessageList:
 
 def join_lists(parts: Sequence[HalfMessageList]) -> HalfMessageList:
     """Return the half messages of several tasks, one after the other."""
-    return HalfMessageList(place for part in parts for place in part)
+    return HalfMessageList(ref for part in parts for ref in part)
 
 
 def _differences(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

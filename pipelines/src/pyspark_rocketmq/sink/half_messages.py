@@ -4,7 +4,8 @@ The producer never registers with a broker. A broker checks open transactions wi
 and gives a transaction up after too many checks; here a marker decides the outcome, and may be written hours later. A
 group without a producer is not checked, so a half message stays open for as long as the broker keeps messages.
 
-A half message whose response was lost is stored again; the one that no marker lists is never delivered.
+A half message whose response was lost is stored again. Only one of the two is in a marker; the other is never
+delivered.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class HalfMessageSender:
         self._packer: Final = packer
         self._checked: Final[set[str]] = set()
         self._destinations: Final = Destinations(lambda topic: loop.run(queues_of(producer, topic, options.connection)))
-        self._places: Final[list[HalfMessageRef]] = []
+        self._refs: Final[list[HalfMessageRef]] = []
         self._chunk: list[tuple[Row, MessageQueue | None]] = []
         self.rows = 0
         self.body_bytes = 0
@@ -46,7 +47,7 @@ class HalfMessageSender:
     @property
     def halves(self) -> HalfMessageList:
         """The locations of the stored rows, in their order."""
-        return HalfMessageList(self._places)
+        return HalfMessageList(self._refs)
 
     def feed(self, rows: Iterable[Row]) -> None:
         """Store rows, a chunk at a time."""
@@ -67,7 +68,7 @@ class HalfMessageSender:
     def _store(self) -> None:
         chunk, self._chunk = self._chunk, []
         work = map_concurrently(chunk, self._begin, window=128 * self._options.in_flight)
-        self._places.extend(_place(half) for half in self._loop.run(work))
+        self._refs.extend(_ref_of(half) for half in self._loop.run(work))
         crash_points.hit("chunk-stored")
 
     async def _begin(self, item: tuple[Row, MessageQueue | None]) -> HalfMessage:
@@ -91,11 +92,11 @@ class HalfMessageSender:
         unable = [broker for broker, ends_once in found.items() if not ends_once]
         if unable:
             raise NotTransactional(
-                f"transactional=true: broker {', '.join(unable)} of topic {topic} cannot end a transaction twice and "
-                "store it once. Gantry's brokers can, with messageIndexEnable=true; Apache RocketMQ stores it twice. "
-                "Write to Gantry's, or without transactional, which is at least once"
+                f"transactional=true: broker {', '.join(unable)} of topic {topic} would store a message twice if its "
+                "commit is repeated, like Apache's brokers. Gantry's with messageIndexEnable=true store it once. "
+                "Write to Gantry's brokers, or without the option transactional (at least once)"
             )
 
 
-def _place(half: HalfMessage) -> HalfMessageRef:
+def _ref_of(half: HalfMessage) -> HalfMessageRef:
     return HalfMessageRef(half.topic, half.queue.broker_name, half.half_offset, half.physical_offset)

@@ -40,7 +40,7 @@ class LoopThread:
                 self._loop.close()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start work, in the order of the calls until its first wait."""
+        """Start a coroutine. Coroutines run up to their first wait in the order of the calls."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

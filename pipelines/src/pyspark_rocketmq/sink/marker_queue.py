@@ -52,8 +52,8 @@ class BrokerMarkerQueue:
     async def open(self, *, may_create: bool) -> None:
         """Find the queue, and create the topic if it does not exist and `may_create` is set.
 
-        Without `may_create`, a missing topic is taken to be on an unavailable broker, and the search is retried. Raises
-        InvalidOption if several brokers have the topic.
+        Without `may_create`, a missing topic is assumed to be on an unavailable broker, and the search is retried.
+        Raises InvalidOption if several brokers have the topic.
         """
         self._may_create = may_create
         why = "" if may_create else "; it is created by the first batch of a query, or with onForgottenBatch=proceed"

@@ -39,7 +39,7 @@ class OnForgotten(StrEnum):
 
 
 class Reserved(StrEnum):
-    """How to treat reserved properties of RocketMQ in the column properties."""
+    """How to treat reserved properties in the column properties (`rows.RESERVED`)."""
 
     FAIL = "fail"
     DROP = "drop"

@@ -95,8 +95,7 @@ class RowReader:
                 if self._drops_reserved:
                     continue
                 raise InvalidRow(
-                    f"row {number}: property {name} is reserved by RocketMQ; "
-                    "leave it out, or set reservedProperties=drop"
+                    f"row {number}: property {name} is reserved; leave it out, or set reservedProperties=drop"
                 )
             if value is None:
                 raise InvalidRow(f"row {number}: property {name[:64]!r} is null")

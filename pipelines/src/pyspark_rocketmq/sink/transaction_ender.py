@@ -60,19 +60,19 @@ class BrokerTransactionEnder:
         """Commit all half messages; see `TransactionEnder`."""
         gone: list[str] = []
 
-        async def commit_one(place: HalfMessageRef) -> None:
+        async def commit_one(ref: HalfMessageRef) -> None:
             try:
-                await self._end(place, is_commit=True)
+                await self._end(ref, is_commit=True)
                 crash_points.hit("one-ended")
             except _HalfMessageGone as error:
-                gone.append(f"{place.broker}/{place.half_offset}: {error}")
+                gone.append(f"{ref.broker}/{ref.half_offset}: {error}")
 
         # The first request to each broker is sent alone: requests may overtake each other while a connection is opened.
-        firsts = {place.broker: place for place in reversed(halves.places)}
+        firsts = {ref.broker: ref for ref in reversed(halves.refs)}
         for first in firsts.values():
             await commit_one(first)
         await map_concurrently(
-            (place for place in halves if place is not firsts[place.broker]), commit_one, window=self._window
+            (ref for ref in halves if ref is not firsts[ref.broker]), commit_one, window=self._window
         )
         if gone:
             raise BatchTorn(
@@ -84,13 +84,13 @@ class BrokerTransactionEnder:
         """Roll back half messages; see `TransactionEnder`."""
         ended = Counter[bool]()
 
-        async def roll_back_one(place: HalfMessageRef) -> None:
+        async def roll_back_one(ref: HalfMessageRef) -> None:
             try:
-                await self._end(place, is_commit=False)
+                await self._end(ref, is_commit=False)
                 ended[True] += 1
             except RocketMQSourceError as error:
                 ended[False] += 1
-                log.info("failed to roll back half message", extra={"broker": place.broker, "reason": str(error)})
+                log.info("failed to roll back half message", extra={"broker": ref.broker, "reason": str(error)})
 
         await map_concurrently(halves, roll_back_one, window=self._window)
         if ended[False]:
@@ -99,8 +99,8 @@ class BrokerTransactionEnder:
             )
         return ended[True]
 
-    async def _end(self, place: HalfMessageRef, *, is_commit: bool) -> None:
-        half, tries = _message(place), count(1)
+    async def _end(self, ref: HalfMessageRef, *, is_commit: bool) -> None:
+        half, tries = _message(ref), count(1)
         end = self._producer.commit if is_commit else self._producer.roll_back
 
         async def attempt(timeout_ms: int) -> None:
@@ -113,14 +113,14 @@ class BrokerTransactionEnder:
                     raise _HalfMessageGone(error.remark or "no remark") from error
                 raise Unavailable(str(error)) from error
 
-        what = f"a message of {place.topic} on {place.broker} was not {'committed' if is_commit else 'rolled back'}"
+        what = f"a message of {ref.topic} on {ref.broker} was not {'committed' if is_commit else 'rolled back'}"
         settings = self._settings if is_commit else self._one_attempt
-        await call_with_retries(attempt, what, settings, refresh=partial(self._producer.refresh, place.topic))
+        await call_with_retries(attempt, what, settings, refresh=partial(self._producer.refresh, ref.topic))
 
 
-def _message(place: HalfMessageRef) -> HalfMessage:
-    queue = MessageQueue(topic=place.topic, broker_name=place.broker, queue_id=0)
+def _message(ref: HalfMessageRef) -> HalfMessage:
+    queue = MessageQueue(topic=ref.topic, broker_name=ref.broker, queue_id=0)
     return HalfMessage(
-        topic=place.topic, queue=queue, message_id="", half_offset=place.half_offset,
-        physical_offset=place.physical_offset,
+        topic=ref.topic, queue=queue, message_id="", half_offset=ref.half_offset,
+        physical_offset=ref.physical_offset,
     )  # fmt: skip

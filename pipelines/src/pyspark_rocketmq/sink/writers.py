@@ -32,7 +32,10 @@ Messages = Sequence[WriterCommitMessage | None]
 
 @final
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("rocketmq")`: exactly once if it has a name (option queryId), at least once otherwise."""
+    """`df.write.format("rocketmq")`: at least once, or exactly once with the option transactional.
+
+    With the option queryId this also holds if the whole write is repeated, for example by another process.
+    """
 
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self._options = options

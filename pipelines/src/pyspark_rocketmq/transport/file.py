@@ -6,7 +6,7 @@
     consumequeue/<topic>/<queue>/0000...  | physical offset 8 | size 4 | tags code 8 |
 
 The status page has the confirmed and committed positions, and stays valid when its broker is down. A store without a
-page is Apache's, or a copy: there the queues' units define how far the log goes, and only whole records count. This
+page is Apache's, or a copy: there the queue units define where the log ends, and only whole records count. This
 module never writes, and turns a name into a path only through `path_component`. Log files are mapped, since they are
 never shortened, and a record is copied once, into the batch.
 """

@@ -1,8 +1,8 @@
 """Read records as ranges of the log from a sidecar, so that no byte passes the broker's event loop.
 
-Ranges come from the sidecar's fast port if it has one, requested by some threads ahead of the decoder. The log is
-opened by its entity tag: a range of another epoch is refused (412), and so is the view, so that two branches of the
-log are never mixed.
+Ranges come from the sidecar's log listener (`fast_port`) if it has one. Some threads request them ahead of the decoder.
+A task keeps the entity tag that the log had when the task began. After a new epoch the sidecar refuses ranges with that
+tag (412), and the view fails, so that two branches of the log are never mixed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HttpView:
         return False
 
     def log(self) -> LogState:
-        found = self._open()
+        found = self._describe_log()
         epochs = tuple(EpochStart(int(one["epoch"]), int(one["begin"])) for one in found.get("epochs") or ())
         return LogState(self.replica.broker, int(found["begin"]), int(found["end"]), epochs)
 
@@ -74,7 +74,7 @@ class HttpView:
         return locate_unit(self.units(queue, offset, offset + 1))
 
     def pieces(self, task: Task) -> Iterator[Piece]:
-        self._log = self._open()
+        self._log = self._describe_log()
         try:
             yield from log_pieces(task, self, self._settings)
         finally:
@@ -125,7 +125,7 @@ class HttpView:
             raise RangeDeleted(f"{self.where} has the log from {log['begin']} on, but {begin} was requested")
         return self._sidecar.log_bytes(begin, end, etag=str(log["etag"]), fast_port=log.get("fast_port"))
 
-    def _open(self) -> dict[str, Any]:
+    def _describe_log(self) -> dict[str, Any]:
         """Return the sidecar's description of the log."""
         return self._sidecar.document("/v1/log")
 

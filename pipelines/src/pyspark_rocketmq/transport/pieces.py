@@ -1,13 +1,13 @@
 """Turn a task into ranges of a log: the part of reading that files and sidecars share.
 
-A queue's units have the positions of its messages. Messages that lie close together are read as one range; bytes
+The queue units have the positions of the messages. Messages that lie close together are read as one range; bytes
 between two of them are read and discarded up to `gap_bytes_max`, since another range costs more than that:
 
     log     | a | x | a | a |   ... far ...   | a | a | x | a |
     ranges  [---------------)                 [----------------)       x: of another queue, discarded
 
-A task in log order reads all its queues' units first, and each byte once. The boundaries of records come from units and
-never from walking the log, so a record is known before it is read, and none can be missed.
+A task in log order reads the units of all its queues first, and then each byte of the log once. The boundaries of
+records come from units and never from walking the log, so a record is known before it is read, and none can be missed.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> It
     for number, wanted in enumerate(task.ranges):
         for begin in range(wanted.begin, wanted.end, UNITS_PER_REQUEST):
             end = min(begin + UNITS_PER_REQUEST, wanted.end)
-            places = _filter_by_tags(_locate(source, number, wanted.queue, begin, end), task)
+            locations, _ = _filter_by_tags(_locate(source, number, wanted.queue, begin, end), task)
             before = tuple(replace(one, begin=one.end) for one in task.ranges[:number])
 
             def rest(at: int, head: tuple[QueueRange, ...] = before, index: int = number) -> Task:
                 moved = replace(task.ranges[index], begin=at)
                 return replace(task, ranges=(*head, moved, *task.ranges[index + 1 :]))
 
-            runs = find_runs(places[0].physical, places[0].size, settings)
-            ends = [int(places[0].offset[last - 1]) + 1 for _, last in runs[:-1]] + [end]
-            yield from _read(source, places[0], runs, [rest(at) for at in ends])
+            runs = find_runs(locations.physical, locations.size, settings)
+            ends = [int(locations.offset[last - 1]) + 1 for _, last in runs[:-1]] + [end]
+            yield from _read(source, locations, runs, [rest(at) for at in ends])
 
 
 def _in_log_order(task: Task, span: tuple[int, int], source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
@@ -99,25 +99,25 @@ def _in_log_order(task: Task, span: tuple[int, int], source: LogSource, settings
         for first, stop in [_find_units_in_span(source, wanted, begin, end)]
         for first in range(first, stop, UNITS_PER_REQUEST)
     ]
-    places, _ = _filter_by_tags(_concatenate(parts), task)
-    places = places.pick((places.physical >= begin) & (places.physical < end))
-    places = places.pick(np.argsort(places.physical, kind="stable"))
-    if (places.physical[1:] < places.ends[:-1]).any():
+    locations, _ = _filter_by_tags(_concatenate(parts), task)
+    locations = locations.pick((locations.physical >= begin) & (locations.physical < end))
+    locations = locations.pick(np.argsort(locations.physical, kind="stable"))
+    if (locations.physical[1:] < locations.ends[:-1]).any():
         raise DamagedRecord(f"{source.where}: units of two queues claim the same bytes of the log [{begin}, {end})")
-    runs = find_runs(places.physical, places.size, settings)
-    ends = [int(places.ends[last - 1]) for _, last in runs[:-1]] + [end]
-    yield from _read(source, places, runs, [replace(task, physical=(min(at, end), end)) for at in ends])
+    runs = find_runs(locations.physical, locations.size, settings)
+    ends = [int(locations.ends[last - 1]) for _, last in runs[:-1]] + [end]
+    yield from _read(source, locations, runs, [replace(task, physical=(min(at, end), end)) for at in ends])
 
 
-def _read(source: LogSource, places: _Locations, runs: list[tuple[int, int]], rests: list[Task]) -> Iterator[Piece]:
+def _read(source: LogSource, locations: _Locations, runs: list[tuple[int, int]], rests: list[Task]) -> Iterator[Piece]:
     """Yield one piece for each run; without any, an empty one that marks this part of the task as done."""
     if not runs:
         nothing = np.empty(0, np.int64)
         yield Piece(np.empty(0, np.uint8), nothing, Expected(nothing, nothing), rests[-1], source.where)
         return
-    spans = [(int(places.physical[first]), int(places.ends[last - 1])) for first, last in runs]
+    spans = [(int(locations.physical[first]), int(locations.ends[last - 1])) for first, last in runs]
     for (first, last), (begin, _), data, rest in zip(runs, spans, source.ranges(spans), rests, strict=True):
-        some = places.pick(slice(first, last))
+        some = locations.pick(slice(first, last))
         expected = Expected(some.queue, some.offset, some.physical, some.size)
         yield Piece(data, some.physical - begin, expected, rest, source.where)
 
@@ -134,8 +134,8 @@ def _locate(source: LogSource, number: int, queue: QueueId, begin: int, end: int
         raise DamagedRecord(
             f"{source.where}: the unit of {queue} at offset {bad} is damaged: it does not point to a record"
         )
-    places = _Locations(np.full(len(units), number, dtype=np.int64), np.arange(begin, end), physical, size)
-    return places.pick(is_message), units["tags"].astype(np.int64)[is_message]
+    locations = _Locations(np.full(len(units), number, dtype=np.int64), np.arange(begin, end), physical, size)
+    return locations.pick(is_message), units["tags"].astype(np.int64)[is_message]
 
 
 def locate_unit(units: Units) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def _concatenate(parts: list[tuple[_Locations, Numbers]]) -> tuple[_Locations, N
     if not parts:
         nothing = np.empty(0, np.int64)
         return _Locations(nothing, nothing, nothing, nothing), nothing
-    some = [places for places, _ in parts]
+    some = [locations for locations, _ in parts]
     together = _Locations(
         np.concatenate([one.queue for one in some]), np.concatenate([one.offset for one in some]),
         np.concatenate([one.physical for one in some]), np.concatenate([one.size for one in some]),
@@ -159,12 +159,12 @@ def _concatenate(parts: list[tuple[_Locations, Numbers]]) -> tuple[_Locations, N
 
 def _filter_by_tags(found: tuple[_Locations, Numbers], task: Task) -> tuple[_Locations, Numbers]:
     """Drop records whose tags code cannot match. A code that is no hash (of an extended unit) may be any tag."""
-    places, tags = found
+    locations, tags = found
     codes = tag_codes(task)
     if codes is None:
         return found
     can_match = np.isin(tags, np.array(sorted(codes), dtype=np.int64)) | (tags < _INT_MIN) | (tags > _INT_MAX)
-    return places.pick(can_match), tags[can_match]
+    return locations.pick(can_match), tags[can_match]
 
 
 def _find_units_in_span(source: LogSource, wanted: QueueRange, begin: int, end: int) -> tuple[int, int]:

@@ -6,7 +6,8 @@ decoded. The meaning of an HTTP status is decided here, and only here:
     401, 403: Refused               404: NoSuchQueue         410: RangeDeleted
     416: NotYetAvailable            429: retried later       else: Unreachable
 
-`412` means that the log has a new epoch since it was opened; the reader then opens it again.
+`412` means that a new epoch has begun since the reader opened the log; it raises Unreachable, and the reader opens the
+log again.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Sidecar:
             except Unreachable:
                 if fast_port is None:
                     raise
-                fast_port = None  # the fast port may be blocked where the other one is not
+                fast_port = None  # a firewall may block the port of the log listener only
                 continue
             if answer.status == 206:
                 position += int(answer.headers["content-length"])
