@@ -238,6 +238,38 @@ def test_empty_read_has_a_schema_and_no_rows() -> None:
     assert found.num_rows == 0 and found.schema.names == list(PLACE)
 
 
+class Unlisted:
+    """Brokers of which no source names a replica any more."""
+
+    def __init__(self, view: FakeCatalog) -> None:
+        self.view = view
+        self.requested: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.view, name)
+
+    def replicas(self, broker: str) -> Any:
+        self.requested.append(broker)
+        raise NoReplica(f"no replica of {broker}")
+
+
+def test_age_of_unread_messages_does_not_wait_for_an_unlisted_broker(
+    orders: FakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is only shown as lag; the query continues at once, without the age."""
+    waiting, non_waiting = Unlisted(orders), Unlisted(orders)
+    monkeypatch.setattr(StreamReader, "non_waiting_catalog", non_waiting)
+    options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
+    catalog: Any = waiting
+    reader = StreamReader(read_options(options, is_stream=True), PLACE, catalog, clock=FakeClock())
+
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(3))
+
+    assert (waiting.requested, non_waiting.requested) == ([], ["broker-a"])
+    reported = reader.reportLatestOffset()
+    assert reported is not None and reported["oldest"] == {}
+
+
 class Masterless:
     """Brokers that can be read, but whose master is unavailable for some attempts."""
 

@@ -17,7 +17,10 @@ from pyspark_rocketmq.settings import ReadSettings
 
 
 def store_times_ms(offsets: Mapping[QueueId, int], catalog: CatalogPort, settings: ReadSettings) -> dict[QueueId, int]:
-    """Return the store time of the message at each of these offsets, without waiting for unavailable brokers."""
+    """Return the store time of the message at each of these offsets, without those of unavailable brokers.
+
+    ``catalog`` must not wait for a broker, either.
+    """
     non_waiting = replace(settings, patience_ms=0, is_body_verified=False)
     found: dict[QueueId, int] = {}
     for broker in sorted({queue.broker for queue in offsets}):

@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not unread:
             self._oldest = {}
         elif self._oldest_updated_s is None or now_s - self._oldest_updated_s >= AGE_INTERVAL_S:
-            self._oldest = store_times_ms(unread, self.catalog, self.options.settings)
+            self._oldest = store_times_ms(unread, self.non_waiting_catalog, self.options.settings)
             self._oldest_updated_s = now_s
 
     def _commit_group(self, offset: StreamOffset, catalog: CatalogPort) -> None:
