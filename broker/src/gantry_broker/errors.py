@@ -1,8 +1,7 @@
 """The errors of a broker, as one small tree.
 
-The leaves name who must act, and each docstring ends with what the caller should do. Foreign exceptions (``OSError``
-above all) are mapped to these where they enter, with ``raise ... from``, so that no caller has to interpret an
-``errno``.
+Each leaf is one cause, and its docstring says what the caller should do. Foreign exceptions (``OSError`` above all) are
+mapped to these where they enter, with ``raise ... from``, so that no caller has to interpret an ``errno``.
 """
 
 from __future__ import annotations

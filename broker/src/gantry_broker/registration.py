@@ -206,7 +206,7 @@ class Registration:
         is_reachable = True
         while True:
             try:
-                await self._stay_registered(address)
+                await self._register_over_one_connection(address)
             except RemotingError as error:
                 if is_reachable or address in self.registered:
                     log.warning(
@@ -219,8 +219,8 @@ class Registration:
             self._progress.set()
             await asyncio.sleep(RETRY_S)
 
-    async def _stay_registered(self, address: str) -> None:
-        """Connect, and register again and again.
+    async def _register_over_one_connection(self, address: str) -> None:
+        """Connect, and register at once, after each change and once in each period.
 
         Returns when the name server refuses the broker, or has closed the connection of a broker without an identity.
         """

@@ -2,9 +2,9 @@
 
     text -> pairs -> `BrokerSettings` -> pairs
 
-A key that is unknown, or that asks for something this broker does not support, stops the start with a remedy: a broker
-must never run with weaker guarantees than its file asks for. Keys that contradict each other are refused by
-`settings_consistency`.
+A key that asks for something this broker does not support stops the start with a remedy: a broker must never run with
+weaker guarantees than its file asks for. So does an unknown key, unless `ignoreUnknownSettings` is true. Keys that
+contradict each other are refused by `settings_consistency`.
 """
 
 import inspect
@@ -151,7 +151,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "aclCredentialsPath": ("access.credentials", str),
 }
 
-_WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
+_FORMATTERS: Final[dict[str, Callable[[Any], str]]] = {
     "flushDiskType": broker_kinds.FLUSH_TYPES.__getitem__,
     "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
 }
@@ -214,7 +214,7 @@ def _check_fixed(key: str, text: str) -> None:
 
 def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
     def part(prefix: str) -> dict[str, Any]:
-        """The values of one dataclass, by its own field names."""
+        """Return the values of one dataclass, by its own field names."""
         return {
             name.removeprefix(prefix): value
             for name, value in values.items()
@@ -237,7 +237,7 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
 
 def effective_settings(settings: BrokerSettings) -> dict[str, str]:
     """Return every setting by its key in `broker.conf`. Contains no secret."""
-    return {key: _WRITTEN.get(key, kinds.format_value)(_lookup(settings, name)) for key, (name, _) in _KEYS.items()}
+    return {key: _FORMATTERS.get(key, kinds.format_value)(_lookup(settings, name)) for key, (name, _) in _KEYS.items()}
 
 
 def _lookup(settings: BrokerSettings, path: str) -> Any:
@@ -262,7 +262,7 @@ def describe_settings() -> list[tuple[str, str, str]]:
     return [
         (
             key,
-            _WRITTEN.get(key, kinds.format_value)(_lookup(defaults, name)),
+            _FORMATTERS.get(key, kinds.format_value)(_lookup(defaults, name)),
             re.sub(rf"^{key}\W*", "", texts.get(name, "")),
         )
         for key, (name, _) in _KEYS.items()

@@ -1,6 +1,6 @@
 """Settings of a broker: the keys that RocketMQ users know, in a `broker.conf`, plus a few of our own.
 
-    file < command line
+    broker.conf < command line        (`server/core/live_settings`: keys that change at run time, and their precedence)
 
 All settings are read once (`setting_keys`), checked for consistency (`settings_consistency`), and passed on in small
 parts.
@@ -178,7 +178,7 @@ class BrokerSettings:
     """flushConsumerOffsetInterval: milliseconds between two writes of consumer and delay offsets to the disk."""
 
     rejects_transactions: bool = False
-    """rejectTransactionMessage: whether the first half of a transaction is refused with code 16."""
+    """rejectTransactionMessage: whether half messages of transactions are refused with code 16."""
 
     transaction_timeout_ms: int = 6_000
     """transactionTimeOut: milliseconds until a producer is asked for the outcome of its transaction."""

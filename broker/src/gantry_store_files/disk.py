@@ -104,8 +104,8 @@ class PlainFile:
             self._descriptor = -1
 
 
-class NamedFiles:
-    """Names and sizes in the local file system. It has no state; any thread may use it."""
+class LocalFileListing:
+    """Lists files of the local file system and returns their sizes. It has no state; any thread may use it."""
 
     def file_size(self, path: str) -> int:
         """Return the size of a file. Raises ``FileNotFoundError`` or ``IsADirectoryError``."""
@@ -122,7 +122,7 @@ class NamedFiles:
             return []
 
 
-class PlainDisk(NamedFiles):
+class PlainDisk(LocalFileListing):
     """The local file system, opened for reading."""
 
     def open(self, path: str) -> PlainFile:

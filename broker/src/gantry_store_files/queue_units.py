@@ -6,9 +6,9 @@
 A unit with the size 0x7FFFFFFF is a *filler*: its queue offset has no message. There are two kinds of fillers:
 
     (0, filler, 0)         before the first message of a queue: everything up to here has expired
-    (offset, filler, 0)    between messages, in place of lost ones. Nearly always the next message begins at ``offset``;
-                           it may also be the previous message, or none. Physical offsets ascend along the queue in any
-                           case, so that it can be searched
+    (offset, filler, 0)    between messages, in place of lost ones. Nearly always ``offset`` is where the next message
+                           begins; it may also be where the previous one begins, or no message may begin there. Physical
+                           offsets ascend along the queue in any case, so that it can be searched
 
 So only a filler at physical offset 0 means that everything before it has expired. Any other filler counts like a
 message at its offset.

@@ -32,7 +32,7 @@ LOG_END_MAX: Final = 2**63 - 1
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """A range of the log with one writer, from ``start`` to the start of the next epoch."""
+    """An epoch record: a range of the log with one writer, from ``start`` to the start of the next epoch."""
 
     epoch: int
     """The number of the epoch. Numbers ascend along the log and are never used again."""
@@ -115,25 +115,23 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     def with_truncated_log(self, end: int) -> StoreIdentity:
         """Return the identity after the log was truncated at ``end``: epochs that begin after it are dropped.
 
-        Write it only after the truncation is durable. The next append needs an epoch of ours: see ``with_new_start``.
+        Write it only after the truncation is durable. Appending then needs an epoch of Gantry: see ``with_new_start``.
         """
         kept = [epoch for epoch in self.epochs if epoch.start <= end]
         return msgspec.structs.replace(
             self, epochs=kept or [Epoch(self.epoch, end, is_ours=False)], log_end=min(self.log_end, end)
         )
 
-    def with_new_start(
-        self, end: int, *, written_by_others_from: int | None, is_end_lost: bool = False
-    ) -> StoreIdentity:
+    def with_new_start(self, end: int, *, rocketmq_start: int | None, is_end_lost: bool = False) -> StoreIdentity:
         """Return the identity for the next start, which appends at ``end``.
 
-        Write it before the first message is accepted. ``written_by_others_from`` is where RocketMQ may have begun to
+        Write it before the first message is accepted. ``rocketmq_start`` is where RocketMQ may have begun to
         write since the last stop: after the last recovery point, if the checkpoint's seal is not ours; at the start of
         the log, if there is no such point either. With ``is_end_lost`` the epochs that began after ``end`` are kept:
         they belonged to this log, and a slave that has their bytes may give them back.
         """
         epochs, number = list(self.epochs), self.epoch
-        foreign = end if written_by_others_from is None else min(written_by_others_from, end)
+        foreign = end if rocketmq_start is None else min(rocketmq_start, end)
         if foreign < end:
             epochs = [epoch for epoch in epochs if epoch.start < foreign]
             if not epochs or epochs[-1].is_ours:

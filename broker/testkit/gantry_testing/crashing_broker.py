@@ -79,7 +79,7 @@ class Counter:
 
 
 def find_no_buffers(_pools: WritePools) -> list[FoundBuffer]:
-    """Return no buffers, so that nothing is replayed. Replaces ``WritePools.find_left``."""
+    """Return no buffers, so that nothing is replayed. Replaces ``WritePools.find_leftover``."""
     return []
 
 
@@ -94,7 +94,7 @@ def replace(owner: object, name: str, value: object) -> None:
 
 
 GUARDS: Final[dict[str, tuple[type, str, object]]] = {
-    "replay": (WritePools, "find_left", find_no_buffers),
+    "replay": (WritePools, "find_leftover", find_no_buffers),
     "hold": (Dispatcher, "hold", show_at_once),
 }
 

@@ -76,7 +76,7 @@ def test_recovery_that_skips_holes_is_detected(monkeypatch: pytest.MonkeyPatch) 
     def jumping(files: object, start: int, mark: int, found: object, **options: object) -> object:
         return scan_log(files, start, recovery.INFINITE, found, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("gantry_broker.store.recover.scan_log", jumping)
+    monkeypatch.setattr("gantry_broker.store.recovery_execution.scan_log", jumping)
 
     with pytest.raises(AssertionError):
         all_of(lambda seed: torn_life(in_memory(), seed), range(50))

@@ -15,7 +15,7 @@ from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import StreamBroken
 from gantry_broker.ha.history import History
 from gantry_broker.ha.master_session import MasterFacts
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import MasterStore
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
@@ -71,7 +71,7 @@ class Wire:
         self.session = self.connect()
 
     def connect(self, peer: str = "10.0.0.7:4711") -> ClassicMasterSession:
-        self.session = ClassicMasterSession(peer, self.facts, StoreLog(self.world.store), self.slaves)
+        self.session = ClassicMasterSession(peer, self.facts, MasterStore(self.world.store), self.slaves)
         return self.session
 
     def fill(self, end: int) -> None:
@@ -92,7 +92,7 @@ class Wire:
             up = b""
 
     def log(self, begin: int) -> bytes:
-        data, log = b"", StoreLog(self.world.store)
+        data, log = b"", MasterStore(self.world.store)
         while more := log.read(begin + len(data), 1 << 20):
             data += more
         return data
@@ -353,7 +353,7 @@ def test_chunk_fits_the_buffer_of_java_slave() -> None:
     wire.world.open()
     wire.world.append([wire.world.draft(body=bytes(3 << 20))])
     facts = wire.facts._replace(file_bytes=16 << 20)
-    session = ClassicMasterSession("peer", facts, StoreLog(wire.world.store), wire.slaves)
+    session = ClassicMasterSession("peer", facts, MasterStore(wire.world.store), wire.slaves)
     session.receive(bytes(8), 0.0)
 
     parts = session.pump(64 << 20)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.classic.chunks import RecordAssembler
-from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, foreign_epochs, plan_start
+from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, foreign_epochs, plan_stream_start
 from gantry_broker.ha.frames import StreamBroken, Welcome
 from gantry_broker.ha.history import CannotFollow, History
 from gantry_broker.ha.store_log import SlaveStore
@@ -46,7 +46,7 @@ class Slave:
 
     def connect(self, master: JavaMaster) -> ClassicSlaveSession:
         """Connect to the master as the follower does."""
-        start = plan_start(self.store.history, master.range, FILE_BYTES)
+        start = plan_stream_start(self.store.history, master.range, FILE_BYTES)
         welcome = Welcome(
             epoch=start.epochs[-1].epoch, epochs=start.epochs, begin=start.end, start=start.end,
             is_restart=start.is_restart,
@@ -391,17 +391,17 @@ OURS = [Epoch(2, 0, is_ours=False), Epoch(3, 500)]
 def test_start_that_would_lose_records_is_refused(own: History, master: MasterRange, text: str) -> None:
     """The reason names both logs."""
     with pytest.raises(CannotFollow, match=text):
-        plan_start(own, master, 1_000)
+        plan_stream_start(own, master, 1_000)
 
 
 def test_the_last_mebibyte_is_compared() -> None:
     """The slave compares the last mebibyte, or all that both have; an empty log requests its first byte."""
     mebibyte = 1 << 20
-    far = plan_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(0, 9 * mebibyte), mebibyte)
-    near = plan_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(5 * mebibyte, 9 * mebibyte), mebibyte)
-    short = plan_start(History(JAVAS, 0, 700), MasterRange(0, 900), mebibyte)
-    empty = plan_start(History([Epoch(1, 0)], 0, 0), MasterRange(0, 900), mebibyte)
-    late = plan_start(History([Epoch(1, 0)], 0, 0), MasterRange(mebibyte, 2 * mebibyte), mebibyte)
+    far = plan_stream_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(0, 9 * mebibyte), mebibyte)
+    near = plan_stream_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(5 * mebibyte, 9 * mebibyte), mebibyte)
+    short = plan_stream_start(History(JAVAS, 0, 700), MasterRange(0, 900), mebibyte)
+    empty = plan_stream_start(History([Epoch(1, 0)], 0, 0), MasterRange(0, 900), mebibyte)
+    late = plan_stream_start(History([Epoch(1, 0)], 0, 0), MasterRange(mebibyte, 2 * mebibyte), mebibyte)
 
     assert (far.request, far.end, far.epochs) == (4 * mebibyte, 5 * mebibyte, JAVAS)
     assert (near.request, near.end) == (5 * mebibyte, 5 * mebibyte)

@@ -16,7 +16,7 @@ from gantry_broker.ha.healing import Healer, RangeRequester
 from gantry_broker.ha.master_session import MasterFacts, MasterSession, Phase
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
-from gantry_broker.ha.store_log import SlaveStore, StoreLog
+from gantry_broker.ha.store_log import MasterStore, SlaveStore
 from gantry_broker.store.damage import DamageState
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until
@@ -40,7 +40,7 @@ class Pair:
         self.master, self.slave = make_world(0), make_world(1)
         self.slaves = AckSet(acks_needed=0, is_flushed_wanted=False)
         self.server = ReplicationServer(
-            self._facts, StoreLog(self.master.store), self.slaves, on_acks=lambda: None
+            self._facts, MasterStore(self.master.store), self.slaves, on_acks=lambda: None
         )  # fmt: skip
         self.follower: Follower | None = None
         self.healers = {
@@ -437,7 +437,7 @@ def test_older_peer_gets_no_range_request() -> None:
     """It would end the stream at an unknown frame; the handshake announces which peers answer."""
     world = make_world(0)
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
-    session = MasterSession(facts, StoreLog(world.store), AckSet(acks_needed=0, is_flushed_wanted=False))
+    session = MasterSession(facts, MasterStore(world.store), AckSet(acks_needed=0, is_flushed_wanted=False))
     session.slave = session._slaves.join("uuid", 1, 0.0)
     hello = {
         "cluster": "c", "broker_name": "b", "broker_id": 1, "store_uuid": "u", "epochs": [], "begin": 0, "end": 0,
@@ -485,7 +485,7 @@ def test_range_may_arrive_in_pieces() -> None:
     for phase in (Phase.STREAMING, Phase.EXAMINING):
         given: list[Range] = []
         slaves = AckSet(acks_needed=0, is_flushed_wanted=False)
-        session = MasterSession(facts, StoreLog(world.store), slaves, on_range=given.append)
+        session = MasterSession(facts, MasterStore(world.store), slaves, on_range=given.append)
         session.phase = phase
         frame = encode(Range(0, bytes(100)))
         assert session.receive(frame[:50], 0.0) == b""

@@ -21,7 +21,7 @@ from gantry_broker.ha.frames import (
 )
 from gantry_broker.ha.master_session import MasterFacts, MasterSession, Phase
 from gantry_broker.ha.server import STREAMS_MAX, UNREAD_BYTES_MAX, MasterStream, ReplicationServer
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import MasterStore
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import RawPeer, wait_until
 from gantry_testing.store_world import TINY, StoreWorld
@@ -37,7 +37,7 @@ def session(phase: Phase = Phase.HELLO) -> MasterSession:
     world = StoreWorld(FaultyDisk(), "/node0", TINY)
     world.open()
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
-    one = MasterSession(facts, StoreLog(world.store), AckSet(acks_needed=1, is_flushed_wanted=False))
+    one = MasterSession(facts, MasterStore(world.store), AckSet(acks_needed=1, is_flushed_wanted=False))
     one.receive(PREAMBLE, 0.0)
     one.phase = phase
     return one
@@ -85,7 +85,7 @@ async def listening() -> AsyncIterator[ReplicationServer]:
     world.open()
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
     slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
-    server = ReplicationServer(lambda: facts, StoreLog(world.store), slaves, on_acks=lambda: None)
+    server = ReplicationServer(lambda: facts, MasterStore(world.store), slaves, on_acks=lambda: None)
     await server.start("127.0.0.1", 0)
     try:
         yield server

@@ -18,7 +18,7 @@ from gantry_broker.ha.frames import PREAMBLE, Hello, Ready, encode
 from gantry_broker.ha.master_session import MasterFacts
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
-from gantry_broker.ha.store_log import SlaveStore, StoreLog
+from gantry_broker.ha.store_log import MasterStore, SlaveStore
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until
 from gantry_testing.store_world import TINY, StoreWorld
@@ -40,7 +40,7 @@ class Master:
         self.is_master = True
         self.server = ReplicationServer(
             self.facts,
-            StoreLog(self.world.store),
+            MasterStore(self.world.store),
             self.slaves,
             on_acks=lambda: self.acks.append(self.slaves.acked_offset()),
         )

@@ -17,7 +17,7 @@ from gantry_broker.ha.frames import PREAMBLE, Ack, Hello, Ready, StreamBroken, e
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.master_session import Phase as MasterPhase
 from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
-from gantry_broker.ha.store_log import SlaveStore, StoreLog
+from gantry_broker.ha.store_log import MasterStore, SlaveStore
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
@@ -53,7 +53,7 @@ class Node:
         )  # fmt: skip
 
     def log(self) -> bytes:
-        data, offset, log = b"", self.store.log.min_physical, StoreLog(self.store)
+        data, offset, log = b"", self.store.log.min_physical, MasterStore(self.store)
         while more := log.read(offset + len(data), 1 << 20):
             data += more
         return data
@@ -64,7 +64,7 @@ class Wire:
 
     def __init__(self, master: Node, slave: Node, slaves: AckSet, *, secrets: tuple[bytes, bytes] = (b"", b"")) -> None:
         self.slave_store = SlaveStore(slave.store)
-        self.master = MasterSession(master.master_facts(secrets[0]), StoreLog(master.store), slaves)
+        self.master = MasterSession(master.master_facts(secrets[0]), MasterStore(master.store), slaves)
         self.slave = SlaveSession(slave.slave_facts(secrets[1]), self.slave_store, lambda table: None)
         self.up = self.slave.begin()
         self.down = b""
@@ -332,7 +332,7 @@ def streaming(slaves: AckSet) -> tuple[Node, MasterSession, str]:
     """Return a master, and a session with a slave that the test plays, and its epoch."""
     master = Node(0)
     master.world.send("orders", 5)
-    session = MasterSession(master.master_facts(), StoreLog(master.store), slaves)
+    session = MasterSession(master.master_facts(), MasterStore(master.store), slaves)
     hello = Hello(
         cluster="c", broker_name="b", broker_id=1, store_uuid="u" * 32, epochs=[], begin=0, end=0,
         file_bytes=TINY.mapped_file_size_commit_log, promised_epoch=0,
@@ -386,7 +386,7 @@ def test_rogue_peers_are_disconnected_and_change_nothing(noise: bytes, is_late: 
     """They send random bytes, before the first frame and after a valid beginning."""
     slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
     master = Node(0)
-    session = MasterSession(master.master_facts(), StoreLog(master.store), slaves)
+    session = MasterSession(master.master_facts(), MasterStore(master.store), slaves)
     with suppress(StreamBroken):
         session.receive((PREAMBLE if is_late else b"") + noise, 0)
     session.close()

@@ -76,7 +76,7 @@ async def test_pull_is_held_while_its_queue_is_rebuilt(
 async def test_query_is_answered_as_busy_while_the_index_is_rebuilt(broker: Broker, client: Dialogue) -> None:
     """Code 2, which clients repeat, and not "no message"; soon it is found."""
     await send(client, 5)
-    index = broker.store._life.index
+    index = broker.store._lifecycle.index
     assert index is not None
     file = index.files[0]
     for number in range(1, file.header.next_number):

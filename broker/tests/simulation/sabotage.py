@@ -14,7 +14,7 @@ from simulation.checks import log_files
 from simulation.model import Model
 
 from gantry_broker.ports.disk import DiskFile
-from gantry_broker.store import commit_log, positions, recover, recovery, replay
+from gantry_broker.store import commit_log, positions, recovery, recovery_execution, replay
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.derived import DerivedFiles
@@ -73,7 +73,7 @@ def no_replay() -> Iterator[None]:
     def find_nothing(_: WritePools) -> Sequence[FoundBuffer]:
         return []
 
-    with patch.object(WritePools, "find_left", find_nothing):
+    with patch.object(WritePools, "find_leftover", find_nothing):
         yield
 
 
@@ -164,7 +164,7 @@ def nothing_rewritten() -> Iterator[None]:
     def leave(_file: DiskFile, _start: int, _end: int) -> None:
         return
 
-    with patch.object(recover, "rewrite", leave):
+    with patch.object(recovery_execution, "rewrite", leave):
         yield
 
 

@@ -89,7 +89,7 @@ def test_uncommitted_messages_are_lost_without_the_replay(pooled: StoreWorld, mo
 
     pooled.send(count=7)
     pooled.kill()
-    monkeypatch.setattr(WritePools, "find_left", lambda self: [])
+    monkeypatch.setattr(WritePools, "find_leftover", lambda self: [])
 
     assert pooled.open().end == 0
 

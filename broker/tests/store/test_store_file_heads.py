@@ -357,7 +357,7 @@ def test_samples_of_deleted_files_are_dropped(kind: str, tmp_path: Path) -> None
     """A broker that reads its log for years keeps samples of existing files only."""
     world = make(kind, tmp_path)
     world.bodies("orders")
-    keeper = world.store._life.heads
+    keeper = world.store._lifecycle.heads
     assert sorted(keeper._samples) == [0, SIZE, 2 * SIZE, 3 * SIZE]
     remove_head(world.store, 2 * SIZE)
     fill(world, end=4 * SIZE + SIZE // 2)

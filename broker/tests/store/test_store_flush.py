@@ -106,7 +106,7 @@ def test_range_of_a_failed_flush_is_lost_without_rewriting(world: StoreWorld, mo
     with pytest.raises(StoreFailed):
         world.store.flush()
     world.kill()
-    monkeypatch.setattr("gantry_broker.store.recover.rewrite", lambda file, start, end: None)
+    monkeypatch.setattr("gantry_broker.store.recovery_execution.rewrite", lambda file, start, end: None)
     world.open()
     assert world.bodies() == world.sent_bodies()
     world.lose_power()
@@ -208,8 +208,8 @@ def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_pat
         world.adopt(store)
         for i in range(150):
             world.append([world.draft("orders", (i + j) % 4) for j in range(7)])
-        store._life.flusher.stop()
-        store._life.point_writer.stop()
+        store._lifecycle.flusher.stop()
+        store._lifecycle.point_writer.stop()
         world.kill()
 
     report = world.open()

@@ -63,7 +63,7 @@ def test_start_after_a_gantry_stop_changes_only_the_generation() -> None:
     """No other program wrote meanwhile, so the epoch continues."""
     before = identity(Epoch(1, 0))
 
-    after = before.with_new_start(500, written_by_others_from=None)
+    after = before.with_new_start(500, rocketmq_start=None)
 
     assert after == msgspec.structs.replace(before, generation=8, log_end=500)
     assert (after.uuid, after.pool_path) == (UUID, "/mnt/buffers")
@@ -71,7 +71,7 @@ def test_start_after_a_gantry_stop_changes_only_the_generation() -> None:
 
 def test_range_of_another_writer_lies_between_two_of_gantry() -> None:
     """From the possible start of the other writer to the end of the log no seal is required; epochs keep rising."""
-    after = identity(Epoch(1, 0)).with_new_start(500, written_by_others_from=300)
+    after = identity(Epoch(1, 0)).with_new_start(500, rocketmq_start=300)
 
     assert after.epochs == [Epoch(1, 0), Epoch(2, 300, is_ours=False), Epoch(3, 500)]
     assert [after.ownership_at(offset) for offset in (0, 299, 300, 499, 500)] == [
@@ -84,15 +84,15 @@ def test_other_writer_without_writes_leaves_no_epoch() -> None:
     """RocketMQ may have opened a store and closed it: the range is empty, so there is no epoch for it."""
     before = identity(Epoch(1, 0))
 
-    assert before.with_new_start(500, written_by_others_from=500).epochs == before.epochs
-    assert before.with_new_start(500, written_by_others_from=600).epochs == before.epochs
+    assert before.with_new_start(500, rocketmq_start=500).epochs == before.epochs
+    assert before.with_new_start(500, rocketmq_start=600).epochs == before.epochs
 
 
 def test_other_writer_may_replace_several_epochs() -> None:
     """Epochs behind the position are removed, and their numbers are not used again."""
     before = identity(Epoch(1, 0, is_ours=False), Epoch(2, 100), Epoch(5, 400))
 
-    after = before.with_new_start(900, written_by_others_from=50)
+    after = before.with_new_start(900, rocketmq_start=50)
 
     assert after.epochs == [Epoch(1, 0, is_ours=False), Epoch(6, 900)]
 
@@ -103,7 +103,7 @@ def test_cut_log_loses_the_epochs_behind_the_cut() -> None:
 
     assert before.with_truncated_log(499).epochs == before.epochs[:2]
     assert before.with_truncated_log(500).epochs == before.epochs
-    cut = before.with_truncated_log(400).with_new_start(400, written_by_others_from=None)
+    cut = before.with_truncated_log(400).with_new_start(400, rocketmq_start=None)
     assert cut.ownership_at(300) == OwnershipRange(False, 400)
     assert cut.is_ours(400)
 
@@ -126,7 +126,7 @@ def test_only_ranges_written_by_gantry_need_seals_over_any_history(
         if others_from is not None:
             ours -= set(range(others_from, end + 1))
         ours -= set(range(end, 10_000))
-        now = now.with_new_start(end, written_by_others_from=others_from)
+        now = now.with_new_start(end, rocketmq_start=others_from)
 
         assert now.is_ours(end), "what is appended next is ours"
         assert [now.is_ours(offset) for offset in range(end)] == [offset in ours for offset in range(end)]

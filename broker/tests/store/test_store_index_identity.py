@@ -34,7 +34,7 @@ def fill(made: StoreWorld) -> StoreWorld:
 
 
 def files(world: StoreWorld) -> tuple[IndexFile, ...]:
-    index = world.store._life.index
+    index = world.store._lifecycle.index
     assert index is not None
     return index.files
 

@@ -33,7 +33,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 
 def files(world: StoreWorld) -> tuple[IndexFile, ...]:
-    index = world.store._life.index
+    index = world.store._lifecycle.index
     assert index is not None
     return index.files
 
@@ -174,13 +174,13 @@ def test_an_index_that_had_no_room_catches_up_without_a_restart() -> None:
     world.open()
     for number in range(60):
         world.append([world.draft("orders", keys=f"key-{number} more-{number}")])
-    index = world.store._life.index
+    index = world.store._lifecycle.index
     assert index is not None
     world.store.flush()
     world.faulty_disk.fail_next("create", 28)
     for number in range(60, COUNT):
         world.append([world.draft("orders", keys=f"key-{number} more-{number}")])
-        if world.store._life.index is not None and world.store._life.index.is_behind:
+        if world.store._lifecycle.index is not None and world.store._lifecycle.index.is_behind:
             break
     assert index.is_behind
     for more in range(number + 1, COUNT):

@@ -68,7 +68,7 @@ def test_keys_are_found_across_many_files(world: StoreWorld) -> None:
         world.append([world.draft(body=b"%d" % number, keys=f"k{number % 10}")])
         world.clock.advance(10)
 
-    assert len(world.store._life.index.files) >= 4 if world.store._life.index else False
+    assert len(world.store._lifecycle.index.files) >= 4 if world.store._lifecycle.index else False
     assert found(world, "k3") == [b"%d" % number for number in range(293, 0, -10)]
     world.close()
     world.open()
@@ -148,8 +148,8 @@ def test_a_header_that_is_written_behind_a_sync_is_synced_by_the_next(
 ) -> None:
     """The syncing thread may run between any two steps of a batch: later writes keep the file marked as dirty."""
     world.append([world.draft(keys="k")])
-    assert world.store._life.index is not None
-    file = world.store._life.index.files[-1]
+    assert world.store._lifecycle.index is not None
+    file = world.store._lifecycle.index.files[-1]
 
     class SyncFirst:
         """A header format that syncs the file just before a header is written."""
@@ -168,8 +168,8 @@ def test_a_header_that_is_written_behind_a_sync_is_synced_by_the_next(
 def test_search_ends_on_a_cyclic_chain(world: StoreWorld) -> None:
     """Numbers must decrease along a chain, so an entry that leads to itself or upward ends the search."""
     world.append([world.draft(keys="k"), world.draft(keys="k")])
-    assert world.store._life.index is not None
-    file = world.store._life.index.files[0]
+    assert world.store._lifecycle.index is not None
+    file = world.store._lifecycle.index.files[0]
     for number in range(1, file.header.next_number):
         position = file.entry_position(number) + 16
         file.view[position : position + 4] = (3).to_bytes(4, "big")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.errors import StoreCorrupt
-from gantry_broker.store import recover
+from gantry_broker.store import recovery_execution
 from gantry_broker.store.inspect.repair import RepairPlanner
 from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
 from gantry_broker.store.log_end import LogEndFile
@@ -193,7 +193,7 @@ def test_missing_file_is_restored_from_its_buffer(commits: int) -> None:
 
 def test_missing_file_without_a_buffer_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counterpart: the log would continue in the preallocated file, with no place for the buffer's records."""
-    monkeypatch.setattr(recover, "plan_refills", lambda *_: [])
+    monkeypatch.setattr(recovery_execution, "plan_refills", lambda *_: [])
 
     with pytest.raises(AssertionError):
         test_missing_file_is_restored_from_its_buffer(5)

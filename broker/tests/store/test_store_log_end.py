@@ -43,7 +43,7 @@ def current_buffer(world: StoreWorld) -> str:
     """Return the name of the buffer that is written now."""
     pool = world.store.pools.pool
     assert pool is not None
-    [name] = [buffer.piece.name for buffer in pool.find_left() if buffer.start < world.store.log.wrote]
+    [name] = [buffer.piece.name for buffer in pool.find_leftover() if buffer.start < world.store.log.wrote]
     return name
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.errors import StoreLocked, StoreMismatch
-from gantry_broker.store import recover, recovery, scan_dispatcher
+from gantry_broker.store import recovery, recovery_execution, scan_dispatcher
 from gantry_broker.store.recovery import ScanResult
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
@@ -208,14 +208,16 @@ def test_cut_tail_never_returns(world: StoreWorld) -> None:
 def test_without_zeroing_the_cut_tail_would_return(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the zeroing the lost message returns behind the new one."""
 
-    def cut_only_the_first_header(self: recover.Recovery, result: ScanResult, *_: object, **__: object) -> None:
+    def cut_only_the_first_header(
+        self: recovery_execution.Recovery, result: ScanResult, *_: object, **__: object
+    ) -> None:
         file = self._log.files.at(result.end)
         assert file is not None
         position = result.end - file.base_offset
         file.file.reserve(file.size)
         file.file.pwrite(bytes(8), position)
 
-    monkeypatch.setattr(recover.Recovery, "_zero_tail", cut_only_the_first_header)
+    monkeypatch.setattr(recovery_execution.Recovery, "_zero_tail", cut_only_the_first_header)
 
     refill_after_a_cut(world)
 

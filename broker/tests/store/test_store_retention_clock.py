@@ -69,9 +69,9 @@ class History:
             self.wrote += 1_000
             self.ends.append(self.wrote)
             self.stored_at.append(self.true_ms)
-        before = self.own.notes_count
+        before = self.own.note_changes
         self.own.observe(self.reading(self.clocks), log_begin=0, log_end=self.wrote)
-        if self.own.notes_count != before or self.kept is None:
+        if self.own.note_changes != before or self.kept is None:
             self.keep()
 
     def keep(self) -> None:

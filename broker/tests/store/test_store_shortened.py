@@ -173,7 +173,7 @@ def test_recovery_point_lists_a_shortened_queue(world: StoreWorld) -> None:
 @pytest.mark.parametrize("is_read_first", [True, False])
 def test_shortened_index_file_is_rebuilt(world: StoreWorld, size: int, is_read_first: bool) -> None:
     """The next lookup or entry detects it; afterwards every key is found."""
-    index = world.store._life.index
+    index = world.store._lifecycle.index
     assert index is not None
     os.truncate(index.files[-1].file.path, size)
 

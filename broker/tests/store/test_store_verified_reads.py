@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import MasterStore
 from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
 from gantry_testing.store_world import StoreWorld, make_world
@@ -35,7 +35,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 def flip(world: StoreWorld, offset: int) -> None:
     """Change one bit of the log, as another process or the storage may."""
-    extent_byte = StoreLog(world.store).read(offset, 1)[0]
+    extent_byte = MasterStore(world.store).read(offset, 1)[0]
     log_byte(world, offset, bytes((extent_byte ^ 1,)))
 
 
@@ -152,7 +152,7 @@ def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:
 
 def feed(world: StoreWorld, *, begin: int = 0, bytes_max: int = 4096) -> bytes:
     """Return what a slave gets from ``begin`` on until nothing more comes."""
-    data, log = b"", StoreLog(world.store)
+    data, log = b"", MasterStore(world.store)
     while records := log.read_verified(begin + len(data), bytes_max):
         data += records
     return data
@@ -162,7 +162,7 @@ def feed(world: StoreWorld, *, begin: int = 0, bytes_max: int = 4096) -> bytes:
 def test_slave_gets_the_log_byte_for_byte(world: StoreWorld, bytes_max: int) -> None:
     """It gets blanks at the ends of files and everything else, with requests of any size."""
     assert feed(world, bytes_max=bytes_max) == b"".join(
-        StoreLog(world.store).read(start, 16 * 1024) for start in range(0, world.store.log.wrote, 16 * 1024)
+        MasterStore(world.store).read(start, 16 * 1024) for start in range(0, world.store.log.wrote, 16 * 1024)
     )
 
 
@@ -174,7 +174,7 @@ def test_slave_never_gets_a_damaged_record(world: StoreWorld, field: str, bytes_
     start = place(world, DAMAGED)[0]
 
     assert feed(world, bytes_max=bytes_max) == b"".join(
-        StoreLog(world.store).read(place, min(16 * 1024, start - place)) for place in range(0, start, 16 * 1024)
+        MasterStore(world.store).read(place, min(16 * 1024, start - place)) for place in range(0, start, 16 * 1024)
     )
     assert [one.start for one in world.store.guard.damage.damaged] == [start]
 

@@ -19,7 +19,7 @@ from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.frames import Table
 from gantry_broker.ha.master_session import MasterFacts
 from gantry_broker.ha.server import ReplicationServer
-from gantry_broker.ha.store_log import SlaveStore, StoreLog
+from gantry_broker.ha.store_log import MasterStore, SlaveStore
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.registration import BrokerIdentity, Registration
 from gantry_broker.store.draft import Draft
@@ -86,7 +86,7 @@ class GantryMaster:
     def __post_init__(self) -> None:
         facts = MasterFacts("c", "b", FILE_BYTES, self.store.identity.epoch)
         self.server = ReplicationServer(
-            lambda: facts, StoreLog(self.store), self.slaves, on_acks=lambda: None, allows_classic=True
+            lambda: facts, MasterStore(self.store), self.slaves, on_acks=lambda: None, allows_classic=True
         )
 
     async def send(self, count: int, body_bytes: int = 1_000) -> None:

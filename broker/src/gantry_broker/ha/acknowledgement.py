@@ -61,7 +61,7 @@ class SlaveProgress:
     def advance(self, received: int, flushed: int, sent: int, now: float) -> None:
         """Record the positions in an ack, for a log that was sent up to ``sent``.
 
-        Raises ``StreamBroken`` for an impossible ack: of bytes that were never sent, or behind an earlier one.
+        Raises ``StreamBroken`` for an impossible ack: of bytes that were never sent, or lower than an earlier one.
         """
         if not flushed <= received <= sent:
             raise StreamBroken(f"invalid ack: received {received} and flushed {flushed}, but only {sent} was sent")

@@ -7,7 +7,7 @@ may lose it, and so may a broker that runs in another pod now: its buffers were 
 been mounted again without the page cache. So every start records on which boot of which machine, and in which pod, it
 runs, before anything is acknowledged. After a crash the next start compares: on the same machine nothing was lost; on
 another one something may have been lost. Doubt survives clean stops, until the broker has followed a master and has
-everything that the master had at that time, or becomes the master of a new epoch, whose log is what counts.
+everything that the master had at that time, or becomes the master of a new epoch: then its log is the valid one.
 
 The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
 
@@ -128,7 +128,8 @@ class DataCompleteness:
     def load(self) -> None:
         """Read the record of the last start. A record that cannot be read means that data is in doubt.
 
-        Call it before this start writes: every broker writes ``completeness.json`` first, and then the other two files.
+        Call it before this start writes: every broker writes ``completeness.json`` before ``role.json`` and
+        ``retention-clock.json``. So if one of those exists without it, the record is missing.
         """
         later = (f"{self._root}/{name}" for name in ("role.json", "retention-clock.json"))
         path = self._former_path if self._disk.exists(self._former_path) else self._path

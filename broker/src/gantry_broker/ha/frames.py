@@ -310,9 +310,9 @@ def _frame(kind: FrameKind, body: bytes) -> bytes:
 def data_head(offset: int, epoch: int, confirmed: int, records: bytes) -> bytes:
     """Return the head of a data frame for these records."""
     assert 0 < len(records) <= DATA_BYTES_MAX, len(records)
-    size, place = _DATA.size + len(records), _DATA.pack(offset, epoch, confirmed)
-    crc = crc32(records, crc32(place, crc32(_SIZE_AND_KIND.pack(size, FrameKind.DATA))))
-    return HEAD.pack(size, FrameKind.DATA, crc) + place
+    size, fields = _DATA.size + len(records), _DATA.pack(offset, epoch, confirmed)
+    crc = crc32(records, crc32(fields, crc32(_SIZE_AND_KIND.pack(size, FrameKind.DATA))))
+    return HEAD.pack(size, FrameKind.DATA, crc) + fields
 
 
 @final

@@ -123,8 +123,8 @@ class Healer:
         """Ranges that are requested when a replica connects, or again later."""
 
         self._task: asyncio.Task[None] | None = None
-        self._asked: frozenset[int] = frozenset()
-        self._asked_at = 0.0
+        self._retried_sources: frozenset[int] = frozenset()
+        self._retried_at = 0.0
         store.guard.damage.set_healer(self.request)
 
     def __repr__(self) -> str:
@@ -149,11 +149,11 @@ class Healer:
         """
         guard = self._store.guard
         guard.damage.end_overdue_waits()
-        asked = frozenset(id(source) for source in self._sources() if source.has_range(0))
+        sources = frozenset(id(source) for source in self._sources() if source.has_range(0))
         retry_s = ANSWER_S if self._awaiting and guard.damage.is_awaited else RETRY_S
-        if not asked - self._asked and now - self._asked_at < retry_s:
+        if not sources - self._retried_sources and now - self._retried_at < retry_s:
             return
-        self._asked, self._asked_at = asked, now
+        self._retried_sources, self._retried_at = sources, now
         damaged = guard.damage.damaged
         starts = {damage.start for damage in damaged}
         for _ in range(len(self._awaiting)):
@@ -175,30 +175,30 @@ class Healer:
             damage = self._wanted.popleft()
             reason = ""
             try:
-                healing = await self._heal(damage)
+                outcome = await self._heal(damage)
             except (OSError, StoreError) as error:
-                healing, reason = HealOutcome.NOT_WRITTEN, f"{HealOutcome.NOT_WRITTEN.value}: {error}"
+                outcome, reason = HealOutcome.NOT_WRITTEN, f"{HealOutcome.NOT_WRITTEN.value}: {error}"
             except Exception:  # A bug must not leave readers waiting, nor stop the healing of other ranges.
                 log.exception("unexpected error while healing a damaged message", extra={"offset": damage.start})
-                healing, reason = HealOutcome.NOT_WRITTEN, "unexpected error"
-            if healing is HealOutcome.HEALED:
+                outcome, reason = HealOutcome.NOT_WRITTEN, "unexpected error"
+            if outcome is HealOutcome.HEALED:
                 guard.damage.mark_healed(damage)
-            elif healing is HealOutcome.UNANSWERED and self._count_expected():
+            elif outcome is HealOutcome.UNANSWERED and self._count_expected():
                 self._awaiting.append(damage)
             else:
-                guard.damage.mark_not_healed(damage, reason or healing.value, is_lost=healing is HealOutcome.LACKING)
+                guard.damage.mark_not_healed(damage, reason or outcome.value, is_lost=outcome is HealOutcome.LACKING)
 
     async def _heal(self, damage: Damage) -> HealOutcome:
-        guard, place = self._store.guard, damage.start
-        while place < damage.end:
-            data, healing = await self._fetch(place, damage.end)
+        guard, offset = self._store.guard, damage.start
+        while offset < damage.end:
+            data, outcome = await self._fetch(offset, damage.end)
             if not data:
-                return healing
+                return outcome
             async with self._pause_retention():
-                await asyncio.to_thread(self._store.guard.prepare_rewrite(place, data))
-            if not guard.is_range_good(place, place + len(data)):
+                await asyncio.to_thread(self._store.guard.prepare_rewrite(offset, data))
+            if not guard.is_range_good(offset, offset + len(data)):
                 raise OSError("the repaired range is damaged again when it is read back")
-            place += len(data)
+            offset += len(data)
         return HealOutcome.HEALED
 
     async def _fetch(self, start: int, end: int) -> tuple[bytes, HealOutcome]:

@@ -125,19 +125,19 @@ def refusal_text(comparison: Comparison, *, master: History, slave: History) -> 
 def common_end(one: History, other: History) -> int | None:
     """Return the offset up to which the two lists of epochs agree; None if they differ from the first epoch on."""
     common: int | None = None
-    for place, (left, right) in enumerate(zip(one.epochs, other.epochs, strict=False)):
+    for index, (left, right) in enumerate(zip(one.epochs, other.epochs, strict=False)):
         if (left.epoch, left.start) != (right.epoch, right.start):
             break
-        ends = _end_of(one, place), _end_of(other, place)
+        ends = _end_of(one, index), _end_of(other, index)
         common = min(ends)
         if ends[0] != ends[1]:
             break
     return common
 
 
-def _end_of(history: History, place: int) -> int:
-    """Return the end of the epoch at index ``place``."""
-    return history.epochs[place + 1].start if place + 1 < len(history.epochs) else history.end
+def _end_of(history: History, index: int) -> int:
+    """Return the end of the epoch at index ``index``."""
+    return history.epochs[index + 1].start if index + 1 < len(history.epochs) else history.end
 
 
 def compare(master: History, slave: History) -> Comparison:
@@ -193,9 +193,9 @@ def find_fork(read_own: ReadBytes, begin: int, end: int) -> Generator[ChecksumQu
         piece_bytes = max(-(-(end - start) // PIECES_MAX), PIECE_BYTES_MIN)
         answer = yield start, end, piece_bytes
         mine = piece_checksums(read_own, start, end, piece_bytes)
-        place = next((at for at, pair in enumerate(zip(mine, answer, strict=False)) if pair[0] != pair[1]), None)
-        if place is None:
-            place = min(len(mine), len(answer))
-        start, end = start + place * piece_bytes, min(end, start + (place + 1) * piece_bytes)
+        index = next((at for at, pair in enumerate(zip(mine, answer, strict=False)) if pair[0] != pair[1]), None)
+        if index is None:
+            index = min(len(mine), len(answer))
+        start, end = start + index * piece_bytes, min(end, start + (index + 1) * piece_bytes)
         if end - start <= PIECE_BYTES_MIN:
             return start

@@ -179,7 +179,7 @@ class MasterSession:
         self._slaves: Final = slaves
         self._on_range: Final = on_range
         self._reader: Final = FrameReader()
-        self._start = b""
+        self._preamble = b""
         self._nonce: Final = token_hex(16)
         self._verdict = Comparison(Verdict.FOREIGN, 0)
         self._difference = (0, 0, b"")
@@ -216,12 +216,12 @@ class MasterSession:
         Raises ``StreamBroken``. After a ``refusal`` the caller closes the connection.
         """
         if self.phase is Phase.PREAMBLE:
-            self._start += data
-            if not PREAMBLE.startswith(self._start[: len(PREAMBLE)]):
+            self._preamble += data
+            if not PREAMBLE.startswith(self._preamble[: len(PREAMBLE)]):
                 raise StreamBroken("not a Gantry replication client: unknown preamble")
-            if len(self._start) < len(PREAMBLE):
+            if len(self._preamble) < len(PREAMBLE):
                 return b""
-            data, self._start, self.phase = self._start[len(PREAMBLE) :], b"", Phase.HELLO
+            data, self._preamble, self.phase = self._preamble[len(PREAMBLE) :], b"", Phase.HELLO
             return encode(Challenge(nonce=self._nonce)) + self._handle(data, now)
         return self._handle(data, now)
 
@@ -291,28 +291,28 @@ class MasterSession:
 
     def _continue_comparison(self, sums: list[int] | None) -> Message:
         """Continue the comparison before the common end with ``sums``, or begin it; return the next message."""
-        assert self._search is not None, "sums are asked for by a search"
+        assert self._search is not None, "sums are requested by a search"
         try:
             query = next(self._search) if sums is None else self._search.send(sums)
         except StopIteration as end:
             if end.value is None:
-                return self._ask_tail() if self._verdict.verdict is Verdict.AHEAD else self._welcome()
+                return self._request_tail() if self._verdict.verdict is Verdict.AHEAD else self._welcome()
             return self._examine_difference(end.value)
         self.phase = Phase.SUMS
         return SumsRequest(start=query[0], end=query[1], piece_bytes=query[2])
 
-    def _examine_difference(self, place: int) -> Message:
-        """Request the slave's records at ``place``, to distinguish two histories from damage."""
+    def _examine_difference(self, offset: int) -> Message:
+        """Request the slave's records at ``offset``, to distinguish two histories from damage."""
         assert self.hello is not None, "only a slave that has sent its HELLO is compared"
         if not self.hello.gives_ranges or self._differences_examined == DIFFERENCES_MAX:
-            return self._refuse_fork(place)
+            return self._refuse_fork(offset)
         self._differences_examined += 1
         end = min(
-            place + PIECE_BYTES_MIN,
+            offset + PIECE_BYTES_MIN,
             self._verdict.start,
-            place - place % self._facts.file_bytes + self._facts.file_bytes,
+            offset - offset % self._facts.file_bytes + self._facts.file_bytes,
         )
-        begin = max(self._log.find_record_start(place), self._log.history.begin)
+        begin = max(self._log.find_record_start(offset), self._log.history.begin)
         self._difference = begin, end, self._log.read_verified_through(begin, end)
         self.phase = Phase.EXAMINING
         return RangeRequest(start=begin, end=end)
@@ -343,10 +343,11 @@ class MasterSession:
         self._search = find_fork(self._log.read, resume, self._verdict.start)
         return self._continue_comparison(None)
 
-    def _refuse_fork(self, place: int) -> Refusal:
-        return self._refuse("fork", f"the slave's log differs from offset {place} on, although the epochs are the same")
+    def _refuse_fork(self, offset: int) -> Refusal:
+        text = f"the slave's log differs from offset {offset} on, although the epochs are the same"
+        return self._refuse("fork", text)
 
-    def _ask_tail(self) -> TailRequest:
+    def _request_tail(self) -> TailRequest:
         """Request the records of this epoch that only the slave has: the master has lost its end."""
         self.phase = Phase.TAIL
         return TailRequest(start=self._log.wrote, bytes_max=BATCH_BYTES)
@@ -357,7 +358,7 @@ class MasterSession:
             text = f"invalid tail: {len(data.records)} bytes at {data.offset}"
             raise StreamBroken(f"{text}, but the slave's log ends at {self.hello.end}")
         self._log.append_tail(data.records, data.offset)
-        return self._ask_tail() if self._log.wrote < self.hello.end else self._welcome()
+        return self._request_tail() if self._log.wrote < self.hello.end else self._welcome()
 
     def _welcome(self) -> Message:
         assert self.hello is not None, "only a slave that has sent its HELLO is welcomed"

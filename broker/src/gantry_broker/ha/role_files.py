@@ -35,7 +35,7 @@ class Promise(msgspec.Struct, frozen=True):
 
     epoch: int
     to: str = ""
-    """Name of the member or tool that requested it, for people."""
+    """Name of the member or tool that requested it; only displayed."""
 
 
 class PromiseRefused(Exception):
@@ -102,10 +102,10 @@ class PromiseFile:
 def _refusal(path: str, reason: str) -> str:
     """Return the error text for unreadable promises, with the remedy."""
     return (
-        f"{path} and its .bak cannot be read: {reason}. They hold the epoch below which this broker has promised to "
-        f"follow and to grant to no master. Wait until no promotion is running; then, in a group, move the store away "
-        f"and start empty: the broker copies everything from its master. If the broker is standalone, remove {path} "
-        f"and remove {path}.bak"
+        f"{path} and its .bak cannot be read: {reason}. They hold the epoch below which this broker has promised "
+        f"neither to follow a master nor to grant it anything. Wait until no promotion is running; then, in a group, "
+        f"move the store away and start empty: the broker copies everything from its master. If the broker is "
+        f"standalone, remove {path} and remove {path}.bak"
     )
 
 

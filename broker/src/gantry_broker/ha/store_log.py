@@ -54,7 +54,7 @@ class TailReceiver(Protocol):
 
 
 @final
-class StoreLog(StoreReader):
+class MasterStore(StoreReader):
     """A master's log, for the streams to its slaves."""
 
     def __init__(self, store: MessageStore, tail: TailReceiver | None = None) -> None:
@@ -160,7 +160,7 @@ class SlaveStore(StoreReader):
     def prepare_copying(self) -> None:
         """Create the copier before a master is known.
 
-        Reads the log from where consumers read it, so it must not run in the loop.
+        It reads the part of the log that is not visible to consumers yet, so it must not run in the loop's thread.
         """
         if self.copier is None:
             self.copier = self.store.start_copying()

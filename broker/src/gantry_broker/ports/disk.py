@@ -61,7 +61,7 @@ class DiskFile(Protocol):
     def reserve(self, end: int) -> None:
         """Allocate blocks for ``[reserved, end)``. Raises ``OSError`` with ``ENOSPC`` on a full disk.
 
-        Then nothing has changed.
+        After an error nothing has changed.
         """
         ...
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, cast, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
-from gantry_store_files.disk import NamedFiles, pread_fully
+from gantry_store_files.disk import LocalFileListing, pread_fully
 
 ZERO_CHUNK = bytes(1 << 20)
 FALLOC_FL_KEEP_SIZE = 0x01
@@ -203,7 +203,7 @@ class RealLock:
 
 
 @final
-class RealDisk(NamedFiles):
+class RealDisk(LocalFileListing):
     """The file system of this machine. Holds no state; any thread may use it."""
 
     def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:

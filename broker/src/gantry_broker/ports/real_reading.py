@@ -50,8 +50,8 @@ class RealReadingDisk(PlainDisk):
         except FileNotFoundError:
             return None
         try:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+            query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
             return _listed_holder(os.fstat(descriptor)) if kind == fcntl.F_UNLCK else LockHolder(pid)
         finally:
             os.close(descriptor)

@@ -91,8 +91,8 @@ def _begin_crc(fields: bytes, flushed: int, begin: int) -> int:
 class Checkpoint:
     """The file ``<root>/checkpoint``, which is read by the thread that opens the store.
 
-    It is written by ``gantry-point``, by the thread that deletes the oldest files of the log, and at a standstill. A
-    lock serializes the writers.
+    It is written by ``gantry-point``, by the thread that deletes the oldest files of the log, and by the thread that
+    changes the log while nothing else uses the store. A lock serializes the writers.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:

@@ -64,7 +64,7 @@ class CommitLog:
         self.fillers: Final = LogFillers(self.files)
         """Filler files that replace lost files of the log."""
         self.blanks: dict[int, int] = {}
-        """Start of each file that ends in a large blank record copied in parts, and the start of that record."""
+        """Base offsets of files that end in a large blank record, which was copied in parts: where it begins."""
         self.file_size: Final = settings.mapped_file_size_commit_log
         self._newest: tuple[int, bytes] = (0, b"")
         self.wrote = 0
@@ -351,7 +351,7 @@ class CommitLog:
         buffer.note_committed(end)
 
     @property
-    def has_returnable(self) -> bool:
+    def has_returnable_buffer(self) -> bool:
         """Whether a file that is full and committed still has a buffer. Any thread may read it."""
         return any(file.buffer is not None and file.end_offset <= self.committed for file in self.files.files)
 
@@ -373,7 +373,7 @@ class CommitLog:
             self._next_buffer = None
 
     def truncate(self, end: int) -> None:
-        """Zero everything behind ``end``, durably. No byte may be in a buffer. An ``OSError`` is final."""
+        """Zero everything after ``end``, durably. No byte may be in a buffer. An ``OSError`` is final."""
         file = self.files.at(end)
         if file is not None:
             file.file.zero(end - file.base_offset, file.size)
@@ -381,7 +381,7 @@ class CommitLog:
             file.file.sync()
         self.files.remove_from(end + 1 if file is not None else end)
         self.files.sync_directory()
-        # A power loss may have removed the name of an empty file behind the end. That is not a lost file.
+        # A power loss may have removed the name of an empty file after the end. That is not a lost file.
         self.fillers.forget_from(end)
 
     def sync(self) -> int:

@@ -3,8 +3,8 @@
     wrote -> pwrite -> committed          a buffer whose file is full and committed -> void -> zero -> free
 
 It runs once per interval, and at once when enough pages are uncommitted, when a buffer is needed, or when a reader
-waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There one round
-every ``ROUND_MS`` is enough, because each round takes the interpreter from the loop several times. The thread never
+waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There the rounds
+are limited to one every ``ROUND_MS``, because each takes the interpreter from the loop several times. The thread never
 calls fsync. A failed write is final for the log: its bytes are still in the buffer, and the next start replays them.
 """
 
@@ -97,7 +97,7 @@ class Committer:
                 self._failure.report("a commit of the write buffer", exc)
                 return False
         # Not only after a commit of this thread: the flush thread commits, too, and does not notify the loop.
-        if not self._pool.is_crash_safe or self._log.has_returnable:
+        if not self._pool.is_crash_safe or self._log.has_returnable_buffer:
             self._on_progress()
         self.free_returned_buffers()
         return True

@@ -49,6 +49,8 @@ class ConfigFile:
         self.path: Final = f"{root}/config/{name}.json"
         self.backup_path: Final = f"{self.path}.bak"
         self._number = 0
+        """The number in the edition of the last write."""
+
         self._saved: bytes | None = None
         """The encoded document that the file and its copy are both known to hold; None if unknown."""
 

@@ -10,7 +10,7 @@ A queue is derived data: it is rebuilt from the log when it is missing, wrong or
 offset is not at the start of a file has the units before it filled with (0, 0x7FFFFFFF, 0), as RocketMQ does.
 
 ``position``, ``limit`` and ``view`` are the write cursor: the append loop packs units itself, and calls ``extend`` when
-``position`` reaches ``limit``, the end of what has blocks. Owned by the loop's thread; ``gantry-point`` reads
+``position`` reaches ``limit``, where the allocated blocks end. Owned by the loop's thread; ``gantry-point`` reads
 ``readable_end`` and syncs the files.
 """
 
@@ -66,8 +66,8 @@ class ConsumeQueue:
     __slots__ = (
         "_budget", "end", "files", "flushed_end", "is_corrupt",
         "is_dirty", "key_seed", "key_seed_unique", "learned_sums", "limit", "magic", "min_offset",
-        "position", "queue_id", "readable_end", "record_overhead", "replaced", "stride", "sums", "tally", "topic",
-        "topic_bytes", "topic_field", "unit_sums", "view",
+        "position", "queue_id", "readable_end", "record_overhead", "rewritten_files", "stride", "sums", "tally",
+        "topic", "topic_bytes", "topic_field", "unit_sums", "view",
     )  # fmt: skip
 
     def __init__(
@@ -109,7 +109,7 @@ class ConsumeQueue:
         self.is_dirty = False
         """Whether units were zeroed or overwritten since the last sync."""
         self.unit_sums: Final = UnitSums(files)
-        self.replaced: Final[list[MappedFile]] = []
+        self.rewritten_files: Final[list[MappedFile]] = []
         """Files with rewritten units before ``flushed_end``; ``gantry-point`` syncs them."""
         self.view = _EMPTY_VIEW
         self.position = 0
@@ -146,7 +146,7 @@ class ConsumeQueue:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def seek(self, offset: int) -> None:
-        """Move the write cursor to queue offset ``offset``, which must be inside or just behind the files."""
+        """Move the write cursor to queue offset ``offset``, which must be inside or just after the files."""
         start = offset * CONSUME_UNIT_BYTES
         file = self.files.at(start)
         if file is None:
@@ -274,7 +274,7 @@ class ConsumeQueue:
         position = start - file.base_offset
         file.reserve(position + CONSUME_UNIT_BYTES)
         file.view[position : position + CONSUME_UNIT_BYTES] = unit
-        self.replaced.append(file)
+        self.rewritten_files.append(file)
         self.is_dirty = True
 
     # -- recovery ------------------------------------------------------------------------------------------------------
@@ -410,11 +410,11 @@ class ConsumeQueue:
         if end == self.flushed_end and not is_directory_dirty and not self.is_dirty:
             return False
         self.is_dirty = False
-        replaced: set[MappedFile] = set()
-        while self.replaced:
-            replaced.add(self.replaced.pop())
+        rewritten_files: set[MappedFile] = set()
+        while self.rewritten_files:
+            rewritten_files.add(self.rewritten_files.pop())
         for file in self.files.files:
-            if file.end_offset > start or file in replaced:
+            if file.end_offset > start or file in rewritten_files:
                 file.file.sync()
         if is_directory_dirty:
             self.files.sync_directory()

@@ -68,7 +68,7 @@ class StoreContract(Protocol):
     on_wrote: list[Callable[[], None]]
     """Called after every append, in the same iteration of the loop."""
 
-    # -- life: these wait for the disk
+    # -- opening and closing; all but ``advance`` wait for the disk
 
     def open(
         self, progress: Progress | None = None, *, is_flushing: bool = True,
@@ -78,7 +78,7 @@ class StoreContract(Protocol):
 
         ``on_locked`` is called as soon as the directory is locked, before anything in it is read. Without
         ``is_flushing`` no threads run, for tests and tools that call ``commit_step`` and ``flush_step``. With
-        ``is_unconfirmed_hidden`` consumers see only messages before the recovery point, until those behind it are made
+        ``is_unconfirmed_hidden`` consumers see only messages before the recovery point, until those after it are made
         visible by the ``LogCopier`` of ``start_copying``. Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull``,
         ``ConfigCorrupt`` or ``StoreUnusable``.
         """
@@ -140,13 +140,14 @@ class StoreContract(Protocol):
     def delete_topic(self, topic: str, before: int | None = None) -> bool:
         """Delete all queues of a topic; its messages stay in the log until they expire. False if it has no queue.
 
-        A slave receives the deletion later: messages behind ``before`` belong to a topic that was created again.
+        A slave receives the deletion later: messages after ``before`` belong to a topic that was created again.
         """
 
     # -- a slave's side, and changes of the whole log
     #
-    # The last four methods wait for the disk. A ``LogCopier`` that was made before the log was truncated or discarded,
-    # or before a loss was accepted, must not be used afterwards: call ``start_copying`` again.
+    # The last four methods wait for the disk, and so does ``start_copying``, which reads the part of the log that is in
+    # no queue yet. A ``LogCopier`` that was made before the log was truncated or discarded, or before a loss was
+    # accepted, must not be used afterwards: call ``start_copying`` again.
 
     def start_copying(self) -> LogCopier:
         """Switch to the slave role: from now on records are appended only through the returned copier."""
@@ -164,4 +165,4 @@ class StoreContract(Protocol):
         """Replace the epoch history of the log, durably."""
 
     def accept_loss(self, by: str) -> int:
-        """Accept the loss of missing log data and continue behind the durable end; return the new end of the log."""
+        """Accept the loss of missing log data and continue after the durable end; return the new end of the log."""

@@ -59,14 +59,14 @@ class Piece(NamedTuple):
     """The checked records; None if they are not all plain, or too many are kept already."""
 
 
-def _size_of(check: RecordCheck, position: int) -> int:
-    """Return the size of the record at ``position``.
+def _size_of(check: RecordCheck, offset: int) -> int:
+    """Return the size of the record at ``offset``.
 
     The record was checked before it was appended. If it has no size now, it was damaged since, and ``StoreCorrupt`` is
     raised.
     """
     if check.size <= 0:
-        raise StoreCorrupt(position, "a record of the log was damaged after it was copied, before it became visible")
+        raise StoreCorrupt(offset, "a record of the log was damaged after it was copied, before it became visible")
     return check.size
 
 
@@ -134,9 +134,9 @@ class LogCopier:
         records: list[PlainRecord] = []
         is_plain = True
         while position < end:
-            place = offset + position
-            is_sealed, sealed_end = self._seals(place)
-            file_end = place - place % file_size + file_size
+            physical = offset + position
+            is_sealed, sealed_end = self._seals(physical)
+            file_end = physical - physical % file_size + file_size
             stop = min(end, min(sealed_end, file_end) - offset)
             run = list(plain_records(view, position, stop, offset, is_sealed=is_sealed))
             if run:
@@ -149,17 +149,17 @@ class LogCopier:
                     raise CopyRefused(f"the record at {last_record} crosses the end of its file")
                 continue
             is_plain = False
-            place = offset + position
-            check = check_record(view, position, physical_offset=place, is_sealed=is_sealed)
-            if check.fault is RecordFault.BLANK and place + check.size == file_end:
+            physical = offset + position
+            check = check_record(view, position, physical_offset=physical, is_sealed=is_sealed)
+            if check.fault is RecordFault.BLANK and physical + check.size == file_end:
                 position += check.size
                 continue
-            if not check.is_good or place + check.size > file_end:
+            if not check.is_good or physical + check.size > file_end:
                 fault = check.fault.value if check.fault is not None else "it crosses the end of its file"
-                raise CopyRefused(f"no valid record at {place}: {fault}")
+                raise CopyRefused(f"no valid record at {physical}: {fault}")
             fields = parse_record_fields(view, position, check.size, self._delay_levels_ms)
             newest_ms = max(newest_ms, fields.store_timestamp_ms)
-            last_record, position = place, position + check.size
+            last_record, position = physical, position + check.size
         return Piece(offset + end, last_record, newest_ms, records if is_plain else None)
 
     def _is_blank_part(self, view: memoryview, offset: int) -> bool:
@@ -187,7 +187,7 @@ class LogCopier:
         return self._log.blanks.get(offset - offset % self._log.file_size, offset + 1) <= offset
 
     def _spans(self, data: bytes) -> tuple[list[Span], MappedFile, int]:
-        """Divide ``data`` by file; return the spans, and the file and position behind the last byte."""
+        """Divide ``data`` by file; return the spans, and the file and position after the last byte."""
         log = self._log
         file, position, start = log.file, log.position, 0
         assert file is not None, "a log that is open has a file"
@@ -245,18 +245,18 @@ class LogCopier:
     def _scan_range(self, start: int, end: int) -> None:
         """Read ``[start, end)`` of the log, and dispatch its records to queues and index."""
         scan_dispatcher = self._scan_dispatcher
-        for place, view, stop in self._undamaged_parts(start, end):
-            position, base = place, place
-            while position < stop and not self._is_blank(position):
-                run = plain_records(view, position - base, stop - base, base, is_sealed=False, verify_crc=False)
-                after = scan_dispatcher.dispatch_plain_records(run, position)
-                if after > position:
-                    position = after
+        for base, view, stop in self._undamaged_parts(start, end):
+            offset = base
+            while offset < stop and not self._is_blank(offset):
+                run = plain_records(view, offset - base, stop - base, base, is_sealed=False, verify_crc=False)
+                after = scan_dispatcher.dispatch_plain_records(run, offset)
+                if after > offset:
+                    offset = after
                     continue
-                check = check_record(view, position - base, physical_offset=position, verify_crc=False)
+                check = check_record(view, offset - base, physical_offset=offset, verify_crc=False)
                 if check.is_good:
-                    scan_dispatcher.dispatch_record(view, position - base, position, check.size)
-                position += _size_of(check, position)
+                    scan_dispatcher.dispatch_record(view, offset - base, offset, check.size)
+                offset += _size_of(check, offset)
 
     def _undamaged_parts(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
         """Yield (start, bytes from there on, end) of the undamaged parts of ``[start, end)``, in contiguous memory.
@@ -296,24 +296,24 @@ class LogCopier:
             end = queue.end_before(start)
             if end < queue.end:
                 queue.rewind(end)
-        for place, view, stop in self._undamaged_parts(start, wrote):
-            position = place
-            while position < stop:
-                if self._is_blank(position):
+        for base, view, stop in self._undamaged_parts(start, wrote):
+            offset = base
+            while offset < stop:
+                if self._is_blank(offset):
                     self.pieces.append(Piece(stop, -1, newest_ms))
                     break
-                last_record, limit = -1, min(stop, position + PIECE_BYTES)
-                run = plain_records(view, position - place, limit - place, place, is_sealed=False, verify_crc=False)
+                last_record, limit = -1, min(stop, offset + PIECE_BYTES)
+                run = plain_records(view, offset - base, limit - base, base, is_sealed=False, verify_crc=False)
                 for physical, size, _, _, _, timestamp_ms, _ in run:
-                    last_record, position, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
-                if position < limit:
-                    check = check_record(view, position - place, physical_offset=position, verify_crc=False)
-                    _size_of(check, position)
+                    last_record, offset, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
+                if offset < limit:
+                    check = check_record(view, offset - base, physical_offset=offset, verify_crc=False)
+                    _size_of(check, offset)
                     if check.is_good:
-                        fields = parse_record_fields(view, position - place, check.size, self._delay_levels_ms)
-                        last_record, newest_ms = position, max(newest_ms, fields.store_timestamp_ms)
-                    position += check.size
-                self.pieces.append(Piece(position, last_record, newest_ms))
+                        fields = parse_record_fields(view, offset - base, check.size, self._delay_levels_ms)
+                        last_record, newest_ms = offset, max(newest_ms, fields.store_timestamp_ms)
+                    offset += check.size
+                self.pieces.append(Piece(offset, last_record, newest_ms))
         if self.pieces and self.pieces[-1].end < wrote:
             self.pieces.append(Piece(wrote, -1, newest_ms))  # The log ends with damage.
 
@@ -329,26 +329,27 @@ class LogCopier:
     def _hold_piece(self, piece: Piece) -> None:
         units: list[HeldUnit] = []
         drafts: list[Draft] = []
-        places: list[int] = []
-        for place, view, stop in self._undamaged_parts(self._undispatched_start(), piece.end):
-            position = place
-            while position < stop and not self._is_blank(position):
-                check = check_record(view, position - place, physical_offset=position, verify_crc=False)
+        physical_offsets: list[int] = []
+        for base, view, stop in self._undamaged_parts(self._undispatched_start(), piece.end):
+            offset = base
+            while offset < stop and not self._is_blank(offset):
+                check = check_record(view, offset - base, physical_offset=offset, verify_crc=False)
                 if check.is_good:
-                    fields = parse_record_fields(view, position - place, check.size, self._delay_levels_ms)
+                    fields = parse_record_fields(view, offset - base, check.size, self._delay_levels_ms)
                     # RocketMQ may have stored a topic name that cannot name a directory: it has no queue.
                     with suppress(ValueError):
                         queue = self._queues.get_or_create(fields.topic, fields.queue_id)
                         if fields.is_queued:
                             if queue.end == queue.readable_end != fields.queue_offset and not queue.files.files:
                                 queue.start_at(fields.queue_offset)
-                            units.append((queue, fields.queue_offset, position, check.size, fields.tags_code))
+                            units.append((queue, fields.queue_offset, offset, check.size, fields.tags_code))
                             queue.reserve_offset(fields.queue_offset)
                         drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, fields.keys))
-                        places.append(position)
-                position += _size_of(check, position)
-        if places:
-            self._dispatcher.dispatch_batch(AppendedBatch(piece.end, piece.timestamp_ms, drafts, places, {}, units))
+                        physical_offsets.append(offset)
+                offset += _size_of(check, offset)
+        if physical_offsets:
+            batch = AppendedBatch(piece.end, piece.timestamp_ms, drafts, physical_offsets, {}, units)
+            self._dispatcher.dispatch_batch(batch)
 
     def _undispatched_start(self) -> int:
         """Return the end of what is in queues, or held by the dispatcher."""

@@ -56,7 +56,7 @@ class Damage:
     """Whether the range was counted as lost."""
 
     def must_wait(self, now_ms: int, heal_wait_ms: int) -> bool:
-        """Return whether readers wait before the range now. The first reader starts the time."""
+        """Return whether readers wait before the range now. The wait begins with the first reader."""
         if self.state is DamageState.HEALING and not self.has_waited:
             self.has_waited = True
             self.wait_until_ms = now_ms + heal_wait_ms
@@ -115,7 +115,7 @@ class DamageTable:
     def __init__(
         self, commit_log: CommitLog, clock: Clock, find_end: Callable[[int], int], *, heal_wait_ms: int
     ) -> None:
-        """Create an empty table. ``find_end`` returns the start of the first good record behind a damaged one."""
+        """Create an empty table. ``find_end`` returns the start of the first good record after a damaged one."""
         self.on_healed: Final[list[Callable[[int, int], None]]] = []
         """Callbacks that take a range of the log that is good again."""
 
@@ -199,7 +199,7 @@ class DamageTable:
         The message may lie in any damaged range that may still be healed; then it is put into the queue.
         """
         now_ms, wait_ms = self._clock.monotonic_ms(), self._heal_wait_ms
-        # A list, and not ``any`` over a generator, since the time must start for all ranges.
+        # A list, and not ``any`` over a generator, since the wait must begin for all ranges.
         waits = [damage.must_wait(now_ms, wait_ms) for damage in self._damage.values()]
         return any(waits)
 
@@ -276,7 +276,7 @@ class DamageTable:
             del self._damage[offset]
 
     def truncate(self, end: int) -> None:
-        """Remove the damage behind ``end``, the new end of the log, since other records will be written there."""
+        """Remove the damage after ``end``, the new end of the log, since other records will be written there."""
         for damage in list(self._damage.values()):
             if damage.start >= end:
                 del self._damage[damage.start]

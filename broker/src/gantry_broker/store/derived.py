@@ -7,7 +7,7 @@ are deleted and rebuilt from the log: that costs time and never a message.
     untrusted -> recorded in the recovery point, durably -> deleted -> rebuilt -> synced -> a new recovery point
 
 The second step makes a crash in the fourth step harmless. Such a crash may leave any part of a rebuilt file: for
-example a queue that is as long as the old point calls durable, but has holes. So the point must not declare the queue
+example a queue that is as long as the old point records, but has holes. So the point must not record the queue as
 durable any more when the rebuilding begins.
 """
 
@@ -57,7 +57,7 @@ class DerivedFiles:
         """Queues that are rebuilt from the beginning of the log."""
 
         self.ends_found: dict[str, dict[str, int]] = {}
-        """By topic and queue id: the end of a queue at the kill, if known and behind that of the recovery point."""
+        """By topic and queue id: the end of a queue at the kill, if known and higher than in the recovery point."""
 
         self.is_index_usable = True
         """Whether the index need not be rebuilt."""
@@ -139,7 +139,7 @@ class DerivedFiles:
         return reduced_point
 
     def _postpone_index_rebuild(self, error: OSError) -> None:
-        """Keep the index as it is until the disk has space, because nothing else must be rebuilt."""
+        """Keep the index as it is until the disk has space, because only the index has to be rebuilt."""
         assert self._index is not None, "there is no index to rebuild"
         self._index.mark_behind()
         self.is_index_usable, self.is_index_rebuilt = True, False

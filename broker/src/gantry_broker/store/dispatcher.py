@@ -36,6 +36,8 @@ class AppendedBatch(NamedTuple):
     """A batch that the append loop has written to the log."""
 
     wrote: int
+    """The end of the log after the batch."""
+
     timestamp_ms: int
     drafts: Sequence[Draft]
     physical_offsets: list[int]
@@ -58,13 +60,15 @@ class Dispatcher:
         self.is_behind = False
         """Whether confirmed messages are not visible because the disk is full."""
         self.dispatched = 0
+        """The records before this offset are in queues and index, and visible to consumers."""
+
         self.last_dispatched: tuple[int, int, int] = (0, -1, 0)
         """End of what is in queues and index; start of the record that ends there, -1 if unknown; its store time.
 
         A tuple that is replaced, so that ``gantry-point`` reads three values that belong together.
         """
         self._held_units: deque[HeldUnit] = deque()
-        self._held_keys: deque[AppendedBatch] = deque()
+        self._held_batches: deque[AppendedBatch] = deque()
 
     def start_at(self, end: int, last_record: int, timestamp_ms: int) -> None:
         """Set the visible end to ``end``; the record that ends there begins at ``last_record``, -1 if unknown."""
@@ -88,11 +92,11 @@ class Dispatcher:
         wrote, timestamp_ms, drafts, physical_offsets, touched, held = batch
         if held is not None:
             self._held_units += held
-            self._held_keys.append(batch)
+            self._held_batches.append(batch)
             return
         if self._index is not None:
             self._index.put_batch(drafts, physical_offsets, timestamp_ms)
-        # The dispatched end moves before the ends of the queues, since ``gantry-point`` reads these first.
+        # The dispatched end moves before the ends of the queues, since ``gantry-point`` reads the queues first.
         self.last_dispatched = (wrote, physical_offsets[-1], timestamp_ms)
         for queue in touched:
             queue.readable_end = queue.end
@@ -111,7 +115,7 @@ class Dispatcher:
         Return False if the disk has no space for a queue's next entries: the rest waits for the next call.
         """
         touched: dict[ConsumeQueue, int] = {}
-        units, batches = self._held_units, self._held_keys
+        units, batches = self._held_units, self._held_batches
         is_complete = True
         while units and units[0][2] + units[0][3] <= confirmed:
             queue, offset, physical, size, tags_code = units[0]
@@ -146,14 +150,14 @@ class Dispatcher:
     @property
     def held_end(self) -> int:
         """End of the batches that wait for ``confirmed``; 0 if there are none."""
-        return self._held_keys[-1].wrote if self._held_keys else 0
+        return self._held_batches[-1].wrote if self._held_batches else 0
 
     def drop_held_batches(self) -> None:
         """Drop the held batches and release their queue offsets. Their records stay in the log."""
         for queue in {unit[0] for unit in self._held_units}:
             queue.rewind(queue.readable_end)
         self._held_units.clear()
-        self._held_keys.clear()
+        self._held_batches.clear()
 
     def drop_held_units(self, queues: Collection[ConsumeQueue]) -> None:
         """Drop the held units of deleted queues."""

@@ -77,7 +77,7 @@ def _log_file_size(disk: Disk, directory: str) -> int:
 
 def _queue_file_size(disk: Disk, root: str) -> int:
     counts: Counter[int] = Counter()
-    for place in list_queue_locations(disk, root):
-        counts.update(_sizes(disk, place.directory).values())
+    for location in list_queue_locations(disk, root):
+        counts.update(_sizes(disk, location.directory).values())
     possible = [size for size in counts if size % CONSUME_UNIT_BYTES == 0]
     return max(possible, key=lambda size: (counts[size], size), default=0)

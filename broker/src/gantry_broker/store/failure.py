@@ -3,7 +3,7 @@
 After a failed fsync the kernel may report pages as clean that are on no disk, so no later fsync proves anything. The
 log becomes read-only, ``flushed`` never moves again, and ``on_fatal`` is called, once, in the thread in which it
 happened. The flushed offset is recorded in a file, if the disk still accepts writes: the next start rewrites everything
-behind it, and never trusts the page cache there.
+after it, and never trusts the page cache there.
 
 A log file that was replaced by one of another store is a permanent failure as well: everything that is derived from the
 log would follow the foreign records, and records from a replica, written over foreign ones, would hide that the file is
@@ -60,7 +60,7 @@ class FailureRecord:
         self._disk.write_file(self._path, _encode_flush_failure(flushed))
 
     def remove(self) -> None:
-        """Remove the file, after the log behind the offset was rewritten and synced."""
+        """Remove the file, when the log after the offset was rewritten and synced."""
         remove_durably(self._disk, self._path)
 
 

@@ -15,7 +15,7 @@ Bytes that are no whole record are damage or a loss, which other modules report.
 that a flipped bit where RocketMQ wrote no seal cannot make a file look foreign. Files that RocketMQ has written are
 therefore not compared. A file that begins with a whole record of another offset is misplaced, in any store.
 
-A truncation invalidates heads, because the log behind it is rewritten. The identity counts truncations, durably before
+A truncation invalidates heads, because the log after it is rewritten. The identity counts truncations, durably before
 each, and heads that were recorded before the last one are not trusted (``StoreIdentity.cuts``).
 
 ``HeadKeeper`` records a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
@@ -178,7 +178,7 @@ class HeadKeeper:
         return crc
 
     def forget_from(self, end: int) -> None:
-        """Remove the heads of files at or behind ``end``, where the log is about to be truncated."""
+        """Remove the heads of files at or after ``end``, where the log is about to be truncated."""
         for base in [base for base in tuple(self._crcs) if base >= end]:
             self._crcs.pop(base, None)
             self._samples.pop(base, None)

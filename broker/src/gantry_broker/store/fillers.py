@@ -3,7 +3,7 @@
     | blank record: size of the whole file 4, magic 4 | mark 8 | state 1 | zeros ...... |
 
 A file of Gantry or RocketMQ never begins with a blank record, since every record fits into an empty file. Readers of
-both go from a blank record to the next file, regardless of the bytes behind it. The mark identifies the file as a
+both go from a blank record to the next file, regardless of the bytes after it. The mark identifies the file as a
 filler, and the state records whether an operator has accepted the loss. Fillers are copied to slaves like any other
 bytes, so that a replica of a log with an accepted hole has the same accepted hole.
 """
@@ -28,7 +28,7 @@ def filler_head(file_size: int, *, is_accepted: bool) -> bytes:
     return BLANK_RECORD.pack(file_size, BLANK_MAGIC) + FILLER_MARK + (_ACCEPTED if is_accepted else _MISSING)
 
 
-def is_filler(head: bytes | memoryview, file_size: int) -> bool:
+def is_log_filler(head: bytes | memoryview, file_size: int) -> bool:
     """Return whether a log file that begins with ``head`` is a filler."""
     return bytes(head[: FILLER_HEAD_BYTES - 1]) == filler_head(file_size, is_accepted=True)[:-1]
 
@@ -65,7 +65,7 @@ class LogFillers:
         self._is_accepted = {}
         for file in self._files.files:
             head = file.file.pread(FILLER_HEAD_BYTES, 0)
-            if is_filler(head, file.size):
+            if is_log_filler(head, file.size):
                 self._is_accepted[file.base_offset] = is_accepted_filler(head, file.size)
 
     def create(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
@@ -112,5 +112,5 @@ class LogFillers:
         self._is_accepted.pop(base_offset, None)
 
     def forget_from(self, end: int) -> None:
-        """Remove the fillers behind ``end``, the new end of the log."""
+        """Remove the fillers after ``end``, the new end of the log."""
         self._is_accepted = {base: is_accepted for base, is_accepted in self._is_accepted.items() if base < end}

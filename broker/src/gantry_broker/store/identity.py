@@ -57,7 +57,7 @@ class IdentityFile:
             return None
         raise ConfigCorrupt(
             f"{copies.fault}. Put back {self.path} from a backup; or, in a group, move the store away and start "
-            f"empty: the broker copies everything from its master. Without either remove {self.path} and remove "
+            f"empty: the broker copies everything from its master. If you have neither, remove {self.path} and remove "
             f"{self.backup_path}: then no existing record needs a seal, and the store gets a new uuid"
         )
 

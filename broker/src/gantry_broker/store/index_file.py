@@ -1,4 +1,4 @@
-"""One file of the key index: a hash table on disk, filled in order and never changed behind its end.
+"""One file of the key index: a hash table on disk, filled in order; entries are never changed.
 
     | header 40 | slots: 4 bytes each | entries: 20 bytes each, number 0 unused |
     header  begin time 8 | end time 8 | begin physical 8 | end physical 8 | used slots 4 | count 4 (starts at 1)
@@ -168,16 +168,16 @@ class IndexFile:
         hashes = words[0::5]
         hashes.byteswap()
         slots = array("I", bytes(self.slots * 4))
-        count_slots = self.slots
+        slot_count = self.slots
         for number, key_hash in enumerate(hashes, start=1):
-            slots[key_hash % count_slots] = number
+            slots[key_hash % slot_count] = number
         used = self.slots - slots.count(0)
         slots.byteswap()
         self.view[INDEX_HEADER_BYTES : self.entries_start] = slots.tobytes()
         self.write_header(header._replace(slots_used=used))
 
     def truncate(self, end: int) -> None:
-        """Remove the entries of messages at or behind ``end``. At least one entry must lie before it."""
+        """Remove the entries of messages at or after ``end``. At least one entry must lie before it."""
         first = partition(1, self.header.next_number, lambda number: self._entry(number)[1] < end)
         _, physical, seconds, _ = self._entry(first - 1)
         end_ms = self.header.begin_timestamp_ms + seconds * 1000 + 999

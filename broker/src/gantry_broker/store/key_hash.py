@@ -63,9 +63,9 @@ def add_key_pieces(key: str) -> int:
     """Return the contribution of a key of 32 ASCII characters, and add its pieces to the tables."""
     assert key.isascii(), "characters must be code units for the pieces to add up"
     producer = _contribution(_producers, key[:PRODUCER_END], _POWERS[UNIQUE_KEY_CHARACTERS - PRODUCER_END])
-    moment = key[:TIME_END]
+    prefix = key[:TIME_END]
     time = _contribution(_times, key[PRODUCER_END:TIME_END], _POWERS[UNIQUE_KEY_CHARACTERS - TIME_END])
     if len(prefix_hashes) >= _ENTRIES_MAX:
         prefix_hashes.clear()
-    prefix_hashes[moment] = (producer + time) & MASK
-    return prefix_hashes[moment] + _contribution(suffix_hashes, key[TIME_END:], 1)
+    prefix_hashes[prefix] = (producer + time) & MASK
+    return prefix_hashes[prefix] + _contribution(suffix_hashes, key[TIME_END:], 1)

@@ -267,7 +267,7 @@ class KeyIndex:
     def put_for_rebuild(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
         """Index a batch while the index is behind, for a rebuild.
 
-        Raises ``StoreFull`` and ``OSError``; then everything since the last complete step of the rebuild is discarded.
+        Raises ``StoreFull`` and ``OSError``; then the newest file is discarded, and rebuilt.
         """
         try:
             self._put(drafts, physical_offsets, timestamp_ms)

@@ -61,7 +61,7 @@ from gantry_broker.store.opening import (
 from gantry_broker.store.ownership import select_own_files
 from gantry_broker.store.point_writer import RecoveryPointWriter
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.recover import FoundStore, Recovery
+from gantry_broker.store.recovery_execution import FoundStore, Recovery
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.removal import OldestFilesRemoval
@@ -210,7 +210,7 @@ class StoreLifecycle:
         log_end_page = self.log_end.read(identity) if checkpoint.is_ours else None
         set_aside = self._set_aside_foreign_files(identity, heads, compared, log_end_page)
         self.log.load()
-        foreign_from = find_rocketmq_start(checkpoint, point, self.log.min_physical)
+        rocketmq_start = find_rocketmq_start(checkpoint, point, self.log.min_physical)
         self.pools.open(identity)
         self._abort.create()
         is_restored = is_missing_data_restored(self.losses.record, self.log.min_physical, self.log.fillers)
@@ -220,9 +220,9 @@ class StoreLifecycle:
             is_clean=is_clean and not is_restored,
             sealed_flushed=checkpoint.flushed,
             failed_flushed=self._failure_record.read(),
-            buffers=self.pools.find_left(),
+            buffers=self.pools.find_leftover(),
             expected=ExpectedHeader.of(identity, self.log.file_size, is_clean=is_clean),
-            seals=seals_of(identity, foreign_from),
+            seals=seals_of(identity, rocketmq_start),
             written=log_end_page.end if log_end_page is not None else 0,
         )
         recovery = Recovery(
@@ -249,16 +249,16 @@ class StoreLifecycle:
         )
         self.losses.record_missing(report.missing, point.queues if point is not None else {}, report.queue_ends)
         report.log_summary()
-        if foreign_from is not None and identity is not None:
-            foreign_from = find_first_unsealed(self.log, identity, foreign_from, report.end)
-            if foreign_from is None:
+        if rocketmq_start is not None and identity is not None:
+            rocketmq_start = find_first_unsealed(self.log, identity, rocketmq_start, report.end)
+            if rocketmq_start is None:
                 log.warning(
                     "checkpoint is damaged and was not used; this start writes it again",
                     extra={"path": f"{self.root}/checkpoint"},
                 )
         if identity is None:
             identity = create_identity(report.end, former=own.store)
-        self._begin_generation(_count_truncation(identity, heads, report.end), report, foreign_from)
+        self._begin_generation(_count_truncation(identity, heads, report.end), report, rocketmq_start)
         self.dispatcher.start_at(report.end, recovery.last_record, self.log.last_timestamp_ms)
         if self.settings.flush.is_sync or not self.pools.status.is_crash_safe:
             self.dispatcher.hold()
@@ -301,7 +301,7 @@ class StoreLifecycle:
         return [set_aside_file(self._disk, self.root, file) for file in sorted(foreign)]
 
     def _hide_unconfirmed(self, visible_end: int, last_record: int) -> None:
-        """Hide messages behind ``visible_end`` from consumers until slaves have them.
+        """Hide messages after ``visible_end`` from consumers until slaves have them.
 
         Such messages may never have been confirmed. The record that begins at ``last_record`` ends at ``visible_end``.
         It may be in no queue, as a prepared message is.
@@ -328,10 +328,10 @@ class StoreLifecycle:
                 self._failure_record.write(recovery.durable_mark)
             raise
 
-    def _begin_generation(self, identity: StoreIdentity, report: RecoveryReport, foreign_from: int | None) -> None:
+    def _begin_generation(self, identity: StoreIdentity, report: RecoveryReport, rocketmq_start: int | None) -> None:
         """Start the next generation: void the old buffers, then write the identity that stamps the new ones."""
         is_end_lost = any(lost.is_at_end for lost in report.missing)
-        started = identity.with_new_start(report.end, written_by_others_from=foreign_from, is_end_lost=is_end_lost)
+        started = identity.with_new_start(report.end, rocketmq_start=rocketmq_start, is_end_lost=is_end_lost)
         started = self.pools.with_pool_path(started)
         self.identity = write_identity_or_keep(self._identity_file, identity, started)
         self.pools.prepare(self.identity)
@@ -390,7 +390,7 @@ class StoreLifecycle:
         with suppress(StoreFailed):
             self.flusher.flush()
             advance()
-        # Messages that are not visible yet, since slaves lack them, lie behind the recovery point: the next start finds
+        # Messages that are not visible yet, since slaves lack them, lie after the recovery point: the next start finds
         # them there.
         if self.point_writer.finish():
             self.return_all_buffers()

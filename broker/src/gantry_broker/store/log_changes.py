@@ -3,11 +3,11 @@
 Each change needs a quiesced store. Helper threads have ended, everything is flushed, and no write buffer holds
 anything: so no buffer can name an epoch that is gone, or restore what is removed.
 
-    [0 ........ end ........ wrote)        what lies behind `end` was never confirmed, and must never reappear
+    [0 ........ end ........ wrote)        what lies after `end` was never confirmed, and must never reappear
                `- it is removed durably from everything derived first, then from the log, then from its epochs
 
 A kill at any moment leaves either the old log, with queues that a start rebuilds, or the new one. A file is zeroed from
-``end`` to its own end: if only the first header were removed, old records would reappear behind new ones of the same
+``end`` to its own end: if only the first header were removed, old records would reappear after new ones of the same
 size at the next crash. The functions wait for the disk, in a worker thread; the loop neither appends nor reads
 meanwhile.
 """
@@ -30,103 +30,103 @@ from gantry_wire.message import check_record
 
 
 @contextmanager
-def quiesced_log(life: StoreLifecycle) -> Iterator[CommitLog]:
+def quiesced_log(lifecycle: StoreLifecycle) -> Iterator[CommitLog]:
     """Stop the helper threads, flush everything and empty the write buffers for the body of a `with`.
 
     Afterwards the threads run again, and appending continues at the end of the log. An ``OSError`` is final.
     """
-    log = life.log
-    was_running = life.stop_threads()
+    log = lifecycle.log
+    was_running = lifecycle.stop_threads()
     try:
         # No buffer may hold what is removed, and the log must not lack what stays: everything goes to the files first.
-        life.flusher.flush()
-        life.return_all_buffers()
+        lifecycle.flusher.flush()
+        lifecycle.return_all_buffers()
         log.next.drop()
         yield log
         log.start_at(log.wrote)
-        life.log_end.set(log.wrote)
+        lifecycle.log_end.set(log.wrote)
     except OSError as exc:
-        raise life.failure.report("changing the log", exc) from exc
+        raise lifecycle.failure.report("changing the log", exc) from exc
     finally:
         if was_running:
-            life.start_threads()
+            lifecycle.start_threads()
 
 
-def change_epochs(life: StoreLifecycle, epochs: Sequence[Epoch]) -> None:
+def change_epochs(lifecycle: StoreLifecycle, epochs: Sequence[Epoch]) -> None:
     """Make ``epochs`` the history of the log, durably."""
-    with quiesced_log(life):
-        life.adopt_epochs(epochs)
+    with quiesced_log(lifecycle):
+        lifecycle.adopt_epochs(epochs)
 
 
-def truncate_log(life: StoreLifecycle, end: int, epochs: Sequence[Epoch] | None = None) -> int:
+def truncate_log(lifecycle: StoreLifecycle, end: int, epochs: Sequence[Epoch] | None = None) -> int:
     """Truncate the log at ``end``, where a record ends, durably, and return how many bytes were removed.
 
     Afterwards the log's history is ``epochs``, by default those of its epochs that begin at or before ``end``. Raises
     ``StoreFailed``, which is final.
     """
-    log = life.log
+    log = lifecycle.log
     assert log.min_physical <= end <= log.wrote, (end, log)
     removed_bytes = log.wrote - end
-    kept = life.identity.with_truncated_log(end).epochs if epochs is None else epochs
-    if not removed_bytes and kept == life.identity.epochs:
+    kept = lifecycle.identity.with_truncated_log(end).epochs if epochs is None else epochs
+    if not removed_bytes and kept == lifecycle.identity.epochs:
         return 0
-    with quiesced_log(life):
+    with quiesced_log(lifecycle):
         if removed_bytes:
-            life.lower_recorded_end(end)
-            _truncate_derived(life, end)
+            lifecycle.lower_recorded_end(end)
+            _truncate_derived(lifecycle, end)
             log.truncate(end)
-        life.adopt_epochs(kept)
+        lifecycle.adopt_epochs(kept)
     return removed_bytes
 
 
-def discard_log(life: StoreLifecycle, begin: int, epochs: Sequence[Epoch]) -> None:
+def discard_log(lifecycle: StoreLifecycle, begin: int, epochs: Sequence[Epoch]) -> None:
     """Discard everything, and begin an empty log at ``begin``, where a log file begins. Raises ``StoreFailed``."""
-    assert begin % life.log.file_size == 0, begin
-    with quiesced_log(life) as log:
-        life.dispatcher.drop_held_batches()
-        life.point_writer.remove_point()
-        life.invalidate_flushed(begin)
-        for topic in life.queues.topics():
-            life.queues.delete_topic(topic, begin)
-        if life.index is not None:
-            life.index.remove_all()
-        life.queues.load_deleted({})
+    assert begin % lifecycle.log.file_size == 0, begin
+    with quiesced_log(lifecycle) as log:
+        lifecycle.dispatcher.drop_held_batches()
+        lifecycle.point_writer.remove_point()
+        lifecycle.invalidate_flushed(begin)
+        for topic in lifecycle.queues.topics():
+            lifecycle.queues.delete_topic(topic, begin)
+        if lifecycle.index is not None:
+            lifecycle.index.remove_all()
+        lifecycle.queues.load_deleted({})
         log.files.remove_from(0)
         log.files.sync_directory()
-        _set_end(life, begin, begin, -1)
-        life.adopt_epochs(epochs)
+        _set_end(lifecycle, begin, begin, -1)
+        lifecycle.adopt_epochs(epochs)
 
 
-def accept_loss(life: StoreLifecycle, by: str, now_ms: int) -> int:
-    """Accept that missing data is lost, and continue behind the recorded end of the log. Return the new end.
+def accept_loss(lifecycle: StoreLifecycle, by: str, now_ms: int) -> int:
+    """Accept that missing data is lost, and continue after the recorded end of the log. Return the new end.
 
     Offsets of the log and of queues that were in use are never used again: blank records fill the log up to the next
-    file behind the loss, and fillers fill the queues. That is done for a hole, too: a queue may have had its last
+    file after the loss, and fillers fill the queues. That is done for a hole, too: a queue may have had its last
     messages there. The queues are made durable first, then the decision. If this is interrupted, a start finds the rest
     still missing, and it must be accepted again. Raises ``StoreFailed``.
     """
-    record = life.losses.record
+    record = lifecycle.losses.record
     missing, queues = record.missing, record.queues
     if not missing:
-        return life.log.wrote
+        return lifecycle.log.wrote
     accepted = [AcceptedLoss(lost.start, lost.end, lost.cause, now_ms, by) for lost in missing]
     known = [one for one in record.accepted if (one.start, one.end) not in {(new.start, new.end) for new in accepted}]
     kept = (known + accepted)[-ACCEPTED_KEPT_MAX:]
     at_end = max((lost.end for lost in missing if lost.is_at_end), default=0)
-    with quiesced_log(life) as log:
-        assert life.dispatcher.dispatched == log.wrote, "all messages must be in queues before these are filled"
-        life.queues.fill_to(queues, max(log.wrote - 1, 0))
-        _finish_points(life, "the accepted loss could not be recorded")
-        life.losses.write(msgspec.structs.replace(record, accepted=kept))
+    with quiesced_log(lifecycle) as log:
+        assert lifecycle.dispatcher.dispatched == log.wrote, "all messages must be in queues before these are filled"
+        lifecycle.queues.fill_to(queues, max(log.wrote - 1, 0))
+        _finish_points(lifecycle, "the accepted loss could not be recorded")
+        lifecycle.losses.write(msgspec.structs.replace(record, accepted=kept))
         log.fillers.accept_holes()
         if at_end > log.wrote:
-            _, last_record, _ = life.dispatcher.last_dispatched
+            _, last_record, _ = lifecycle.dispatcher.last_dispatched
             end = _fill_log(log, at_end)
             log.set_end(end)
-            life.dispatcher.start_at(end, last_record, log.last_timestamp_ms)
-        _finish_points(life, "the accepted loss could not be recorded")
-        life.adopt_epochs(life.identity.epochs)
-        life.losses.forget_missing()
+            lifecycle.dispatcher.start_at(end, last_record, log.last_timestamp_ms)
+        _finish_points(lifecycle, "the accepted loss could not be recorded")
+        lifecycle.adopt_epochs(lifecycle.identity.epochs)
+        lifecycle.losses.forget_missing()
     return log.wrote
 
 
@@ -152,34 +152,34 @@ def _fill_log(log: CommitLog, end: int) -> int:
     return offset
 
 
-def _truncate_derived(life: StoreLifecycle, end: int) -> None:
-    """Remove from queues and index, durably, what lies behind ``end``, where the log will be truncated."""
-    life.dispatcher.drop_held_batches()
+def _truncate_derived(lifecycle: StoreLifecycle, end: int) -> None:
+    """Remove from queues and index, durably, what lies after ``end``, where the log will be truncated."""
+    lifecycle.dispatcher.drop_held_batches()
     # From here on queues may have holes on the disk: a start after a crash must rebuild them from the log.
-    life.point_writer.remove_point()
+    lifecycle.point_writer.remove_point()
     # Messages that are not visible yet are in no queue. They get there when the log is used again.
-    visible_end = min(life.dispatcher.dispatched, end)
-    life.truncate_derived(visible_end)
-    _set_end(life, end, visible_end, find_last_record(life.log, life.queues, visible_end))
+    visible_end = min(lifecycle.dispatcher.dispatched, end)
+    lifecycle.truncate_derived(visible_end)
+    _set_end(lifecycle, end, visible_end, find_last_record(lifecycle.log, lifecycle.queues, visible_end))
 
 
-def _set_end(life: StoreLifecycle, end: int, visible_end: int, last_record: int) -> None:
+def _set_end(lifecycle: StoreLifecycle, end: int, visible_end: int, last_record: int) -> None:
     """Set all positions of the log to ``end``, and those of queues and index to ``visible_end``.
 
     Recovery point and checkpoint are written, so that no start takes the truncation for a loss.
     """
-    log = life.log
-    life.dispatcher.start_at(visible_end, last_record, log.last_timestamp_ms)
-    life.queues.limit_deletions(end)
+    log = lifecycle.log
+    lifecycle.dispatcher.start_at(visible_end, last_record, log.last_timestamp_ms)
+    lifecycle.queues.limit_deletions(end)
     log.set_end(end)
-    _finish_points(life, "queues and index could not be truncated with the log")
+    _finish_points(lifecycle, "queues and index could not be truncated with the log")
 
 
-def _finish_points(life: StoreLifecycle, what_failed: str) -> None:
+def _finish_points(lifecycle: StoreLifecycle, what_failed: str) -> None:
     """Make queues and index durable, and write recovery point and checkpoint. Raises ``StoreFailed``."""
-    life.point_writer.finish()
-    if life.failure.error is not None:
-        raise StoreFailed(what_failed) from life.failure.error
+    lifecycle.point_writer.finish()
+    if lifecycle.failure.error is not None:
+        raise StoreFailed(what_failed) from lifecycle.failure.error
 
 
 def find_last_record(log: CommitLog, queues: QueueTable, end: int) -> int:

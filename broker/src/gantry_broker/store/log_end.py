@@ -7,7 +7,7 @@ Every append changes the page. A process that is killed loses nothing of the pag
 survive it. So what was written before a kill is present at the next start, and this page, which is in the page cache
 too, records how far that was. A log that ends before the recorded end has lost its end, for example with a write buffer
 that was truncated, replaced, rolled back or removed. And a kill tears no record: damage before the recorded end, with
-whole records behind it, is corruption of stored data.
+whole records after it, is corruption of stored data.
 
 The page is valid for one start of one store on one boot of the machine. After a power loss pages may have reached the
 disk in any order, or not at all, so on another boot it is ignored; for the same reason it is never synced. A store

@@ -41,7 +41,7 @@ ANSWER_BYTES_MAX: Final = 8 << 20
 """The most bytes of one answer to a replica: a frame of the replication stream, and more than the largest record."""
 
 SEARCH_BYTES: Final = 8 << 20
-"""How far to search for the next good record behind a damaged one of unknown length: two bodies of the largest size."""
+"""How far to search for the next good record after a damaged one of unknown length: two bodies of the largest size."""
 
 BLANK_PART_BYTES_MIN: Final = 4_096
 """The smallest first part of a large blank record: it contains all bytes of the record that are not zero."""
@@ -93,26 +93,26 @@ class LogGuard:
         """
         unpack, seal_of, mark, mask, seals = INT.unpack_from, SEAL.unpack_from, SEAL_REVERSED, CRC_MASK, self._seals
         position, end, size_min = 0, len(view), RECORD_BYTES_MIN
-        unpack_place, file_size = PHYSICAL_OFFSET.unpack_from, self._log.file_size
+        unpack_physical, file_size = PHYSICAL_OFFSET.unpack_from, self._log.file_size
         file_start = file_end = 0
         while end - position >= size_min:
             size = unpack(view, position)[0]
             stop = position + size
             if size < size_min or stop > end:
                 return
-            place = unpack_place(view, position)[0]
-            if offset is not None and place != offset + position:
+            physical = unpack_physical(view, position)[0]
+            if offset is not None and physical != offset + position:
                 return
             seal_start = stop - SEAL_BYTES
             if seal_of(view, seal_start)[0] != (mark % (crc32(view[position:seal_start]) & mask))[::-1]:
                 # Slow path: where no seal is required, the CRC of the record's body decides.
-                check = check_record(view, position, physical_offset=place, is_sealed=seals(place).is_ours)
+                check = check_record(view, position, physical_offset=physical, is_sealed=seals(physical).is_ours)
                 if check.size != size or not check.is_good:
                     return
-            if not file_start <= place < file_end:
-                file_start = place - place % file_size
+            if not file_start <= physical < file_end:
+                file_start = physical - physical % file_size
                 file_end = file_start + file_size
-                self._log.require_own_file(place)
+                self._log.require_own_file(physical)
             yield stop
             position = stop
 
@@ -164,7 +164,7 @@ class LogGuard:
         extent = self._log.at(start)
         if extent is None or extent.end_offset < offset:
             return offset, offset
-        # A record may begin just before ``offset`` and have its magic behind it.
+        # A record may begin just before ``offset`` and have its magic after it.
         data = bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + MAGIC_END - 1])
         for position in record_starts_backward(data):
             begin = start + position
@@ -173,7 +173,7 @@ class LogGuard:
         return start, start
 
     def read_verified_through(self, start: int, end: int) -> bytes:
-        """Return good records of one extent from ``start`` on, up to the first that ends at or behind ``end``.
+        """Return good records of one extent from ``start`` on, up to the first that ends at or after ``end``.
 
         Fewer where one is damaged, which is reported, and where the log ends.
         """
@@ -183,7 +183,7 @@ class LogGuard:
             if start + good >= end:
                 return data[:good]
         if written and self.is_blank(start + good):
-            # The bytes behind the head of a blank record are unused. A difference there is no sign of another history.
+            # The bytes after the head of a blank record are unused. A difference there is no sign of another history.
             head = data[: good + FILLER_HEAD_BYTES]
             return head + bytes(len(data) - len(head))
         if good < len(written) and len(data) < ANSWER_BYTES_MAX:
@@ -193,7 +193,7 @@ class LogGuard:
     def _blank_part(self, written: memoryview, offset: int, bytes_max: int) -> bytes:
         """Return a part of the large blank record, for lost log data, that ``written`` begins with; else empty bytes.
 
-        Such a record may be as large as a file, so it is sent in parts. A slave accepts zeros only behind its head.
+        Such a record may be as large as a file, so it is sent in parts. A slave accepts zeros only after its head.
         """
         commit_log = self._log
         base = offset - offset % commit_log.file_size
@@ -334,7 +334,7 @@ class LogGuard:
         return rewrite
 
     def end_of_damage(self, offset: int) -> int:
-        """Return where the first good record begins behind the damaged records at ``offset``."""
+        """Return where the first good record begins after the damaged records at ``offset``."""
         end = self.damage.end_of_damage_at(offset)
         extent = self._log.at(end)
         if end > offset and (extent is None or self._is_record_boundary(end, min(extent.end_offset, self._log.wrote))):
@@ -342,7 +342,7 @@ class LogGuard:
         return self._damage_end(end)
 
     def _damage_end(self, offset: int) -> int:
-        """Return where the first good record behind a damaged one begins, or the end of the searched range."""
+        """Return where the first good record after a damaged one begins, or the end of the searched range."""
         written = self._log.view(offset)
         if not written:
             return offset + RECORD_BYTES_MIN

@@ -13,7 +13,7 @@ Each of these files is replaced whole and durably after the log itself was synce
 
 A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another
 volume. The broker never truncates or discards the log without lowering these records first, and never deletes a file
-without raising the recorded begin first, so neither is taken for a loss. A checkpoint that RocketMQ has written since
+without raising the recorded start first, so neither is taken for a loss. A checkpoint that RocketMQ has written since
 is ignored.
 
     <root>/loss.json      a sealed document: missing ranges, accepted losses, and the ends of the queues before the loss

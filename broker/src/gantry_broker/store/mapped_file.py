@@ -12,7 +12,7 @@ it. Readers ask for the *extent* that holds an offset and read from its view, wh
               `- file's map -'`- buffer -'         with one from the middle on: two
 
 After a crash, recovery zeroes what must be zero (``zero_range``), and writes again what may be lost (``rewrite``). A
-queue or index file is sparse behind its end. Stale bytes there would be taken for entries later. Zeroing the whole rest
+queue or index file is sparse after its end. Stale bytes there would be taken for entries later. Zeroing the whole rest
 would allocate it, so the rest is read, and only bytes that are not zero are overwritten.
 """
 
@@ -136,7 +136,7 @@ class MappedFile:
 
 
 def is_zero(data: bytes | memoryview) -> bool:
-    """Return whether all bytes are zero, as behind the head of a filler."""
+    """Return whether all bytes are zero, as after the head of a filler."""
     return not any(data) if len(data) < 64 else bytes(data).count(0) == len(data)
 
 

@@ -71,41 +71,43 @@ class MessageStore(StoreContract):
         self._store_host: Final = store_host
         self._is_awaited: Final = is_awaited
         self._skipped_damage: list[tuple[int, int]] = []
-        life = self._life = StoreLifecycle(
+        lifecycle = self._lifecycle = StoreLifecycle(
             root, settings, disk=disk, clock=clock, listeners=self.on_appended, on_fatal=on_fatal,
             on_progress=on_progress, open_volume=open_volume, memory_scope=memory_scope,
         )  # fmt: skip
-        self.log = life.log
-        self.queues = life.queues
-        self.dispatcher = life.dispatcher
-        self.pools = life.pools
-        self.losses = life.losses
-        self.removal = life.removal
-        self.has_index = life.index is not None
-        self.positions = LogPositions(life.log, life.dispatcher, life.pools, is_sync_flush=settings.flush.is_sync)
-        self.guard = LogGuard(life.log, self._seals, clock, heal_wait_ms=settings.heal_wait_ms)
-        self.times = TimeSearch(life.log, life.queues, self.guard)
+        self.log = lifecycle.log
+        self.queues = lifecycle.queues
+        self.dispatcher = lifecycle.dispatcher
+        self.pools = lifecycle.pools
+        self.losses = lifecycle.losses
+        self.removal = lifecycle.removal
+        self.has_index = lifecycle.index is not None
+        self.positions = LogPositions(
+            lifecycle.log, lifecycle.dispatcher, lifecycle.pools, is_sync_flush=settings.flush.is_sync
+        )
+        self.guard = LogGuard(lifecycle.log, self._seals, clock, heal_wait_ms=settings.heal_wait_ms)
+        self.times = TimeSearch(lifecycle.log, lifecycle.queues, self.guard)
         self.repair = DerivedRepair(
-            disk, life.log, life.queues, life.index, life.dispatcher, self.guard, seals=self._seals,
+            disk, lifecycle.log, lifecycle.queues, lifecycle.index, lifecycle.dispatcher, self.guard, seals=self._seals,
             delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms,
-            on_repaired=self._notify_repaired, request_point=life.point_writer.request_point,
+            on_repaired=self._notify_repaired, request_point=lifecycle.point_writer.request_point,
         )  # fmt: skip
         self.keys = KeySearch(
-            life.log, life.index, self.guard, self.repair, self._seals, settings.delay_levels_ms
+            lifecycle.log, lifecycle.index, self.guard, self.repair, self._seals, settings.delay_levels_ms
         )  # fmt: skip
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
 
     def __repr__(self) -> str:
-        return f"<MessageStore {self.root} open={self._life.is_open} {self.log!r}>"
+        return f"<MessageStore {self.root} open={self._lifecycle.is_open} {self.log!r}>"
 
     def _seals(self, offset: int) -> OwnershipRange:
-        return self._life.identity.ownership_at(offset)
+        return self._lifecycle.identity.ownership_at(offset)
 
     def _notify_repaired(self, queues: Collection[ConsumeQueue]) -> None:
         for listener in self.on_appended:
             listener(queues)
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- opening and closing -------------------------------------------------------------------------------------------
 
     def open(
         self,
@@ -115,7 +117,7 @@ class MessageStore(StoreContract):
         on_locked: Callable[[], None] = lambda: None,
         is_unconfirmed_hidden: bool = False,
     ) -> RecoveryReport:
-        report = self._life.open(
+        report = self._lifecycle.open(
             progress, is_flushing=is_flushing, on_locked=on_locked, is_unconfirmed_hidden=is_unconfirmed_hidden
         )
         self._skipped_damage = report.damaged
@@ -126,10 +128,10 @@ class MessageStore(StoreContract):
 
     def close(self) -> None:
         self.repair.reset()
-        self._life.close(self.advance)
+        self._lifecycle.close(self.advance)
 
     def flush(self) -> int:
-        return self._life.flusher.flush()
+        return self._lifecycle.flusher.flush()
 
     def advance(self) -> bool:
         self.log.return_buffers()
@@ -138,15 +140,15 @@ class MessageStore(StoreContract):
 
     @property
     def is_writable(self) -> bool:
-        return self._life.is_open and not self.log.is_read_only
+        return self._lifecycle.is_open and not self.log.is_read_only
 
     @property
     def identity(self) -> StoreIdentity:
-        return self._life.identity
+        return self._lifecycle.identity
 
     @property
     def is_log_discarded(self) -> bool:
-        return self._life.is_log_discarded
+        return self._lifecycle.is_log_discarded
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -165,30 +167,30 @@ class MessageStore(StoreContract):
         return placed
 
     def note_answered(self) -> None:
-        self._life.log_end.raise_to(self.log.wrote)
+        self._lifecycle.log_end.raise_to(self.log.wrote)
 
     def wake_threads(self) -> None:
-        commit_log, life = self.log, self._life
+        commit_log, lifecycle = self.log, self._lifecycle
         for listener in self.on_wrote:
             listener()
-        if life.committer is not None:
-            if commit_log.wrote - commit_log.committed >= life.committer.wake_bytes:
-                life.committer.wake()
+        if lifecycle.committer is not None:
+            if commit_log.wrote - commit_log.committed >= lifecycle.committer.wake_bytes:
+                lifecycle.committer.wake()
             elif self.dispatcher.is_held and self._is_awaited():
-                life.committer.request_commit()
-        if self._is_flush_woken and commit_log.wrote - commit_log.flushed >= life.flusher.wake_bytes:
-            life.flusher.wake()
+                lifecycle.committer.request_commit()
+        if self._is_flush_woken and commit_log.wrote - commit_log.flushed >= lifecycle.flusher.wake_bytes:
+            lifecycle.flusher.wake()
 
     def commit_step(self) -> None:
         """Run one round of the commit thread, for a store that was opened without threads."""
-        if self._life.committer is not None:
-            self._life.committer.step()
+        if self._lifecycle.committer is not None:
+            self._lifecycle.committer.step()
         self.advance()
 
     def flush_step(self) -> None:
         """Run one round of the flush thread and of the recovery point thread."""
-        self._life.flusher.step()
-        self._life.point_writer.step()
+        self._lifecycle.flusher.step()
+        self._lifecycle.point_writer.step()
         self.advance()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -230,16 +232,18 @@ class MessageStore(StoreContract):
         if not self.queues.delete_topic(topic, self.log.wrote if before is None else before):
             return False
         self.dispatcher.drop_held_units(queues)
-        self._life.point_writer.request_point()
+        self._lifecycle.point_writer.request_point()
         return True
 
     # -- a slave's side ------------------------------------------------------------------------------------------------
 
     def start_copying(self) -> LogCopier:
         levels_ms = self.settings.delay_levels_ms
-        index = self._life.index
-        put_keys = None if index is None else index.put_batch
-        scan_dispatcher = ScanDispatcher(self._disk, self.log, self.queues, put_keys, levels_ms, is_noting_touched=True)
+        index = self._lifecycle.index
+        index_batch = None if index is None else index.put_batch
+        scan_dispatcher = ScanDispatcher(
+            self._disk, self.log, self.queues, index_batch, levels_ms, is_tracking_touched=True
+        )
         self.dispatcher.hold()
         copier = LogCopier(
             self.log, self.dispatcher, self.queues, scan_dispatcher, seals=self.identity.ownership_at,
@@ -256,24 +260,24 @@ class MessageStore(StoreContract):
     def truncate(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
         self.repair.reset()
         self._forget_damage(end)
-        return truncate_log(self._life, end, epochs)
+        return truncate_log(self._lifecycle, end, epochs)
 
     def discard_log(self, begin: int, epochs: Sequence[Epoch]) -> None:
         self.repair.reset()
         self._forget_damage(0)
-        discard_log(self._life, begin, epochs)
+        discard_log(self._lifecycle, begin, epochs)
 
     def _forget_damage(self, end: int) -> None:
-        """Remove recorded damage behind ``end``, where the log is truncated: other records will be copied there."""
+        """Remove recorded damage after ``end``, where the log is truncated: other records will be copied there."""
         self.guard.damage.truncate(end)
         self._skipped_damage = [(start, min(stop, end)) for start, stop in self._skipped_damage if start < end]
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:
-        change_epochs(self._life, epochs)
+        change_epochs(self._lifecycle, epochs)
 
     def accept_loss(self, by: str) -> int:
         self.repair.reset()
-        return accept_loss(self._life, by, self._clock.wall_ms())
+        return accept_loss(self._lifecycle, by, self._clock.wall_ms())
 
 
 __all__ = ["Draft", "MessageStore", "ReadResult", "ReadStatus", "RecoveryReport"]

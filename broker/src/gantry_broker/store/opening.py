@@ -41,8 +41,8 @@ def report_missing_files(
 ) -> None:
     """Log which small files of the store are missing although other files prove that they were written.
 
-    A first start writes ``store.json`` before the other two, and a clean stop writes both of those. A store of
-    RocketMQ, and one whose first start was interrupted, has no such proof.
+    A first start writes ``store.json`` before the recovery point and the checkpoint, and a clean stop writes these two.
+    In a store of RocketMQ, and in one whose first start was interrupted, no other file proves anything.
     """
     if identity is None:
         if point is not None or (checkpoint.is_ours and disk.exists(f"{root}/checkpoint")):
@@ -50,8 +50,8 @@ def report_missing_files(
                 "store.json and its copy are missing; this start creates a new identity",
                 extra={
                     "path": f"{root}/store.json",
-                    "reason": "which records must have a seal, the epochs of the log, and which write buffers belong "
-                    "to it are not known",
+                    "reason": "it is unknown which records must have a seal, what epochs the log has, and which write "
+                    "buffers belong to it",
                     "remedy": "put store.json back from a backup before a start; or move the store away and follow a "
                     "master that has everything",
                 },
@@ -76,8 +76,9 @@ def find_rocketmq_start(checkpoint: CheckpointContent, point: RecoveryPoint | No
 def find_first_unsealed(commit_log: CommitLog, identity: StoreIdentity, start: int, end: int) -> int | None:
     """Return where the first record of ``[start, end)`` begins that lacks the seal of our records, or None.
 
-    RocketMQ writes no seals. Without such a record a foreign checkpoint is just damaged, and all records are ours:
-    a new epoch that no election gave would separate a member of a group from the others.
+    RocketMQ writes no seals. If all records have one, Gantry wrote them, and the checkpoint is damaged and not
+    RocketMQ's. Then no new epoch may begin, because one without an election would separate a member of a group from the
+    others.
     """
     sealed = scan_log(commit_log.files.files, start, 0, _ignore_record, seals=identity.ownership_at)
     return sealed.end if sealed.end < end else None
@@ -87,12 +88,12 @@ def _ignore_record(_view: memoryview, _position: int, _offset: int, _size: int) 
     """Do nothing with a record that the scan has checked."""
 
 
-def seals_of(identity: StoreIdentity | None, others_from: int | None) -> Seals:
+def seals_of(identity: StoreIdentity | None, rocketmq_start: int | None) -> Seals:
     """Return the function that returns for an offset whether records there must have a seal."""
     if identity is None:
         return no_seals
-    if others_from is not None:
-        identity = identity.with_new_start(LOG_END_MAX, written_by_others_from=others_from)
+    if rocketmq_start is not None:
+        identity = identity.with_new_start(LOG_END_MAX, rocketmq_start=rocketmq_start)
     return identity.ownership_at
 
 
@@ -180,20 +181,20 @@ class WritePools:
             ) from exc
         return WritePool(volume, count=count, file_size=self._file_size)
 
-    def find_left(self) -> list[FoundBuffer]:
+    def find_leftover(self) -> list[FoundBuffer]:
         """Return the live buffers that earlier processes have left, in the form that the replay plan uses."""
         return [
             describe_buffer(buffer)
             for pool in (self._previous, self.pool)
             if pool is not None
-            for buffer in pool.find_left()
+            for buffer in pool.find_leftover()
         ]
 
     def with_pool_path(self, identity: StoreIdentity) -> StoreIdentity:
         """Void all buffers that earlier processes have left. Return the identity with the directory of the new pool."""
         for pool in (self._previous, self.pool):
             if pool is not None:
-                pool.void_left()
+                pool.void_leftover()
         return msgspec.structs.replace(identity, pool_path=self._path)
 
     def prepare(self, identity: StoreIdentity) -> None:

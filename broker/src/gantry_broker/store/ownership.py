@@ -52,8 +52,8 @@ def find_foreign_identity(
 ) -> ForeignIdentity | None:  # fmt: skip
     """Return which copy of the identity belongs to another store; None if nothing contradicts it.
 
-    The log decides where it can: it belongs to the store whose recorded heads fit its files. Otherwise two matching
-    names out of three decide.
+    The log decides where it can: it belongs to the store whose recorded heads fit its files. Otherwise two equal
+    uuids out of three decide.
     """
     if heads is not None and compared.same:
         if identity.accepts_uuid(heads.store):
@@ -88,8 +88,8 @@ def select_own_files(
             raise ConfigCorrupt(
                 f"{file.path} and its .bak were written by another store ({identity.uuid}): the log is of "
                 f"{heads.store if heads is not None else '?'}. Put this store's own store.json back; or, in a group, "
-                f"move the store away and start empty: the broker copies everything from its master. Without a copy of "
-                f"it remove both: then no record that is in the log needs a seal"
+                f"move the store away and start empty: the broker copies everything from its master. If you have "
+                f"no copy of it, remove both: then no record that is in the log needs a seal"
             )
         case ForeignIdentity.IDENTITY:
             assert backup is not None, "its copy is this store's"

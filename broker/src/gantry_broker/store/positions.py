@@ -7,7 +7,7 @@
     SYNC_FLUSH,  SYNC_MASTER    the smaller of the two    the smaller of the two
 
 A consumer must never read a message that could be lost in a fault that the mode protects against: it would continue
-behind it, and would skip the messages that get these offsets later. The two functions are pure; ``LogPositions``
+after it, and would skip the messages that get these offsets later. The two functions are pure; ``LogPositions``
 applies them to a store.
 """
 

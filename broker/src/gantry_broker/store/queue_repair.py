@@ -43,10 +43,10 @@ SLICE_UNITS: Final = 256
 """How many units one step proves. Each needs its record, which may have to be read from the disk."""
 
 COMPARED_UNITS_MAX: Final = 200
-"""How many units one pull with a filter compares with their records. The next pull continues behind them."""
+"""How many units one pull with a filter compares with their records. The next pull continues after them."""
 
 LOST_UNITS_MAX: Final = 65_536
-"""How many units of damaged messages are remembered, so that reading skips them without a search; oldest go first."""
+"""How many units of damaged messages are remembered, so that reading skips them without a search."""
 
 REPORT_INTERVAL_MS: Final = 60_000
 """All repairs of one queue within this time are logged as one event."""
@@ -279,7 +279,7 @@ class QueueRepair:
         return self._queues.get(queue.topic, queue.queue_id) is queue
 
     def _proved_before(self, queue: ConsumeQueue, first: int) -> Generator[None, None, tuple[int, int]]:
-        """Return the unit behind the last proved one before ``first``, and where the record of the proved one ends."""
+        """Return the unit after the last proved one before ``first``, and where the record of the proved one ends."""
         log_begin = self._log.min_physical
         for count, number in enumerate(range(first - 1, queue.min_offset - 1, -1), start=1):
             end = self._proved_end(queue, number)
@@ -315,8 +315,8 @@ class QueueRepair:
         if not check.is_good or check.size != size:
             return None
         fields = parse_record_fields(written, 0, size, self._delay_levels_ms)
-        is_ours = fields[:3] == (queue.topic, queue.queue_id, number) and self._is_code(queue, fields, tags_code)
-        return physical + size if is_ours else None
+        is_of_unit = fields[:3] == (queue.topic, queue.queue_id, number) and self._is_code(queue, fields, tags_code)
+        return physical + size if is_of_unit else None
 
     def _is_code(self, queue: ConsumeQueue, fields: RecordFields, code: int) -> bool:
         """Return whether ``code`` is right. Due times depend on the delay levels at storing, so any one is accepted."""
@@ -388,17 +388,17 @@ class QueueRepair:
         unit = queue.unit(number)
         if unit is None:
             return 0  # it has expired meanwhile
-        place, is_written = unit[0], False
+        physical, is_written = unit[0], False
         if not found.damaged:
             _fill(queue, number)
             is_written = True
-        elif not any(start <= place < end for start, end in found.damaged):
-            place, is_written = found.damaged[0][0], True
-            queue.replace_unit(number, UNIT.pack(place, RECORD_BYTES_MIN, 0))
-        self._lost[queue, number] = place
+        elif not any(start <= physical < end for start, end in found.damaged):
+            physical, is_written = found.damaged[0][0], True
+            queue.replace_unit(number, UNIT.pack(physical, RECORD_BYTES_MIN, 0))
+        self._lost[queue, number] = physical
         while len(self._lost) > LOST_UNITS_MAX:
             self._lost.popitem(last=False)
-        extra = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": number, "offset": place}
+        extra = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": number, "offset": physical}
         log.error("stored message is damaged and was skipped", extra=extra)
         return int(is_written)
 

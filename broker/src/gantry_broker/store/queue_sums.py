@@ -90,7 +90,7 @@ class QueueSums:
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last message of the chain."""
+        """The queue offset after the last message of the chain."""
         return self.start + len(self.values) - 1
 
     def prepare_next(self, offset: int) -> None:

@@ -1,7 +1,7 @@
 """All consume queues of a store, by topic and queue id, and the directories of their files.
 
-Only the table makes a path from a topic, and only with ``path_component``, so no topic can name a file outside
-``consumequeue/``.
+The table makes paths only from topics that ``path_component`` or ``topic_fault`` has accepted, so no topic can name a
+file outside ``consumequeue/``.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class QueueTable:
             found.setdefault(topic, []).append(queue_id)
         return found
 
-    def idle(self, log_begin: int) -> Iterator[ConsumeQueue]:
+    def expired_queues(self, log_begin: int) -> Iterator[ConsumeQueue]:
         """Yield the queues that had messages and have none any more, since all of them lay before ``log_begin``."""
         for queue in self:
             if queue.end == queue.readable_end > 0:
@@ -165,10 +165,10 @@ class QueueTable:
         queue.set_start_offset(offset)
         return True
 
-    def fill_to(self, ends: Mapping[str, Mapping[str, int]], place: int) -> None:
+    def fill_to(self, ends: Mapping[str, Mapping[str, int]], physical_offset: int) -> None:
         """Fill queues up to ``ends``, so that no queue offset of a lost message is used again.
 
-        ``ends`` has the known ends of the queues; ``place`` is the physical offset that the fillers get. Raises
+        ``ends`` has the known ends of the queues; the fillers get the physical offset ``physical_offset``. Raises
         ``StoreFull`` after all queues were tried: the ends of those without disk space hold only in this process.
         """
         error: StoreFull | None = None
@@ -177,7 +177,7 @@ class QueueTable:
                 queue = self.get_or_create(topic, int(queue_id))
                 try:
                     if queue.end < end:
-                        queue.fill_to(end, place)
+                        queue.fill_to(end, physical_offset)
                 except StoreFull as exc:
                     error = exc
         if error is not None:
@@ -197,7 +197,7 @@ class QueueTable:
         return physical_offset < self.deleted.get(topic, -1)
 
     def limit_deletions(self, end: int) -> None:
-        """Limit deletions to ``end``, where the log ends now: messages behind it may be of new topics."""
+        """Limit deletions to ``end``, where the log ends now: messages after it may be of new topics."""
         self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
 
     def delete_topic(self, topic: str, log_end: int) -> bool:

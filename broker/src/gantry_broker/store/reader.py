@@ -61,7 +61,7 @@ Returns whether the message is known to be lost, and is skipped; see ``QueueRepa
 """
 
 KnownEnd = Callable[[ConsumeQueue, int, int, int], int]
-"""Called with queue, begin of the pull, offset and end. Returns the end of the units whose tags codes match the log.
+"""Called with queue, first offset of the pull, offset and end. Returns the end of the units that match the log.
 
 See ``QueueRepair.known_end``.
 """
@@ -231,10 +231,10 @@ def read_messages(
     is_known = False
     if is_verifying:
         # This is ``QueueSums.matches``, inlined to save the calls.
-        sums, place = queue.sums.values, first - queue.sums.start
+        sums, index = queue.sums.values, first - queue.sums.start
         is_consecutive = next_offset - first == count
-        is_known = is_consecutive and 0 <= place < len(sums) - count
-        is_known = is_known and crc32(body, sums[place]) == sums[place + count]
+        is_known = is_consecutive and 0 <= index < len(sums) - count
+        is_known = is_known and crc32(body, sums[index]) == sums[index + count]
         if not is_known:
             end = guard.verified_bytes(queue, first, count, body, is_consecutive=is_consecutive)
             if end < len(body):
@@ -251,7 +251,7 @@ def read_messages(
 def _result_before_damage(guard: LogGuard, queue: ConsumeQueue, offset: int, body: bytes, end: int) -> ReadResult:
     """Return the result for a ``body`` whose record at ``end`` is damaged: the messages before that record.
 
-    If there are none, the damaged message is skipped, and the next read continues behind it; or the next read must wait
+    If there are none, the damaged message is skipped, and the next read continues after it; or the next read must wait
     before it.
     """
     size, _, damaged, physical = _IDENTITY.unpack_from(body, end)

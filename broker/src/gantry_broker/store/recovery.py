@@ -6,14 +6,14 @@
 
 Two kinds of damage look alike. A **torn tail** is where a crash stopped the writing: the log ends there, and what
 follows, valid or not, was never acknowledged and must never reappear. **Rot** is damage to bytes that had been flushed:
-truncating there would remove good, acknowledged messages behind it. The durable mark distinguishes them: it is how far
+truncating there would remove good, acknowledged messages after it. The durable mark distinguishes them: it is how far
 the log was known to be on disk. Damage before the mark, with a good record between the damage and the mark, is rot: it
 is reported and skipped. Any other damage ends the log. After a clean stop everything had been flushed, so the mark is
 infinite.
 
 A kill of the process tears no record: what it has written is complete in the page cache. So if only the process ended,
 everything that it had written is treated as flushed (``complete_mark``). What a write buffer still holds is excepted:
-there the log ends, and the buffer is replayed behind it.
+there the log ends, and the buffer is replayed after it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gantry_wire.plain_records import PlainRecord, plain_records
 INFINITE: Final = 1 << 62
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in MESSAGE_MAGICS)
 MAGIC_END: Final = MAGIC_POSITION + 4
-"""The position behind the magic of a record."""
+"""The position of the byte after the magic of a record."""
 
 SEARCH_BYTES: Final = 1 << 20
 """How many bytes are searched for records at once."""
@@ -215,7 +215,7 @@ def scan_log(
 
 
 def _next_record(files: Sequence[LogFile], damaged: int, complete_mark: int, seals: Seals) -> int | None:
-    """Return where the first whole record after ``damaged`` begins, or None if that is behind the mark."""
+    """Return where the first whole record after ``damaged`` begins, or None if that is after the mark."""
     for file in files:
         for offset in record_candidates(file, max(damaged + 1, file.base_offset), file.end_offset):
             if offset > complete_mark:
@@ -239,8 +239,8 @@ def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
 
     The record has a magic there, and its own physical offset matches.
     """
-    for place in merge(*(_find_all(data, magic) for magic in _MAGICS)):  # lazily: most want the first one
-        begin = place - MAGIC_POSITION
+    for position in merge(*(_find_all(data, magic) for magic in _MAGICS)):  # lazily: most want the first one
+        begin = position - MAGIC_POSITION
         if 0 <= begin < count and begin + SEARCH_OVERLAP <= len(data):
             own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + SEARCH_OVERLAP], "big")
             if own == offset + begin:
@@ -250,13 +250,13 @@ def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
 def record_starts_backward(data: bytes) -> Iterator[int]:
     """Yield the positions in ``data`` where a record may begin, by its magic alone, the last one first."""
     end = len(data)
-    while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= MAGIC_POSITION:
-        yield place - MAGIC_POSITION
-        end = place
+    while (position := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= MAGIC_POSITION:
+        yield position - MAGIC_POSITION
+        end = position
 
 
 def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
-    place = data.find(pattern)
-    while place >= 0:
-        yield place
-        place = data.find(pattern, place + 1)
+    position = data.find(pattern)
+    while position >= 0:
+        yield position
+        position = data.find(pattern, position + 1)

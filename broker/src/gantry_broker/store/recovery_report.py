@@ -31,7 +31,7 @@ class RecoveryReport:
     """The number of records that were read."""
 
     cut_bytes: int = 0
-    """Bytes behind the end that were not zero: the torn tail."""
+    """Bytes after the end that were not zero: the torn tail."""
 
     damaged: list[tuple[int, int]] = field(default_factory=list)
     """Half-open ranges of damaged bytes that were skipped."""
@@ -46,7 +46,7 @@ class RecoveryReport:
     """Ranges that sealed files have recorded and the log lacks, without those that an operator has accepted."""
 
     queue_ends: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Ends of queues at a kill, by topic and queue id, where they are known and lie behind the recovery point's."""
+    """Ends of queues at a kill, by topic and queue id, where they are known and higher than in the recovery point."""
 
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
     is_index_rebuilt: bool = False

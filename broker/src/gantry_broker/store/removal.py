@@ -2,7 +2,7 @@
 
     helper thread   describe   the age of the oldest files
     loop            (the plan)
-    helper thread   measure    the new begin of every queue; the end of a queue that becomes empty is made durable
+    helper thread   measure    the new start of every queue; the end of a queue that becomes empty is made durable
     loop            retire     min_offset of the queues and min_physical move; the files leave their lists
     helper thread   unlink     log files, then queue files, then index files, oldest first, each name durably
 
@@ -108,7 +108,7 @@ class OldestFilesRemoval:
         return len(self._log_files) + len(self._queue_files) + len(self._index_files) + rebuilt
 
     def _keep_from(self) -> int:
-        """Return the offset before which files may be deleted. Each part only grows, so any thread may call this."""
+        """Return the offset before which files may be deleted. Its three limits only grow: any thread may call it."""
         commit_log = self._log
         return min(commit_log.base_offset, commit_log.flushed, self._dispatcher.dispatched)
 
@@ -136,7 +136,7 @@ class OldestFilesRemoval:
         """Return the new first offsets of the queues for a log that begins at ``offset``.
 
         Called in a helper thread: it reads the disk, and syncs. Queues that become empty are durable when this returns.
-        After a failed sync it is not tried again. A queue that is being rebuilt is skipped, since its begin is found by
+        After a failed sync it is not tried again. A queue that is being rebuilt is skipped, since its start is found by
         its units; it is trimmed in a later round.
         """
         if self._error is not None:

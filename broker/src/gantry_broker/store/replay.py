@@ -88,12 +88,12 @@ class ReplayStep(NamedTuple):
     records: int
 
 
-class SetAside(NamedTuple):
+class RejectedBuffer(NamedTuple):
     """A buffer with data that the log lacks and that is not replayed, and the reason."""
 
     buffer: FoundBuffer
     end: int
-    """The offset behind the last whole record of the buffer."""
+    """The end of the last whole record of the buffer."""
 
     reason: str
 
@@ -106,7 +106,7 @@ class ReplayPlan:
     """The end of the log after the replay."""
 
     steps: list[ReplayStep] = field(default_factory=list)
-    set_aside: list[SetAside] = field(default_factory=list)
+    set_aside: list[RejectedBuffer] = field(default_factory=list)
 
 
 def plan_replay(
@@ -130,11 +130,11 @@ def plan_replay(
                 plan.steps.append(ReplayStep(buffer, plan.end, stop, records))
                 plan.end = stop
                 continue
-            reason = "the log's file holds other bytes behind the end of the log"
+            reason = "the log's file holds other bytes after the end of the log"
         if reason is not None:
             stop, _ = scan_buffered_records(buffer, buffer.start)
             if not _is_same(buffer, buffer.start, stop, file_bytes):
-                plan.set_aside.append(SetAside(buffer, stop, reason))
+                plan.set_aside.append(RejectedBuffer(buffer, stop, reason))
     return plan
 
 
@@ -227,7 +227,7 @@ def execute_step(commit_log: CommitLog, step: ReplayStep) -> None:
     file.file.sync()
 
 
-def set_aside(disk: Disk, root: str, aside: SetAside) -> str:
+def set_aside(disk: Disk, root: str, aside: RejectedBuffer) -> str:
     """Copy the records of a buffer to ``<root>/set-aside``, with a note of the reason. Return the path of the copy."""
     directory = f"{root}/{SET_ASIDE}"
     make_durable_directory(disk, directory)

@@ -14,7 +14,7 @@ rules, in order:
    to get down to it: but only those wholly below the oldest unconsumed message, unless ``deleteUnconsumed`` is set.
 3. Above ``diskSpaceWarningLevelRatio``, when less than the reserve is free, or when the next file is needed and there
    is no space for it, sends are refused until there is space again. Reads continue.
-4. The current file, files behind it and files that are not flushed are never deleted; at most ten files a round, oldest
+4. The current file, files after it and files that are not flushed are never deleted; at most ten files a round, oldest
    first.
 
 The planning uses no clock, disk or consumer group itself. Its time comes from ``retention_clock``.
@@ -45,7 +45,7 @@ class Reason(Enum):
     NOTHING_DUE = "nothing is due"
     EXPIRED = "expired, and it is the delete hour"
     EXPIRED_SPACE = "expired, and the disk is above diskMaxUsedSpaceRatio"
-    EXPIRED_MANUAL = "expired, and an administrator asked"
+    EXPIRED_MANUAL = "expired, and an administrator requested the deletion"
     FORCED = "consumed by every group, and the disk is above diskSpaceCleanForciblyRatio"
     FORCED_UNCONSUMED = "the disk is above diskSpaceCleanForciblyRatio, and deleteUnconsumed is set"
     BLOCKED_UNCONSUMED = "the oldest file holds a message that was not consumed"

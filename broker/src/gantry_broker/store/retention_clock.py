@@ -92,7 +92,9 @@ class RetentionClock:
         self._stopped_wall_ms: int | None = None
         """The wall clock at the moment when own time stopped counting; None if no downtime is in doubt."""
 
-        self._gap_ms, self._gap_since_ms = -1, now.boot_ms
+        self._claimed_ms, self._claimed_since_ms = -1, now.boot_ms
+        """The downtime that the wall clock claims, -1 at first; and the boot time since which it has claimed that."""
+
         if record is None:
             self._own_ms = min(now.wall_ms, newest_ms) if newest_ms > 0 else now.wall_ms
             self._stopped_wall_ms = self._doubted_from_ms = self._own_ms
@@ -105,7 +107,7 @@ class RetentionClock:
                 self._own_ms += now.boot_ms - record.boot_ms
             else:
                 self._stopped_wall_ms = record.wall_ms
-        self.notes_count = 0
+        self.note_changes = 0
         """How many notes were made or dropped since this process started. The record must be saved when it changes."""
 
         self._count_downtime(now)
@@ -133,8 +135,8 @@ class RetentionClock:
         """
         if end_offset <= self._first_end:
             return newest_ms
-        place = bisect_left(self._notes, (end_offset, 0))
-        return self._notes[place][1] if place < len(self._notes) else self._own_ms
+        index = bisect_left(self._notes, (end_offset, 0))
+        return self._notes[index][1] if index < len(self._notes) else self._own_ms
 
     def record(self, store: str, now: ClockReading, *, cuts: int | None = None) -> RetentionRecord:
         """Return the record to save, right after ``observe``. A downtime that is in doubt stays in doubt."""
@@ -151,14 +153,14 @@ class RetentionClock:
         """Count the downtime in doubt, if it is short, or the wall clock has claimed it for long enough."""
         if self._stopped_wall_ms is None:
             return
-        gap_ms = max(0, now.wall_ms - (now.boot_ms - self._start_boot_ms) - self._stopped_wall_ms)
-        if abs(gap_ms - self._gap_ms) > TOLERANCE_MS or self._gap_ms < 0:
-            self._gap_ms, self._gap_since_ms = gap_ms, now.boot_ms
-        if gap_ms <= TOLERANCE_MS or now.boot_ms - self._gap_since_ms >= CLAIM_MS_MIN:
-            self._own_ms += gap_ms
+        claimed_ms = max(0, now.wall_ms - (now.boot_ms - self._start_boot_ms) - self._stopped_wall_ms)
+        if abs(claimed_ms - self._claimed_ms) > TOLERANCE_MS or self._claimed_ms < 0:
+            self._claimed_ms, self._claimed_since_ms = claimed_ms, now.boot_ms
+        if claimed_ms <= TOLERANCE_MS or now.boot_ms - self._claimed_since_ms >= CLAIM_MS_MIN:
+            self._own_ms += claimed_ms
             self._stopped_wall_ms = None
             start = self._doubted_from_ms
-            self._notes = [(end, own_ms + gap_ms if own_ms >= start else own_ms) for end, own_ms in self._notes]
+            self._notes = [(end, own_ms + claimed_ms if own_ms >= start else own_ms) for end, own_ms in self._notes]
 
     def _update_notes(self, log_begin: int, log_end: int) -> None:
         """Note the end of the log with the present own time, and drop notes that are not valid or needed any more."""
@@ -168,7 +170,7 @@ class RetentionClock:
             notes.pop()
         self._first_end = min(self._first_end, log_end)
         if len(notes) != count:
-            self.notes_count += 1
+            self.note_changes += 1
         if log_end <= (notes[-1][0] if notes else self._first_end):
             return
         is_new = len(notes) < 2 or self._own_ms - notes[-2][1] >= NOTE_INTERVAL_MS
@@ -177,7 +179,7 @@ class RetentionClock:
             if len(notes) >= NOTES_MAX:
                 del notes[0 : NOTES_MAX // 2 : 2]
             notes.append((log_end, self._own_ms))
-            self.notes_count += 1
+            self.note_changes += 1
         else:  # the newest note is younger than the interval: it is moved to the present
             notes[-1] = (log_end, self._own_ms)
 

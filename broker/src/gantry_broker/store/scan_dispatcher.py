@@ -25,11 +25,13 @@ from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
 Progress = Callable[[int, int], None]
 """Called with the bytes read so far, and the bytes to read in total."""
 
-PutKeys = Callable[[Sequence[Draft], Sequence[int], int], None]
+PutBatch = Callable[[Sequence[Draft], Sequence[int], int], None]
 """Indexes the keys of messages that lie at these physical offsets and were stored at this time."""
 
 PROGRESS_RECORDS: Final = 10_000
-QUEUE_OFFSET_MAX: Final = 1 << 56
+PLAUSIBLE_QUEUE_OFFSET_MAX: Final = 1 << 56
+"""A record with a higher queue offset is damaged."""
+
 INDEX_BATCH_MAX: Final = 512
 TAGS_MAX: Final = 4_096
 
@@ -39,15 +41,15 @@ class ScanDispatcher:
     """Dispatches the records of one recovery, of a slave's log, or of one rebuild of the index."""
 
     def __init__(
-        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, put_keys: PutKeys | None,
-        delay_levels_ms: tuple[int, ...], progress: Progress | None = None, *, is_noting_touched: bool = False,
+        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index_batch: PutBatch | None,
+        delay_levels_ms: tuple[int, ...], progress: Progress | None = None, *, is_tracking_touched: bool = False,
     ) -> None:  # fmt: skip
-        """Create the dispatcher. ``put_keys`` indexes a batch, as ``KeyIndex.put_batch`` does; None without an index.
+        """Create the dispatcher. ``index_batch`` indexes messages, as ``KeyIndex.put_batch`` does; None: no index.
 
-        With ``is_noting_touched`` the queues that get units are remembered for ``take_touched``.
+        With ``is_tracking_touched`` the queues that get units are remembered for ``take_touched``.
         """
         self._index_end = -1
-        self._touched: set[ConsumeQueue] | None = set() if is_noting_touched else None
+        self._touched: set[ConsumeQueue] | None = set() if is_tracking_touched else None
         self.records = 0
         self.last_record = -1
         """The physical offset of the last record that was dispatched; -1 before the first."""
@@ -62,15 +64,15 @@ class ScanDispatcher:
         self._disk: Final = disk
         self._log: Final = commit_log
         self._queues: Final = queues
-        self._put_batch: Final = put_keys
+        self._index_batch: Final = index_batch
         self._delay_levels_ms: Final = delay_levels_ms
         self._progress: Final = progress
-        self._plain: dict[tuple[bytes, int], ConsumeQueue | None] = {}
+        self._plain_queues: dict[tuple[bytes, int], ConsumeQueue | None] = {}
         """Queues of plain records; None for those that take the general path."""
 
         self._tags: Final[dict[bytes, int]] = {b"": 0}
         self._drafts: list[Draft] = []
-        self._places: list[int] = []
+        self._physical_offsets: list[int] = []
         self._drafts_ms = 0
         self._reported_records = 0
 
@@ -80,7 +82,7 @@ class ScanDispatcher:
         None removes the restriction.
         """
         self._only = only
-        self._plain.clear()
+        self._plain_queues.clear()
 
     def skip_indexed(self, end: int) -> None:
         """Do not index messages at or before the physical offset ``end``, which are indexed already."""
@@ -122,11 +124,11 @@ class ScanDispatcher:
             self._put_unit(queue, fields.queue_offset, physical, size, fields.tags_code)
             if self._touched is not None:
                 self._touched.add(queue)
-        if self._put_batch is not None and fields.keys and physical > self._index_end and not is_deleted:
+        if self._index_batch is not None and fields.keys and physical > self._index_end and not is_deleted:
             self._put_keys(queue, fields.keys, physical, fields.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
-        if not 0 <= offset <= QUEUE_OFFSET_MAX:
+        if not 0 <= offset <= PLAUSIBLE_QUEUE_OFFSET_MAX:
             self.damaged.append((physical, physical + size))
             return
         if offset < queue.readable_end:
@@ -147,13 +149,13 @@ class ScanDispatcher:
             self.flush()
             self._drafts_ms = timestamp_ms
         self._drafts.append((queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, keys))  # type: ignore[arg-type]  # faster
-        self._places.append(physical)
+        self._physical_offsets.append(physical)
 
     def flush(self) -> None:
         """Index the keys that are collected for the current millisecond."""
-        if self._drafts and self._put_batch is not None:
-            self._put_batch(self._drafts, self._places, self._drafts_ms)
-        self._drafts, self._places = [], []
+        if self._drafts and self._index_batch is not None:
+            self._index_batch(self._drafts, self._physical_offsets, self._drafts_ms)
+        self._drafts, self._physical_offsets = [], []
 
     # -- plain records in a run ----------------------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class ScanDispatcher:
         """Dispatch all of ``records``, the first of which lies at ``physical``. Return where the run ends."""
         size, count, touched = 0, 0, self._touched
         newest_ms = self._log.last_timestamp_ms
-        is_indexing, known, tags, pack_unit = self._put_batch is not None, self._plain, self._tags, UNIT.pack
+        is_indexing, known, tags, pack_unit = self._index_batch is not None, self._plain_queues, self._tags, UNIT.pack
         for record in records:
             physical, size, topic, queue_id, offset, timestamp_ms, properties = record
             count += 1
@@ -204,7 +206,7 @@ class ScanDispatcher:
                 queue = self._queues.get_or_create(name, queue_id)
         if self._only is not None and queue not in self._only:
             queue = None
-        self._plain[topic, queue_id] = queue
+        self._plain_queues[topic, queue_id] = queue
         return queue
 
     def _tags_code_of(self, tag: bytes) -> int:

@@ -108,7 +108,7 @@ class RetentionSettings:
     """deleteUnconsumed: above the forced level delete unconsumed messages, too. Off: refuse sends instead."""
 
     interval_ms: int = 10_000
-    """cleanResourceInterval: how often expired files are searched; disk space is checked once a second."""
+    """cleanResourceInterval: how often the store looks for expired files; disk space is checked once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class StoreSettings:
     """How long sends are refused after the disk was full, before the next attempt to create a file."""
 
     delay_levels_ms: tuple[int, ...] = field(default_factory=lambda: parse_delay_levels(DEFAULT_DELAY_LEVELS))
-    """messageDelayLevel, parsed. Recovery computes delivery times of delayed messages with it."""
+    """messageDelayLevel: the delays of the levels. Recovery computes delivery times of delayed messages with it."""
 
     scrub_bytes_per_second: int = 4 << 20
     """scrubBytesPerSecond: how fast the whole log is read, again and again, to find damage before a message is needed.

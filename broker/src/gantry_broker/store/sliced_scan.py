@@ -51,7 +51,7 @@ class LogScan:
         self._on_record: Final = on_record
         self._on_plain_records: Final = on_plain_records
         self._damage_start: int | None = None
-        self._asked_end = start
+        self._read_ahead_end = start
 
     def __repr__(self) -> str:
         return f"<LogScan {self.offset} of {self.end} damaged={len(self.damaged)}>"
@@ -80,9 +80,9 @@ class LogScan:
     def _read_ahead(self) -> None:
         """Ask the disk to read what the next steps need."""
         file = self._log.files.at(self.offset)
-        if file is not None and self.offset >= self._asked_end:
-            self._asked_end = min(self.offset + AHEAD_BYTES, file.end_offset)
-            file.advise(self.offset, self._asked_end)
+        if file is not None and self.offset >= self._read_ahead_end:
+            self._read_ahead_end = min(self.offset + AHEAD_BYTES, file.end_offset)
+            file.advise(self.offset, self._read_ahead_end)
 
     def _read_records(self, extent: Extent, stop: int) -> bool:
         """Pass on the records from the present offset to ``stop``. Return False at damage."""

@@ -15,8 +15,8 @@ from typing import Final, final
 class Worker:
     """One helper thread.
 
-    ``start`` and ``stop`` belong to the thread that opens or closes the store, or changes its log at a standstill. Any
-    thread may call ``wake``.
+    ``start`` and ``stop`` belong to the thread that opens or closes the store, or changes its log while nothing else
+    uses the store. Any thread may call ``wake``.
     """
 
     def __init__(self, name: str, interval_ms: int, step: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ follows from the records' own offsets and checksums, so that an append touches n
 
     FREE -> LIVE (borrow) -> VOID (give back, first of all) -> FREE (zeroed)
 
-Zeroing is necessary: if a buffer were reused without it, old records behind new ones of the same size would look valid
+Zeroing is necessary: if a buffer were reused without it, old records after new ones of the same size would look valid
 in every respect at the next crash.
 """
 

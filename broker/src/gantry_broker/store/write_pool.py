@@ -6,7 +6,7 @@
 producers, which get an error then; buffers become free again as the disk catches up. Buffers are reused in place, over
 restarts, too: there may be no memory for a new piece beside an old one.
 
-Buffers of crashed processes are given to recovery by ``find_left`` before anything is borrowed, and are voided
+Buffers of crashed processes are given to recovery by ``find_leftover`` before anything is borrowed, and are voided
 afterwards.
 """
 
@@ -105,14 +105,14 @@ class WritePool:
     def __len__(self) -> int:
         return len(self._buffers)
 
-    def find_left(self) -> list[WriteBuffer]:
+    def find_leftover(self) -> list[WriteBuffer]:
         """Return the live buffers that an earlier process has left, in the order of their files."""
         live = (buffer for buffer in self._buffers if buffer.state is BufferState.LIVE)
         return sorted(live, key=lambda buffer: (buffer.base_offset, buffer.piece.name))
 
-    def void_left(self) -> None:
+    def void_leftover(self) -> None:
         """Void all buffers that an earlier process has left, after recovery."""
-        for buffer in self.find_left():
+        for buffer in self.find_leftover():
             buffer.void()
 
     def prepare(self, identity: StoreIdentity) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, final
 from gantry_access import Credentials
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S
 from gantry_broker.ha.classic.master_client import BadReply, ClassicMasterClient
-from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, Start, plan_start
+from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, StreamStart, plan_stream_start
 from gantry_broker.ha.classic.table_fetcher import ClassicTableFetcher
 from gantry_broker.ha.follower_runner import Address, FollowerRunner, FollowerStream, RunExclusively
 from gantry_broker.ha.frames import StreamBroken, Table, Welcome
@@ -51,7 +51,7 @@ class ClassicSlaveStream(FollowerStream):
     def __init__(
         self,
         store: SlaveStore,
-        start: Start,
+        start: StreamStart,
         file_bytes: int,
         prepare: Callable[[Welcome], Awaitable[None]],
         on_copied: Callable[[], None],
@@ -144,7 +144,7 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
                 master = await client.fetch_range()
         except (RemotingError, BadReply) as exc:
             raise CannotFollow(f"{self._master.broker_address}: {exc}") from exc
-        start = plan_start(self._store.history, master, self._file_bytes)
+        start = plan_stream_start(self._store.history, master, self._file_bytes)
         return ClassicSlaveStream(self._store, start, self._file_bytes, self.prepare_store, self._on_copied)
 
     @property

@@ -91,7 +91,7 @@ class ClassicMasterClient:
                 raise BadReply(f"its reply to {code.name} ends after {len(collected[table])} of {total[:20]} entries")
         raise BadReply(f"its replies to {code.name} never end")
 
-    async def fetch_idle_ends(self, topic: str) -> dict[str, int]:
+    async def fetch_empty_queue_ends(self, topic: str) -> dict[str, int]:
         """Return the next offsets of the topic's queues that have no messages left, by queue id."""
         _, document = await self._ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         ends: dict[str, int] = {}

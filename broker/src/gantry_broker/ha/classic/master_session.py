@@ -107,7 +107,7 @@ class ClassicMasterSession:
         """Return where a slave with an empty disk begins: the last file, as with RocketMQ's master.
 
         RocketMQ's master sends such a slave no more than that, so an administrator knows how long the copy takes and
-        what the slave has. But messages that a sender waits for must be in the copy, or the first ack from behind them
+        what the slave has. But messages that a sender waits for must be in the copy, or the first ack of a later offset
         would count for messages that the slave never received. So a master that waits for slaves begins with the file
         that holds the first unconfirmed message.
         """

@@ -40,7 +40,7 @@ class MasterRange(NamedTuple):
     end: int
 
 
-class Start(NamedTuple):
+class StreamStart(NamedTuple):
     """The decision how a stream begins."""
 
     request: int
@@ -54,7 +54,7 @@ class Start(NamedTuple):
     """Whether the slave's whole log is deleted first, and the copy begins at ``end``."""
 
 
-def plan_start(own: History, master: MasterRange, file_bytes: int) -> Start:
+def plan_stream_start(own: History, master: MasterRange, file_bytes: int) -> StreamStart:
     """Decide how the stream begins. Raises ``CannotFollow``."""
     if master.begin % file_bytes:
         text = f"the master's log begins at {master.begin}, which is not a multiple of {file_bytes} bytes"
@@ -62,14 +62,16 @@ def plan_start(own: History, master: MasterRange, file_bytes: int) -> Start:
     is_empty = own.begin == own.end
     if is_empty or (own.end < master.begin and not _ends_with_gantry_records(own)):
         is_restart = own.end != master.begin
-        return Start(master.begin or 1, master.begin, foreign_epochs(own.epochs, master.begin, is_restart), is_restart)
+        return StreamStart(
+            master.begin or 1, master.begin, foreign_epochs(own.epochs, master.begin, is_restart), is_restart
+        )
     ours = f"this log is {own.begin} to {own.end}"
     if own.end > master.end:
         raise CannotFollow(f"{ours}, but the master's is only {master.begin} to {master.end}")
     request = max(own.begin, master.begin, own.end - TAIL_BYTES)
     if own.end <= master.begin and _ends_with_gantry_records(own):
         raise CannotFollow(f"{ours}, written by a Gantry master, but the master's log begins only at {master.begin}")
-    return Start(request or 1, own.end, foreign_epochs(own.epochs, own.end))
+    return StreamStart(request or 1, own.end, foreign_epochs(own.epochs, own.end))
 
 
 def foreign_epochs(epochs: Sequence[Epoch], end: int, is_restart: bool = False) -> list[Epoch]:
@@ -97,7 +99,7 @@ class Phase(Enum):
 class ClassicSlaveSession:
     """One replication stream from a Java master. Owned by the loop."""
 
-    def __init__(self, log: SlaveLog, start: Start, file_bytes: int) -> None:
+    def __init__(self, log: SlaveLog, start: StreamStart, file_bytes: int) -> None:
         """Create a session for a store that is prepared as ``start`` demands."""
         first = b"\0" if (start.request, start.end) == (1, 0) else b""
         self.phase = Phase.COMPARING if start.request < start.end else Phase.COPYING

@@ -72,6 +72,8 @@ class ClassicTableFetcher:
         self._credentials: Final = credentials
         self._known: dict[str, bytes] = {}
         self._are_modes_checked = False
+        """Whether the master was searched for groups that consume by pop."""
+
         self._has_ends = False
         """Whether the start offsets of empty queues were fetched during this stream."""
 
@@ -139,7 +141,7 @@ class ClassicTableFetcher:
         ends: dict[str, dict[str, int]] = {}
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             some = topics[start : start + TOPICS_AT_ONCE]
-            answers = await asyncio.gather(*map(client.fetch_idle_ends, some), return_exceptions=True)
+            answers = await asyncio.gather(*map(client.fetch_empty_queue_ends, some), return_exceptions=True)
             for topic, answer in zip(some, answers, strict=True):
                 if isinstance(answer, BadReply):
                     log.info("failed to fetch queue offsets of a topic", extra={"topic": topic, "reason": str(answer)})

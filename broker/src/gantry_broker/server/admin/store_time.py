@@ -88,7 +88,7 @@ class StoreTime:
     async def _save(self, clock: RetentionClock, now: ClockReading) -> None:
         """Write the record after a new note, at most once a minute, and every hour while no messages arrive."""
         identity = self._core.store.identity
-        state = clock.notes_count, clock.is_doubtful, now.boot_ms // CLAIM_MS_MIN, identity.cuts
+        state = clock.note_changes, clock.is_doubtful, now.boot_ms // CLAIM_MS_MIN, identity.cuts
         if state == self._recorded:
             return
         data = encode_record(clock.record(identity.uuid, now, cuts=identity.cuts))

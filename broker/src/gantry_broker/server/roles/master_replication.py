@@ -13,7 +13,7 @@ from typing import Final, final
 from gantry_broker.ha.acknowledgement import AckPolicy
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.server import ReplicationServer
-from gantry_broker.ha.store_log import SlaveStore, StoreLog
+from gantry_broker.ha.store_log import MasterStore, SlaveStore
 from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
@@ -42,7 +42,7 @@ class MasterReplication:
         self.policy: Final = policy
         self.server: Final = ReplicationServer(
             self.facts,
-            StoreLog(store, slave_store),
+            MasterStore(store, slave_store),
             policy.acks,
             on_acks=self._handle_acks,
             on_join=tables.all_tables,

@@ -71,7 +71,7 @@ class QueueEnds:
     def document(self) -> QueueEndsDocument:
         """Return the next offset of each queue of this master that has no messages left."""
         ends: dict[str, dict[int, int]] = {}
-        for queue in self._store.queues.idle(self._store.log.min_physical):
+        for queue in self._store.queues.expired_queues(self._store.log.min_physical):
             ends.setdefault(queue.topic, {})[queue.queue_id] = queue.end
         return QueueEndsDocument(ends)
 

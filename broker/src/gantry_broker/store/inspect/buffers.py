@@ -37,7 +37,7 @@ class BufferSummary:
     """End of its last whole record."""
 
     records_not_committed: int = 0
-    """Number of whole records behind the committed end that its process last recorded."""
+    """Number of whole records after the committed end that its process last recorded."""
 
     @property
     def bytes_not_committed(self) -> int:

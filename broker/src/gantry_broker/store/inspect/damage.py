@@ -4,11 +4,11 @@
                           `- only zeros follow                the end of the log
                              a broker runs                    the end of a log that grows: no error
                              no whole record follows          torn tail, unless more is known to be flushed
-                             whole records follow             before the durable mark rot, behind it a torn tail
+                             whole records follow             before the durable mark rot, after it a torn tail
 
-A start uses the same durable mark. One case is judged more severely than by a start: RocketMQ seals no mark, so after a
-crash of RocketMQ a start takes the first bad record for the end of the log. If RocketMQ's checkpoint records a later
-flushed end, this is rot, and the finding names the range that a start would cut off.
+A start uses the same durable mark. One case is judged more severely than by a start: RocketMQ seals no flushed offset,
+so after a crash of RocketMQ a start takes the first bad record for the end of the log. If RocketMQ's checkpoint records
+a later flushed end, this is rot, and the finding names the range that a start would cut off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
 from gantry_broker.store.inspect.queue_check import CheckContext
 from gantry_wire.message import record_store_timestamp
 
-_NAMED: Final = (StopReason.CRC, StopReason.SEAL)
+_IDENTIFYING_REASONS: Final = (StopReason.CRC, StopReason.SEAL)
+"""After these, the damaged record still identifies its message."""
+
 COPY_REMEDY: Final = "copy the store before you change anything; a replica may still have the messages"
 
 
@@ -80,7 +82,7 @@ class DamageJudge:
             self._add_rot(stop, after, "")
             return after
         if self._was_flushed(after):
-            note = "; a start would cut off everything from here on, although RocketMQ had flushed the records behind"
+            note = "; a start would cut off everything from here on, although RocketMQ had flushed later records"
             self._add_rot(stop, after, note)
             return after
         self._add_torn(offset, after)
@@ -130,19 +132,19 @@ class DamageJudge:
             )
         )
         self._context.rotten.append((offset, after, finding))
-        name = self._reader.name_at(offset) if stop.reason in _NAMED else None
+        name = self._reader.identify_message(offset) if stop.reason in _IDENTIFYING_REASONS else None
         if name is not None:
             message = Message(*name)
             self._context.damaged_messages.add(message)
             self._damaged_messages.append((finding, message))
 
     def _add_torn(self, offset: int, after: int) -> None:
-        """Report whole records behind a bad one, in a range that is not known to be flushed."""
+        """Report whole records after a bad one, in a range that is not known to be flushed."""
         records = self._reader.count_records(after, self._facts.files_end)
         self._add_tail(offset, f"{records} whole records follow the first bad one, not known to be flushed")
 
     def _judge_end(self, stop: Stop) -> None:
-        """Judge a place behind which there is no whole record."""
+        """Judge a place that no whole record follows."""
         offset = stop.offset
         if self._facts.is_in_use:
             return

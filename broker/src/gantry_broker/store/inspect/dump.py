@@ -122,7 +122,7 @@ def _begin(reader: LogReader, offset: int) -> int:
 
 
 def _is_log_end(reader: LogReader, facts: StoreFacts, offset: int, found: FoundRecord) -> bool:
-    """Return whether the log ends at ``offset``: there are zeros, and no record behind them."""
+    """Return whether the log ends at ``offset``: there are zeros, and no record after them."""
     is_zero = found.check.fault is RecordFault.END and not any(found.data[:BLANK_BYTES])
     return is_zero and reader.next_record(offset, facts.files_end) is None
 
@@ -136,7 +136,7 @@ def _hole(
 ) -> Hole:
     before = min((offset - one.base_offset for one in reader.segments if one.base_offset <= offset), default=0)
     start = offset - min(AROUND_BYTES, before)
-    named = named or reader.name_at(offset)
+    named = named or reader.identify_message(offset)
     is_unread = any(begin <= offset < end for begin, end in reader.unreadable)
     fault = found.check.fault.value if found is not None and found.check.fault is not None else _NO_FILE
     return Hole(

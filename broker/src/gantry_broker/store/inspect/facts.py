@@ -1,8 +1,9 @@
 """The facts in the small files of a store: the process that uses it, its last stop, its durable positions.
 
 They are read once, and before the log, because a broker may be writing the store meanwhile. So these facts can only be
-behind the data that is read later, and "the checkpoint is ahead of the log" is a contradiction and no race. The content
-of a file never causes an exception here: a fact that cannot be read is absent, and the reason is kept beside it.
+older than the data that is read later, and "the checkpoint is ahead of the log" is a contradiction and no race. The
+content of a file never causes an exception here: a fact that cannot be read is absent, and the reason is kept beside
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointContent, decode_checkpoint
 from gantry_broker.store.failure import decode_flush_failure
 from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
-from gantry_broker.store.fillers import FILLER_HEAD_BYTES, is_accepted_filler, is_filler
+from gantry_broker.store.fillers import FILLER_HEAD_BYTES, is_accepted_filler, is_log_filler
 from gantry_broker.store.inspect.config_tables import ConfigTable
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.log_end import LogEnd, decode_log_end
@@ -140,9 +141,9 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         bases = {one.base_offset for one in (*compared.misplaced, *(compared.foreign if are_heads_trusted else ()))}
         foreign = tuple(segment for segment in log if segment.base_offset in bases)
         log = tuple(segment for segment in log if segment.base_offset not in bases)
-    others_from = None
+    rocketmq_start = None
     if checkpoint is not None:
-        others_from = find_rocketmq_start(checkpoint, point, log[0].base_offset if log else 0)
+        rocketmq_start = find_rocketmq_start(checkpoint, point, log[0].base_offset if log else 0)
     # A start creates a filler where a file is missing between two others.
     lost_files = {one.start for one in loss.missing if segment_at(log, one.start) is None}
     lost_files.update(base for base, _ in _read_fillers(disk, log))
@@ -161,7 +162,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         loss=loss,
         log_end=_read_log_end(disk, root),
         is_missing_data_restored=is_missing_data_restored(loss, log[0].base_offset if log else 0, lost_files),
-        ownership_at=seals_of(identity, others_from),
+        ownership_at=seals_of(identity, rocketmq_start),
     )
 
 
@@ -237,7 +238,7 @@ def _read_fillers(disk: ReadingDisk, log: tuple[Segment, ...]) -> tuple[tuple[in
             head = file.pread(FILLER_HEAD_BYTES, 0)
         finally:
             file.close()
-        if is_filler(head, segment.size):
+        if is_log_filler(head, segment.size):
             found.append((segment.base_offset, is_accepted_filler(head, segment.size)))
     return tuple(found)
 

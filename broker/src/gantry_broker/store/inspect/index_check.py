@@ -22,7 +22,7 @@ from gantry_store_files.segments import index_names
 
 @final
 class IndexCheck:
-    """Checks all index files of a store. Call ``put`` for every record, then ``finish``."""
+    """Checks all index files of a store. Call ``compare_record`` for every record, then ``finish``."""
 
     def __init__(self, disk: ReadingDisk, root: str, context: CheckContext) -> None:
         self.entries = 0
@@ -67,7 +67,7 @@ class IndexCheck:
 
     # -- while the log is read -----------------------------------------------------------------------------------------
 
-    def put(self, physical: int, hashes: Sequence[int], *, is_wanted: bool = True) -> None:
+    def compare_record(self, physical: int, hashes: Sequence[int], *, is_wanted: bool = True) -> None:
         """Check a record with keys of these hashes. Without ``is_wanted``, for a deleted topic, it may lack entries."""
         entry = self._entry
         while entry is not None and entry.physical < physical:
@@ -105,10 +105,10 @@ class IndexCheck:
     # -- after the log was read ----------------------------------------------------------------------------------------
 
     def finish(self, *, is_full_range: bool) -> None:
-        """Check the entries behind the end of the log and, if ``is_full_range`` log was read, the chains."""
+        """Check the entries after the end of the log and, if ``is_full_range`` log was read, the chains."""
         while is_full_range and self._entry is not None:
             if self._entry.physical >= self._context.end and not self._context.is_cleanly_stopped:
-                text = "has an entry that points behind the end of the log's files"
+                text = "has an entry that points after the end of the log's files"
                 self._report(Kind.INDEX_STRAY, Harm.UNSETTLED, self._entry.physical, text)
             else:
                 self._judge_stray(self._entry)

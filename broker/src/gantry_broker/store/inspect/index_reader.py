@@ -113,12 +113,12 @@ class IndexReader:
         overlap = len(pattern) - 1
         for chunk in range(INDEX_HEADER_BYTES, self.size, SEARCH_BYTES):
             data = self._file.pread(SEARCH_BYTES + overlap, chunk)
-            place = data.find(pattern)
-            while place >= 0:
-                shape = self._shape_with_last_entry(chunk + place - 4)
+            position = data.find(pattern)
+            while position >= 0:
+                shape = self._shape_with_last_entry(chunk + position - 4)
                 if shape is not None:
                     return shape
-                place = data.find(pattern, place + 1)
+                position = data.find(pattern, position + 1)
         return None
 
     def _shape_with_last_entry(self, position: int) -> IndexShape | None:

@@ -36,7 +36,7 @@ WINDOW_BYTES: Final = 8 << 20
 PAGE_BYTES: Final = 4096
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 
-Found = Callable[[memoryview, int, int, int], None]
+RecordCallback = Callable[[memoryview, int, int, int], None]
 """A callback that takes (view, position in it, physical offset, size) of a whole record. It must not keep the view."""
 
 
@@ -95,7 +95,7 @@ class LogReader:
 
     # -- along the log -------------------------------------------------------------------------------------------------
 
-    def walk(self, start: int, end: int, found: Found, *, verify_crc: bool = True) -> Stop:
+    def walk(self, start: int, end: int, found: RecordCallback, *, verify_crc: bool = True) -> Stop:
         """Call ``found`` for every record that begins in ``[start, end)``, up to the first invalid one."""
         offset = start
         while offset < end:
@@ -111,7 +111,7 @@ class LogReader:
             offset = stop.offset
         return Stop(offset, StopReason.REACHED)
 
-    def _walk_file(self, segment: Segment, offset: int, end: int, found: Found, verify_crc: bool) -> Stop:
+    def _walk_file(self, segment: Segment, offset: int, end: int, found: RecordCallback, verify_crc: bool) -> Stop:
         file_end = segment.end_offset
         base = window_end = offset
         view = self._buffer[:0]
@@ -173,7 +173,7 @@ class LogReader:
         check = _check(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
         return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
 
-    def name_at(self, offset: int) -> tuple[str, int, int] | None:
+    def identify_message(self, offset: int) -> tuple[str, int, int] | None:
         """Return topic, queue id and queue offset in the record at ``offset``, even if its checksum is wrong."""
         found = self.record_at(offset, verify_crc=False)
         return (

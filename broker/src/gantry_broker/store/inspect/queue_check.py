@@ -1,7 +1,7 @@
 """Comparison of a consume queue with the log, in both directions, while the log is read once from end to end.
 
-    log      record: this topic, this queue, number 7        there must be unit 7, and it must point here
-    queue    unit 7: physical offset, size, tags             there must be a record, and it must be number 7
+    log      record: this topic, this queue, offset 7        there must be unit 7, and it must point here
+    queue    unit 7: physical offset, size, tags             there must be a record, and its queue offset must be 7
 
 Records come in the order of the log, and a queue's offsets rise with it, so the two are merged like sorted lists: the
 cursor is the unit that the next record must have. Skipped units point to no record of this queue; their target (a
@@ -75,7 +75,7 @@ class CheckContext:
 
 @final
 class QueueCheck:
-    """Checks one queue. Call ``put`` for each of its records, then ``finish``."""
+    """Checks one queue. Call ``compare_record`` for each of its records, then ``finish``."""
 
     def __init__(self, topic: str, queue_id: int, reader: QueueReader | None, context: CheckContext) -> None:
         self.records = 0
@@ -104,7 +104,7 @@ class QueueCheck:
 
     # -- while the log is read -----------------------------------------------------------------------------------------
 
-    def put(self, offset: int, physical: int, size: int, tags_code: int) -> None:
+    def compare_record(self, offset: int, physical: int, size: int, tags_code: int) -> None:
         """Check the record with queue offset ``offset``."""
         self.records += 1
         reader = self._reader
@@ -116,9 +116,9 @@ class QueueCheck:
             self.units += 1
             self._cursor = self._next_number = offset + 1
             return
-        self._put_unusual(offset, (physical, size, tags_code), unit)
+        self._compare_unusual_record(offset, (physical, size, tags_code), unit)
 
-    def _put_unusual(self, offset: int, wanted: Unit, unit: Unit) -> None:
+    def _compare_unusual_record(self, offset: int, wanted: Unit, unit: Unit) -> None:
         physical = wanted[0]
         if unit == NO_UNIT and self._context.is_in_use and self._reader is not None:
             unit = self._reader.reread_unit(offset)
@@ -181,7 +181,7 @@ class QueueCheck:
     # -- after the log was read ----------------------------------------------------------------------------------------
 
     def finish(self, is_known: bool) -> None:
-        """Check the units behind the cursor, which point to no record. ``is_known``: the topic should have queues."""
+        """Check the units after the cursor, which point to no record. ``is_known``: the topic should have queues."""
         if self._reader is None:
             self._report_absent(is_known)
             return
@@ -215,10 +215,10 @@ class QueueCheck:
 
     def _report_beyond(self, offset: int, physical: int) -> None:
         if self._context.is_cleanly_stopped:
-            found = self._report(Kind.UNIT_BEYOND, Harm.LOST, offset, physical, "points behind the end of the log")
+            found = self._report(Kind.UNIT_BEYOND, Harm.LOST, offset, physical, "points after the end of the log")
             found.add_lost(Message(self._topic, self._queue_id, offset))
         else:
-            text = "points behind the log's files: to a write buffer, or to a record that the next start removes"
+            text = "points after the log's files: to a write buffer, or to a record that the next start removes"
             self._report(Kind.UNIT_BEYOND, Harm.UNSETTLED, offset, physical, text)
 
     def check_ends(self) -> None:

@@ -69,7 +69,7 @@ class RepairPlan:
 
     cut_bytes: int = 0
     cut_records: int = 0
-    """Number of whole records behind the end of the log, in the torn tail that would be cut off."""
+    """Number of whole records after the end of the log, in the torn tail that would be cut off."""
 
     damaged: list[tuple[int, int]] = field(default_factory=list)
     """Half-open damaged ranges that would be reported and skipped."""

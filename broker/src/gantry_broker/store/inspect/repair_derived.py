@@ -42,18 +42,18 @@ class DerivedPlanner:
             (topic, int(queue)) for topic, ends in (point.queues if point is not None else {}).items() for queue in ends
         }
         damaged = set(point.damaged) if point is not None else set()
-        places = list(list_queue_locations(self._disk, self._facts.root))
+        locations = list(list_queue_locations(self._disk, self._facts.root))
         known = self._facts.point.queue_file_bytes if self._facts.point is not None else 0
         size = known or most_common_size(
-            [one for location in places for one in segments_of(self._disk, location.directory)]
+            [one for location in locations for one in segments_of(self._disk, location.directory)]
         )
-        for location in places:
+        for location in locations:
             queue = QueueReader(self._disk, location, block_bytes=BLOCK_BYTES, file_bytes=size)
             name = (location.topic, location.queue_id)
             missing.discard(name)
             end = queue.end(before=self._start)
             durable = point.queues.get(location.topic, {}).get(str(location.queue_id), 0) if point is not None else 0
-            if self._is_of_deleted(queue, end):
+            if self._is_of_deleted_topic(queue, end):
                 continue
             if point is None:
                 continue
@@ -67,7 +67,7 @@ class DerivedPlanner:
         rebuilt += [(topic, queue_id) for topic, queue_id in missing if ends[topic][str(queue_id)] > 0]
         return sorted(rebuilt)
 
-    def _is_of_deleted(self, queue: QueueReader, end: int) -> bool:
+    def _is_of_deleted_topic(self, queue: QueueReader, end: int) -> bool:
         """Return whether the topic was deleted and the queue's files have reappeared after a crash."""
         first = queue.first_from(self._facts.log_start, end)
         return first < end and queue.unit(first)[0] < self._deleted.get(queue.location.topic, -1)
@@ -92,7 +92,7 @@ class DerivedPlanner:
         return True
 
     def count_lost(self, damaged: list[tuple[int, int]], log_end: int) -> int:
-        """Return the number of messages with queue units in damaged ranges or behind the end of the log."""
+        """Return the number of messages with queue units in damaged ranges or after the end of the log."""
         count = 0
         for location in list_queue_locations(self._disk, self._facts.root):
             queue = QueueReader(self._disk, location)

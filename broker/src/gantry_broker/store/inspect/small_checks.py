@@ -141,7 +141,7 @@ def _check_checkpoint(facts: StoreFacts, findings: Findings, newest_ms: int) -> 
     if checkpoint is None or not newest_ms or facts.is_in_use or checkpoint.log_timestamp_ms <= newest_ms:
         return
     ahead = checkpoint.log_timestamp_ms - newest_ms
-    text = f"the newest message in the log is {ahead} ms older than the newest flushed one by the checkpoint"
+    text = f"the newest message in the log is {ahead} ms older than the checkpoint's newest flushed message"
     harm = Harm.WRONG if facts.is_clean else Harm.UNSETTLED
     findings.add(Finding(kind=Kind.CHECKPOINT, harm=harm, text=text, path="checkpoint"))
 

@@ -24,7 +24,7 @@ from gantry_store_files.queue_units import NO_UNIT, QueueReader, list_queue_loca
 from gantry_store_files.segments import index_names, most_common_size
 
 END_BYTES_MAX: Final = 4 << 30
-"""Limit of the bytes that are read to find the end of the log. A recovery point is seconds old, so it is closer."""
+"""Limit of the bytes that are read to find the end of the log. With a recent recovery point it takes far fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class QueueSummary:
     queue_id: int
     min_offset: int
     max_offset: int
-    """Queue offset behind the last message."""
+    """Queue offset after the last message."""
 
     files: int
 
@@ -91,7 +91,7 @@ class StoreSummary:
     identity_fault: str = ""
     log: LogSummary | None = None
     flushed: int | None = None
-    """The flushed end of the log by Gantry's seal in the checkpoint; None without one."""
+    """The flushed end of the log according to Gantry's seal in the checkpoint; None without one."""
 
     failed_flushed: int | None = None
     checkpoint_times_ms: tuple[int, int, int] | None = None

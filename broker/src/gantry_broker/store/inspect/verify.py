@@ -45,7 +45,7 @@ class VerifyOptions:
     start: int | None = None
     end: int | None = None
     is_quick: bool = False
-    """Whether to read only the log behind the recovery point, or its last file, and check only the ends of the rest."""
+    """Whether to read only the log after the recovery point, or its last file, and check only the ends of the rest."""
 
     boot_id: str = ""
     """The boot id of the machine on which the next start will run; empty if unknown."""
@@ -182,15 +182,15 @@ class Verifier:
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
             self._records_older += 1
-            self._index.put(physical, self._key_hashes(record), is_wanted=False)
+            self._index.compare_record(physical, self._key_hashes(record), is_wanted=False)
             return
         if record.is_queued:
             queue = self._queues.get((record.topic, record.queue_id))
             if queue is None:
                 queue = self._add_absent_queue(record)
-            queue.put(record.queue_offset, physical, size, record.tags_code)
+            queue.compare_record(record.queue_offset, physical, size, record.tags_code)
         if self._index.has_files:
-            self._index.put(physical, self._key_hashes(record))
+            self._index.compare_record(physical, self._key_hashes(record))
 
     def _key_hashes(self, record: RecordFields) -> list[int]:
         return [key_hash(record.topic, key) for key in record.keys] if self._index.has_files else []
@@ -204,9 +204,9 @@ class Verifier:
     # -- queues, index, tables -----------------------------------------------------------------------------------------
 
     def _open_queues(self) -> None:
-        places = list(list_queue_locations(self._disk, self.facts.root))
-        block_bytes = min(BLOCK_BYTES_MAX, max(QUEUE_MEMORY_BYTES // max(len(places), 1) // 4, 640))
-        readers = [QueueReader(self._disk, location, block_bytes=block_bytes) for location in places]
+        locations = list(list_queue_locations(self._disk, self.facts.root))
+        block_bytes = min(BLOCK_BYTES_MAX, max(QUEUE_MEMORY_BYTES // max(len(locations), 1) // 4, 640))
+        readers = [QueueReader(self._disk, location, block_bytes=block_bytes) for location in locations]
         size = most_common_size([segment for reader in readers for segment in reader.segments])
         for reader in readers:
             location = reader.location
@@ -220,7 +220,7 @@ class Verifier:
 
     def _finish(self, log_end: int) -> None:
         """Check what remains of queues and index, and the small files, after the log was read up to ``log_end``."""
-        # If only a part of the log was read, units that point behind it cannot be judged.
+        # If only a part of the log was read, units that point after it cannot be judged.
         is_end_known = self._end == self.facts.files_end
         self._context.set_end(log_end if is_end_known else 0)
         if is_end_known:

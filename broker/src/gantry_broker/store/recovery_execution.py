@@ -1,9 +1,9 @@
 """Execution of recovery: read the log, replay write buffers, truncate the torn tail, and complete queues and index.
 
 The order is essential. The abort marker is set before anything changes. What write buffers of a dead process hold is
-written behind the end of the log and synced before any buffer is voided. The torn tail is removed durably (zeroed from
+written after the end of the log and synced before any buffer is voided. The torn tail is removed durably (zeroed from
 the end of the log to the end of its file, later files unlinked, file and directory synced) before a byte is accepted
-there: if only the first header were overwritten, old records would reappear behind new ones of the same size. What was
+there: if only the first header were overwritten, old records would reappear after new ones of the same size. What was
 not known to be flushed is rewritten before it is synced, since after a failed flush the page cache may have bytes that
 are not on the disk. Only then does ``flushed`` count, and a new recovery point is written last.
 """
@@ -93,7 +93,7 @@ class Recovery:
         self._replayed: Final[list[ReplayStep]] = []
         self._set_aside: Final[list[str]] = []
         self.durable_mark = 0
-        """How far the log is durable if recovery fails halfway: the next start must not trust bytes behind it."""
+        """How far the log is durable if recovery fails halfway: the next start must not trust bytes after it."""
 
         self.start_record = -1
         """The start of the record that ends where reading started; -1 if the whole log was read."""
@@ -189,10 +189,10 @@ class Recovery:
     # -- write buffers -------------------------------------------------------------------------------------------------
 
     def _refill_holes(self, found: FoundStore) -> None:
-        """Restore missing files in the middle of the log, durably, from write buffers that hold them from their begin.
+        """Restore missing files in the middle of the log, durably, from write buffers that hold them from their start.
 
         The log is then read as if they had never been missing. Fillers are in their places, which are not the end of
-        the log, so replaying behind the end would not restore them.
+        the log, so replaying after the end would not restore them.
         """
         for step in plan_refills([hole for hole, _ in self._log.fillers.holes], found.buffers, found.expected):
             execute_step(self._log, step)
@@ -200,7 +200,7 @@ class Recovery:
             self._replayed.append(step)
 
     def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:
-        """Write what only write buffers hold behind the end of the log, durably, and read it."""
+        """Append what only write buffers hold to the log, durably, and read it."""
         begin = self._log.min_physical
         replay = plan_replay(result.end, found.buffers, found.expected, self._file_bytes, begin=begin)
         for step in replay.steps:
@@ -231,7 +231,7 @@ class Recovery:
     # -- after the log is read -----------------------------------------------------------------------------------------
 
     def _zero_tail(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> int:
-        """Zero everything behind the end of the log, durably. Return how many bytes of its last file were not zero."""
+        """Zero everything after the end of the log, durably. Return how many bytes of its last file were not zero."""
         if is_clean and not plan.is_full and result.end == plan.start:
             return 0
         file, cut_bytes = self._log.files.at(result.end), 0
