@@ -39,6 +39,12 @@ def credentials_path() -> str | None:
     return None if path is None else str(Path(path).resolve())
 
 
+def account_options() -> list[str]:
+    """Return the options of ``gantry`` with which another process uses the same account."""
+    path = credentials_path()
+    return [] if path is None else ["--credentials", path, "--signature", signature().value]
+
+
 def signature() -> SignatureKind:
     """Return the signature scheme of this call."""
     return SignatureKind(_option(SIGNATURE) or SignatureKind.V1)

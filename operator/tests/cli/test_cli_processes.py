@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.stack import StackDirectory
+from gantry_testing.accounts import ADMIN, write_accounts
 from gantry_testing.local import PATIENT, ROOMY
 from gantry_testing.tree import PYTHON_PATH
 
@@ -133,6 +134,33 @@ def test_detached_stack_prints_addresses_and_next_steps(tmp_path: Path) -> None:
     with pytest.raises(ConnectionRefusedError):
         host, _, port = record.name_server.rpartition(":")
         socket.create_connection((host, int(port)), timeout=60)
+
+
+@pytest.mark.verify
+def test_detached_stack_uses_the_account_of_its_command(tmp_path: Path) -> None:
+    """Its check sends a message through a broker with access control; without the account, that is refused."""
+    credentials = tmp_path / "credentials.yml"
+    credentials.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    guarded = (
+        "-o",
+        "aclEnable=true",
+        "-o",
+        "haListenPort=-1",
+        "-o",
+        f"aclFile={write_accounts(tmp_path / 'accounts.yml')}",
+    )
+    ports = ("--namesrv-port", "0", "--broker-port", "0", *guarded, *SMALL_STORE)
+    up = ("up", "--single", "--data", str(tmp_path / "stack"), "--detach", *ports)
+
+    refused = gantry(*up)
+    try:
+        accepted = gantry("--log-level", "debug", "--credentials", str(credentials), *up)
+    finally:
+        gantry("down", "--data", str(tmp_path / "stack"))
+
+    assert refused.returncode == 1 and "No accessKey is configured" in refused.stderr
+    assert accepted.returncode == 0 and "1 message sent and read back" in accepted.stdout
+    assert " DEBUG " in (tmp_path / "stack" / "up.log").read_text()
 
 
 @pytest.mark.verify(quick=1)

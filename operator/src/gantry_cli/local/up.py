@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from gantry_cli.account import account_options
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.local.group_run import UpOptions, run_group
@@ -93,7 +94,9 @@ def up(
             if context.params[name] is not None:
                 option = f"--{name.replace('name_server', 'namesrv').replace('_', '-')}"
                 arguments += [option, str(context.params[name])]
-        detach(data, [*arguments, *(word for pair in options.items() for word in ("-o", "=".join(pair)))])
+        log_level = ("--log-level", str(context.find_root().params["log_level"]))
+        arguments += [word for pair in options.items() for word in ("-o", "=".join(pair))]
+        detach(data, arguments, general=[*log_level, *account_options()])
         return
 
     def run(output: RunOutput) -> None:
@@ -114,8 +117,11 @@ def up(
 DETACH_TIMEOUT_S: Final = 180.0
 
 
-def detach(data: Path, arguments: Sequence[str]) -> None:
-    """Run `gantry up` with these arguments in the background. Raises CliError when its start fails."""
+def detach(data: Path, arguments: Sequence[str], *, general: Sequence[str]) -> None:
+    """Run `gantry up` with these arguments, and the general options of `gantry`, in the background.
+
+    Raises CliError when its start fails.
+    """
     reader, writer = os.pipe()
     directory = StackDirectory(data)
     try:
@@ -123,10 +129,10 @@ def detach(data: Path, arguments: Sequence[str]) -> None:
         log = directory.log.open("ab")
     except OSError as error:
         raise CliError(f"cannot use {data}: {error.strerror}", "choose another --data") from error
-    command = [sys.executable, "-m", "gantry_cli", "up", "--report-fd", str(writer), "--data", str(directory.path)]
+    command = [sys.executable, "-m", "gantry_cli", *general, "up", "--report-fd", str(writer)]
     with log:
         process = subprocess.Popen(
-            [*command, *arguments],
+            [*command, "--data", str(directory.path), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -139,7 +145,10 @@ def detach(data: Path, arguments: Sequence[str]) -> None:
     if "ready" in outcome:
         click.echo(outcome["ready"])
         return
-    process.wait(DETACH_TIMEOUT_S)
+    try:
+        process.wait(DETACH_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # its servers end with it
     raise CliError(outcome.get("error", f"the group did not start; see {directory.log}"))
 
 
