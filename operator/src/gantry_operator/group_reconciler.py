@@ -1,7 +1,7 @@
 """One round of one group: apply the desired objects, observe, decide, execute, and report. Each step uses:
 
     objects        the desired objects (`render`), applied where they differ; objects that are left over are deleted
-    observation    the caches, and the sidecars, which are requested in each round
+    observation    the caches, and the sidecars, which are queried in each round
     decision       ``gantry_spec.decide``
     execution      an `ActionScheduler`, the role labels, and the last report of a master, which is kept in its Lease
 
@@ -37,7 +37,7 @@ from gantry_operator.objects import (
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
-from gantry_operator.resource_loop import LoopContext, Outcome, Written
+from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import StatusFacts, is_worth_a_write, refusal_condition, status_of
 from gantry_operator.tokens import GroupSecret
@@ -112,7 +112,7 @@ class GroupReconciler:
     def __repr__(self) -> str:
         return repr(self._scheduler)
 
-    async def reconcile(self, document: Object, written: Written) -> Outcome:
+    async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         group = group_of(manifest_of(document))
         requests, complaint = read_requests(annotations_of(document))
         token = group_token(self._context.key, group)
@@ -187,7 +187,7 @@ class GroupReconciler:
     def _status(
         self, document: Object, group: BrokerGroup, now_ms: int, more: Sequence[Condition | None]
     ) -> Mapping[str, Any]:
-        conditions = [one for one in (*more, huge_pages(group.spec, self._context.cache)) if one is not None]
+        conditions = [one for one in (*more, huge_pages_condition(group.spec, self._context.cache)) if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
         facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions)
         now = format_time(self._context.clock.wall())
@@ -229,7 +229,9 @@ def facts_of(
                 number=number,
                 slaves=intended_replicas(stateful_sets.slave),
                 master_pod=objects.master_pod(number),
-                pods=(replicas_of(stateful_sets.master), replicas_of(stateful_sets.slave)) if is_hibernated else (0, 0),
+                replicas=(replicas_of(stateful_sets.master), replicas_of(stateful_sets.slave))
+                if is_hibernated
+                else (0, 0),
                 slaves_in_sync=len(ledger.in_sync) if ledger is not None and is_known else None,
             )
         )
@@ -257,7 +259,7 @@ def node_facts(cache: Cache) -> Iterable[NodeFacts]:
         yield _node(node)
 
 
-def huge_pages(spec: Spec, cache: Cache) -> Condition:
+def huge_pages_condition(spec: Spec, cache: Cache) -> Condition:
     """Return the condition whether at least one Node has enough huge pages for a broker."""
     shortage = hugepages_shortage(spec, node_facts(cache))
     if shortage is None:
