@@ -74,7 +74,7 @@ def member_of(group: str, pod: str) -> PodPlace | None:
 
 
 def acks_needed(pod: Mapping[str, Any]) -> int | None:
-    """Return how many acks the broker needs as a master, by the pod's configuration; None if that does not say it."""
+    """Return how many acks the broker needs as a master, by the pod's configuration; None if it is not set there."""
     containers = (pod.get("spec") or {}).get("containers") or []
     broker: Mapping[str, Any] = next((one for one in containers if one.get("name") == BROKER_CONTAINER), {})
     conf = next((one.get("value", "") for one in broker.get("env") or [] if one.get("name") == CONF_VARIABLE), "")

@@ -45,7 +45,7 @@ from gantry_spec.observed import (
     Process,
     Report,
     Role,
-    is_of,
+    is_status_of,
     members_of,
     remaining_messages,
     report_of,
@@ -155,7 +155,7 @@ class GroupObserver:
         except (SidecarError, ValueError) as error:
             log.debug("sidecar did not report", extra={"shard": shard, "member": member, "reason": str(error)})
             return
-        if not is_of(answer, broker_name(self._key[1], shard), member):
+        if not is_status_of(answer, broker_name(self._key[1], shard), member):
             log.warning("report of another broker ignored", extra={"shard": shard, "member": member})
             return
         memory.take_report(member, report)

@@ -105,8 +105,8 @@ def parse_requests(annotations: Mapping[str, str]) -> GroupRequests:
 
 
 def parse_states(annotations: Mapping[str, str]) -> GroupRequests:
-    """Return the states that hold although other annotations are invalid, so that a typo lifts no fence and wakes no
-    shard.
+    """Return the states that hold although other annotations are invalid, so that a typo ends no fence and no
+    hibernation.
 
     An invalid value of ``paused`` pauses the group, since that is harmless; an invalid ``hibernate`` has no effect.
     """
