@@ -114,7 +114,7 @@ class GroupReconciler:
 
     async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         group = group_of(manifest_of(document))
-        requests, complaint = read_requests(annotations_of(document))
+        requests, request_error = read_requests(annotations_of(document))
         token = group_token(self._context.key, group)
         await self._secret.ensure(group, token, is_denied=self.observer.is_denied)
         problem = "" if requests.is_paused else await self._apply(document, group, requests)
@@ -130,10 +130,10 @@ class GroupReconciler:
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
             return Outcome(pause_s)
         self._reported_ms = now_ms
-        complaints = [refusal_condition("Applied", problem), refusal_condition("Orders", complaint)]
-        status = self._status(document, group, now_ms, complaints)
+        refusals = [refusal_condition("Applied", problem), refusal_condition("Orders", request_error)]
+        status = self._status(document, group, now_ms, refusals)
         is_due = is_worth_a_write(status, written.status, written.age_ms)
-        return Outcome(pause_s, status if is_due else None, self._take_events(problem, complaint))
+        return Outcome(pause_s, status if is_due else None, self._take_events(problem, request_error))
 
     async def settle(self) -> None:
         """Wait until no action is under way."""
@@ -194,9 +194,9 @@ class GroupReconciler:
         status: dict[str, Any] = msgspec.to_builtins(status_of(facts, document.get("status") or {}, now))
         return status
 
-    def _take_events(self, problem: str, complaint: str) -> Sequence[Event]:
+    def _take_events(self, problem: str, request_error: str) -> Sequence[Event]:
         refused = [Event("NotApplied", problem, is_warning=True)] if problem else []
-        refused += [Event("BadOrder", complaint, is_warning=True)] if complaint else []
+        refused += [Event("BadOrder", request_error, is_warning=True)] if request_error else []
         executed, self._events = self._events, []
         return [*refused, *executed]
 

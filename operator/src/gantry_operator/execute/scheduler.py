@@ -173,22 +173,22 @@ class ClusterEnvironment:
     async def change_process(self, action: act.ProcessAction | act.Hibernate) -> None:
         await self._pods.execute(action)
         if isinstance(action, act.ReplaceDisk):
-            await self._change_orders(
+            await self._change_requests(
                 lambda annotations: without_disk_replacement(annotations, action.shard, action.member)
             )
 
     async def clear_request(self, action: act.ClearRequest) -> None:
-        await self._change_orders(lambda annotations: without_request(annotations, action.request))
+        await self._change_requests(lambda annotations: without_request(annotations, action.request))
 
     def note_shard_closed(self, shard: int) -> None:
         """Do nothing: the observer remembers the end of the shard's log."""
 
-    async def _change_orders(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
+    async def _change_requests(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
         namespace, name = self._objects.key
         document = self._objects.cache.get(ObjectRef(GROUPS, namespace, name))
         if document is None:
             raise Conflict(name, "the group does not exist any more")
-        self._objects.cache.put(await remove_order(self._api, document, change(annotations_of(document))))
+        self._objects.cache.put(await patch_requests(self._api, document, change(annotations_of(document))))
 
 
 def target_of(action: act.Action) -> Target | None:
@@ -208,8 +208,8 @@ def target_of(action: act.Action) -> Target | None:
             raise AssertionError(f"action without a target: {action}")
 
 
-async def remove_order(api: Kubernetes, document: Object, change: dict[str, Any]) -> Object:
-    """Remove an order from the group as it was read. Raises ``Conflict`` if the group has changed since."""
+async def patch_requests(api: Kubernetes, document: Object, change: dict[str, Any]) -> Object:
+    """Change the annotations of the group as it was read. Raises ``Conflict`` if the group has changed since."""
     if not change:
         return document
     patch = {"metadata": {"annotations": change}}

@@ -242,7 +242,7 @@ class GroupObserver:
         return Machine(is_reachable=False, is_off=True) if node is None else machine_of(node)
 
     def _disks_to_replace(self, shard: int, requests: GroupRequests, members: Iterable[Member]) -> Iterable[int]:
-        """Yield the members whose lost disk may be replaced: by order of a user, or with a machine out of service."""
+        """Yield the members whose lost disk may be replaced: at a user's request, or with a machine out of service."""
         given_up = {number for lost_shard, number in requests.lost_disks if lost_shard == shard}
         for member in members:
             pod = self.objects.pod(shard, member.number)
