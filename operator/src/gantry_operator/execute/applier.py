@@ -126,7 +126,7 @@ class Applier:
 
     async def _recreate(self, ref: ObjectRef, document: Object, known: Object) -> None:
         """Delete a StatefulSet without its pods, and create it again, so that the new one adopts the pods."""
-        log.info("recreating StatefulSet around its pods", extra={"object": str(ref)})
+        log.info("recreating StatefulSet; its pods are kept", extra={"object": str(ref)})
         await self._api.delete(ref, uid=uid_of(known), is_orphaning=True)
         self._cache.apply_event("DELETED", known)
         self._cache.put(await self._api.apply(document))
