@@ -91,7 +91,7 @@ def parse_shard(text: str) -> int:
 def add_promotion(annotations: Mapping[str, str], shard: int, order: str, loss: str) -> dict[str, str]:
     """Return the annotations with the order added to those of other shards. Raises CliError if they conflict."""
     try:
-        others = [one for one in parse_requests(annotations).orders if one.shard != shard]
+        others = [one for one in parse_requests(annotations).promotions if one.shard != shard]
         old_loss = annotations.get(ACCEPT_LOSS, "0")
         if others and old_loss != loss:
             raise CliError(

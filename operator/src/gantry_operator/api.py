@@ -83,9 +83,9 @@ class Kubernetes(Protocol):
         """Change the status of an object by server-side apply."""
 
     async def patch(
-        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", part: str = ""
+        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", subresource: str = ""
     ) -> Object:
-        """Change an object by a merge patch: None removes a field."""
+        """Change an object, or one of its subresources, by a merge patch: None removes a field."""
 
     async def create(self, document: Object) -> Object:
         """Create an object. Raises ``Conflict`` if it exists."""

@@ -112,7 +112,7 @@ class Cache:
         elif ref.kind == PODS and known is None:
             deleted_pod = self._deleted_pods.get(ref)
             if deleted_pod is not None and uid_of(deleted_pod) == uid_of(document):
-                return
+                return  # an event of a deleted pod that came late
         self._forget_group(ref)
         self._objects[ref] = document
         group = self._key_of(ref, document)

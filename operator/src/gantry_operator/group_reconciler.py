@@ -1,7 +1,7 @@
 """One round of one group: apply the desired objects, observe, decide, execute, and report. Each step uses:
 
     objects        the desired objects (`render`), applied where they differ; objects that are left over are deleted
-    observation    the caches, and the sidecars, which are requested in each round
+    observation    the caches, and the sidecars, which are queried in each round
     decision       ``gantry_spec.decide``
     execution      an `ActionScheduler`, the role labels, and the last report of a master, which is kept in its Lease
 
@@ -37,7 +37,7 @@ from gantry_operator.objects import (
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
-from gantry_operator.resource_loop import LoopContext, Outcome, Written
+from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import StatusFacts, is_worth_a_write, refusal_condition, status_of
 from gantry_operator.tokens import GroupSecret
@@ -112,9 +112,9 @@ class GroupReconciler:
     def __repr__(self) -> str:
         return repr(self._scheduler)
 
-    async def reconcile(self, document: Object, written: Written) -> Outcome:
+    async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         group = group_of(manifest_of(document))
-        requests, complaint = read_requests(annotations_of(document))
+        requests, request_error = read_requests(annotations_of(document))
         token = group_token(self._context.key, group)
         await self._secret.ensure(group, token, is_denied=self.observer.is_denied)
         problem = "" if requests.is_paused else await self._apply(document, group, requests)
@@ -130,10 +130,10 @@ class GroupReconciler:
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
             return Outcome(pause_s)
         self._reported_ms = now_ms
-        complaints = [refusal_condition("Applied", problem), refusal_condition("Orders", complaint)]
-        status = self._status(document, group, now_ms, complaints)
+        refusals = [refusal_condition("Applied", problem), refusal_condition("Orders", request_error)]
+        status = self._status(document, group, now_ms, refusals)
         is_due = is_worth_a_write(status, written.status, written.age_ms)
-        return Outcome(pause_s, status if is_due else None, self._take_events(problem, complaint))
+        return Outcome(pause_s, status if is_due else None, self._take_events(problem, request_error))
 
     async def settle(self) -> None:
         """Wait until no action is under way."""
@@ -187,16 +187,16 @@ class GroupReconciler:
     def _status(
         self, document: Object, group: BrokerGroup, now_ms: int, more: Sequence[Condition | None]
     ) -> Mapping[str, Any]:
-        conditions = [one for one in (*more, huge_pages(group.spec, self._context.cache)) if one is not None]
+        conditions = [one for one in (*more, huge_pages_condition(group.spec, self._context.cache)) if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
         facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions)
         now = format_time(self._context.clock.wall())
         status: dict[str, Any] = msgspec.to_builtins(status_of(facts, document.get("status") or {}, now))
         return status
 
-    def _take_events(self, problem: str, complaint: str) -> Sequence[Event]:
+    def _take_events(self, problem: str, request_error: str) -> Sequence[Event]:
         refused = [Event("NotApplied", problem, is_warning=True)] if problem else []
-        refused += [Event("BadOrder", complaint, is_warning=True)] if complaint else []
+        refused += [Event("BadOrder", request_error, is_warning=True)] if request_error else []
         executed, self._events = self._events, []
         return [*refused, *executed]
 
@@ -229,7 +229,9 @@ def facts_of(
                 number=number,
                 slaves=intended_replicas(stateful_sets.slave),
                 master_pod=objects.master_pod(number),
-                pods=(replicas_of(stateful_sets.master), replicas_of(stateful_sets.slave)) if is_hibernated else (0, 0),
+                replicas=(replicas_of(stateful_sets.master), replicas_of(stateful_sets.slave))
+                if is_hibernated
+                else (0, 0),
                 slaves_in_sync=len(ledger.in_sync) if ledger is not None and is_known else None,
             )
         )
@@ -257,7 +259,7 @@ def node_facts(cache: Cache) -> Iterable[NodeFacts]:
         yield _node(node)
 
 
-def huge_pages(spec: Spec, cache: Cache) -> Condition:
+def huge_pages_condition(spec: Spec, cache: Cache) -> Condition:
     """Return the condition whether at least one Node has enough huge pages for a broker."""
     shortage = hugepages_shortage(spec, node_facts(cache))
     if shortage is None:

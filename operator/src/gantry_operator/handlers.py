@@ -84,7 +84,7 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 def kopf_connection(settings: Configuration) -> kopf.ConnectionInfo:
-    """Return the connection of Kopf's watches to the API server, which is that of the operator's own calls.
+    """Return the connection to the API server for Kopf's watches: the one that the operator's own calls use.
 
     Kopf calls this again when the API server rejects the credentials, so a rotated token is read again.
     """

@@ -15,7 +15,7 @@ CONNECTIONS_PER_HOST_MAX: Final = 8
 
 
 class HttpClient:
-    """Base class of HTTP clients, used as a context manager. Owned by the event loop, and never created itself."""
+    """Base class of HTTP clients, used as a context manager. Owned by the event loop; never instantiated itself."""
 
     def __init__(self, connections_max: int) -> None:
         self._connections_max: Final = connections_max

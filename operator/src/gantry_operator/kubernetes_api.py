@@ -42,7 +42,7 @@ LIST_LIMIT: Final = 500
 """The largest number of objects in one page of a list."""
 MESSAGE_MAX: Final = 500
 TERMINATING: Final = "NamespaceTerminating"
-"""The cause in a 403 answer that does not come from missing rights."""
+"""The cause in a 403 answer that comes from the deletion of the namespace, and not from missing rights."""
 
 CallObserver = Callable[[str, str, int, float], None]
 """Called after every call with its verb, plural, status (0 for no answer) and seconds."""
@@ -93,7 +93,7 @@ class KubernetesApi:
         self._client.close()
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until no call is pending. Return whether that was so in time.
+        """Wait until no call is pending. Return False if one is still pending after ``timeout_s``.
 
         A call whose caller was cancelled or timed out is still pending until it has ended in its thread.
         """
@@ -138,12 +138,13 @@ class KubernetesApi:
         return await self._apply(_path(ref, "status"), ref.kind, document, STATUS_MANAGER)
 
     async def patch(
-        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", part: str = ""
+        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", subresource: str = ""
     ) -> Object:
         body = with_preconditions(change, uid, revision)
-        kind = "application/merge-patch+json"
+        content_type = "application/merge-patch+json"
         query = (("fieldManager", FIELD_MANAGER),)
-        return await self._call(Request("patch", "PATCH", _path(ref, part), ref.kind, query, body, kind))
+        path = _path(ref, subresource)
+        return await self._call(Request("patch", "PATCH", path, ref.kind, query, body, content_type))
 
     async def create(self, document: Object) -> Object:
         ref = ref_of(document)
@@ -239,8 +240,8 @@ def with_preconditions(change: Mapping[str, Any], uid: str, revision: str) -> Ob
     return dict(change) | ({"metadata": metadata} if metadata else {})
 
 
-def _path(ref: ObjectRef, part: str = "") -> str:
-    return ref.kind.path(quote(ref.namespace, safe=""), quote(ref.name, safe=""), part)
+def _path(ref: ObjectRef, subresource: str = "") -> str:
+    return ref.kind.path(quote(ref.namespace, safe=""), quote(ref.name, safe=""), subresource)
 
 
 def _parse_answer(request: Request, status: int, data: bytes) -> Object:

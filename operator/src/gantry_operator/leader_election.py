@@ -1,7 +1,7 @@
 """Leader election between operators by a Lease: a state machine without I/O, and its execution in Kubernetes.
 
     holder       writes ---------- and is the leader until  sent + renew_deadline
-    challenger   reads the same revision ... for a whole duration, on its own clock, and writes onto just that revision
+    challenger   reads the same revision ... for a whole duration, on its own clock; its write requires that revision
 
 A write changes the revision. So a challenger that waited out a revision has waited at least a whole duration since that
 write was *sent*, and its holder has resigned before: ``renew_deadline_ms < duration_ms`` is the margin, in which clocks
@@ -55,7 +55,7 @@ class LeaderLease(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Step: write the candidate's name onto just this revision; None creates the Lease."""
+    """Step: write the candidate's name, if the Lease still has this revision; None creates the Lease."""
 
     revision: str | None
     is_release: bool = False
@@ -144,7 +144,7 @@ class Candidate:
             return Write(lease.revision)
         return Read()
 
-    def release(self) -> Write | None:
+    def release_step(self) -> Write | None:
         """Return the write that releases the Lease; None if this candidate does not hold it."""
         if self._observed is None or self._observed.holder != self.name or not self._is_known:
             return None
@@ -193,10 +193,10 @@ class Leadership:
 
     async def release(self) -> None:
         """Release the Lease, so that the next leader need not wait for its expiry. No change may be pending."""
-        step = self.candidate.release()
+        step = self.candidate.release_step()
         if step is not None and not await self._do(step):
             await self._do(Read())  # the last renewal may have succeeded after its answer was no longer awaited
-            step = self.candidate.release()
+            step = self.candidate.release_step()
             if step is not None and not await self._do(step):
                 return
         if step is not None:

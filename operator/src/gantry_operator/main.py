@@ -106,8 +106,11 @@ async def _run(settings: OperatorSettings) -> None:
     await Operator(settings).run()
 
 
-STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "settings"}
-NOISY: Final = ("kopf", "aiohttp.access", "urllib3", "kubernetes")
+STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "settings"}
+"""The attributes of a log record that are not its ``extra`` fields. Kopf adds ``settings``."""
+
+NOISY_LOGGERS: Final = ("kopf", "aiohttp.access", "urllib3", "kubernetes")
+"""The loggers whose records below the level warning are dropped."""
 
 
 @final
@@ -122,7 +125,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {key: value for key, value in vars(record).items() if key not in STANDARD and not key.startswith("k8s")}
+        extra = {key: value for key, value in vars(record).items() if key not in STANDARD_ATTRIBUTES}
+        line |= {key: value for key, value in extra.items() if not key.startswith("k8s")}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -135,5 +139,5 @@ def set_up_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in NOISY:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

@@ -72,7 +72,7 @@ class Metrics:
         )  # fmt: skip
 
     @contextmanager
-    def reconcile(self) -> Iterator[None]:
+    def time_reconciliation(self) -> Iterator[None]:
         """Measure the duration of one round while the context is entered."""
         with self._reconcile.time():
             yield
@@ -86,7 +86,7 @@ class Metrics:
         """Count an action that was executed or refused."""
         self._actions.labels(name, "done" if is_done else "refused").inc()
 
-    def count_connections(self, admission: HttpAdmission) -> None:
+    def export_closed_connections(self, admission: HttpAdmission) -> None:
         """Export how often limits closed or refused connections to the port of the probes."""
         self.registry.register(_ClosedConnections(admission))
 

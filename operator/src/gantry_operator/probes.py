@@ -94,7 +94,7 @@ async def probes(address: tuple[str, int], metrics: Metrics, health_check: Healt
     server = runner.server
     assert server is not None, "a runner that is set up has a server"
     admission = HttpAdmission("operator", LIMITS, clock=time.monotonic)
-    metrics.count_connections(admission)
+    metrics.export_closed_connections(admission)
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         with socket.create_server(address, family=family, backlog=BACKLOG) as bound:

@@ -7,8 +7,9 @@ Kopf                  only reports watch events to the cache
 SIGTERM               cancels the loops of all resources, waits for pending calls to the API server, releases the Lease,
                       so that the next leader need not wait for its expiry, and only then waits briefly for Kopf to stop
 
-The operator handles signals itself from start to end. Kopf installs its own handlers when it starts. Then a task of
-Kopf would wait for a flag that is never set, and Kopf for that task, for five seconds with the Lease still held.
+The operator handles signals itself from start to end, and replaces the handlers that Kopf installs when it starts. With
+Kopf's handlers, SIGTERM would end Kopf's tasks without setting the operator's stop flag. Kopf would then wait for five
+seconds for its own task that awaits this flag, while the Lease is still held.
 
 Where the operator shares its process (Kopf's own runner does so in tests), the embedding program supplies the watches
 and handles the signals (``Collaborators``).
@@ -261,7 +262,7 @@ class Operator:
         await kopf.run_tasks(tasks, ignored=before)
 
     def _health_problem(self) -> str:
-        return "" if self.resources is None else self.resources.stale(self.settings.stale_s)
+        return "" if self.resources is None else self.resources.describe_stale(self.settings.stale_s)
 
 
 async def _wait_for_first(*waits: Awaitable[object]) -> None:

@@ -53,7 +53,7 @@ FIRST_ROUNDS_MAX: Final = 8
 """First rounds that run at the same time. Each makes its calls one by one, so this equals the threads for calls."""
 
 
-class Written(NamedTuple):
+class WrittenStatus(NamedTuple):
     """The status that was written last, by this process or before it."""
 
     status: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
 class Reconciler(Protocol):
     """The part of a loop that depends on the kind of resource."""
 
-    async def reconcile(self, document: Object, written: Written) -> Outcome:
+    async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         """Run one round. Raises ``ManifestError`` for an invalid spec, and leaves of ``ApiError``."""
 
     async def close(self) -> None:
@@ -149,7 +149,7 @@ class ResourceLoop(Generic[R]):
         """The time when the last round ended."""
 
         self.is_waiting = False
-        """Whether it waits for its first round: then it is not late, but another resource may be."""
+        """Whether the loop waits for its first round. Such a loop never counts as late."""
 
         self._context: Final = context
         self._first_rounds: Final = asyncio.Semaphore() if first_rounds is None else first_rounds
@@ -206,7 +206,7 @@ class ResourceLoop(Generic[R]):
 
     async def _reconcile_guarded(self) -> float | None:
         try:
-            with self._context.metrics.reconcile():
+            with self._context.metrics.time_reconciliation():
                 return await self.reconcile_once()
         except ApiError as error:
             return self._errors.report(error)
@@ -226,11 +226,11 @@ class ResourceLoop(Generic[R]):
         if self._errors.is_terminating:
             return TERMINATING_S
         before = (document.get("status") or {}) if self._written is None else self._written
-        written = Written(before, now_ms - self._written_ms)
+        written = WrittenStatus(before, now_ms - self._written_ms)
         try:
             outcome = await self.reconciler.reconcile(document, written)
         except ManifestError as error:
-            outcome = self._rejected(document, written, str(error))
+            outcome = self._rejection(document, written, str(error))
         await self._report(document, outcome, now_ms)
         return outcome.pause_s
 
@@ -239,7 +239,7 @@ class ResourceLoop(Generic[R]):
         self._uid = self._uid or uid_of(document)
         return self._uid == uid_of(document)
 
-    def _rejected(self, document: Object, written: Written, message: str) -> Outcome:
+    def _rejection(self, document: Object, written: WrittenStatus, message: str) -> Outcome:
         before, now = document.get("status") or {}, format_time(self._context.clock.wall())
         status = invalid_status(document["metadata"].get("generation", 0), "InvalidSpec", message, before, now)
         events = [Event("InvalidSpec", message, is_warning=True)]
@@ -282,10 +282,10 @@ class LoopManager(Generic[R]):
             self._start(key)
 
     def age_ms_max(self) -> int:
-        """Return the age of the oldest last round in milliseconds. Loops before their first round do not count."""
+        """Return the longest time since a loop's last round. Loops that wait for their first round do not count."""
         return max((self._age_ms(loop) for loop in self.loops.values()), default=0)
 
-    def stale(self, after_s: float) -> str:
+    def describe_stale(self, after_s: float) -> str:
         """Return a text that names the resources that were not reconciled for this time; empty if there are none."""
         late = ["/".join(key) for key, loop in self.loops.items() if self._age_ms(loop) > after_s * 1000]
         return f"{self.context.noun}s not reconciled for {after_s:g} s: {', '.join(late)}" if late else ""

@@ -31,7 +31,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's own namespace, which contains the leader Lease and the operator's key."""
 
     identity: str = ""
-    """The holder identity in the leader Lease. It is different for each process, also for a restarted one."""
+    """The holder identity in the leader Lease; empty for a new one in each process, also in a restarted one."""
 
     kubeconfig: str | None = None
     """The kubeconfig file with address and credentials; None for the pod's service account, else `~/.kube/config`."""

@@ -17,7 +17,7 @@ import msgspec
 
 from gantry_operator.objects import names
 from gantry_spec.actions import Wait
-from gantry_spec.decide.decision import Condition as Decided
+from gantry_spec.decide.decision import Condition as DecidedCondition
 from gantry_spec.decide.decision import Decision, Fences, line_of
 from gantry_spec.explain import Outlook
 from gantry_spec.gate import check_durability
@@ -40,7 +40,7 @@ class StatusFacts(NamedTuple):
     observed: ObservedGroup
     decision: Decision
     outlooks: Sequence[Outlook]
-    extra_conditions: Sequence[Decided] = ()
+    extra_conditions: Sequence[DecidedCondition] = ()
     """Conditions in addition to those of the decision."""
 
 
@@ -74,8 +74,8 @@ def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status
 def invalid_status(generation: int, reason: str, message: str, before: Mapping[str, Any], now: str) -> dict[str, Any]:
     """Return the status of a resource with an invalid spec: the present one, with conditions that give the reason."""
     decided = [
-        Decided(type="Ready", is_true=False, reason=reason, message=message),
-        Decided(type="Progressing", is_true=False, reason=reason, message=message),
+        DecidedCondition(type="Ready", is_true=False, reason=reason, message=message),
+        DecidedCondition(type="Progressing", is_true=False, reason=reason, message=message),
     ]
     ours = conditions_of(decided, before, generation, now)
     rest = [one for one in before.get("conditions") or [] if one.get("type") not in ("Ready", "Progressing")]
@@ -83,7 +83,9 @@ def invalid_status(generation: int, reason: str, message: str, before: Mapping[s
     return dict(before) | {"phase": "Invalid", "observedGeneration": generation, "conditions": [*changed, *rest]}
 
 
-def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generation: int, now: str) -> list[Condition]:
+def conditions_of(
+    decided: Sequence[DecidedCondition], before: Mapping[str, Any], generation: int, now: str
+) -> list[Condition]:
     """Return the conditions in the form of Kubernetes, each with the time of its last transition."""
     known = {one.get("type"): one for one in before.get("conditions") or []}
     found = []
@@ -104,23 +106,23 @@ def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generat
     return found
 
 
-def refusal_condition(kind: str, text: str) -> Decided | None:
+def refusal_condition(kind: str, text: str) -> DecidedCondition | None:
     """Return a condition that something is refused, with this text as its message; None for an empty text."""
-    return Decided(type=kind, is_true=False, reason="Refused", message=text) if text else None
+    return DecidedCondition(type=kind, is_true=False, reason="Refused", message=text) if text else None
 
 
 def phase_of(conditions: Sequence[Condition]) -> str:
     """Return the phase: one word for the most important condition."""
-    so = {one.type: one.status for one in conditions}
-    if so.get("Paused") == "True":
+    status_of_type = {one.type: one.status for one in conditions}
+    if status_of_type.get("Paused") == "True":
         return "Paused"
-    if so.get("Hibernated") == "True":
+    if status_of_type.get("Hibernated") == "True":
         return "Hibernated"
-    if so.get("Available") != "True":
+    if status_of_type.get("Available") != "True":
         return "Unavailable"
-    if so.get("Progressing") == "True":
+    if status_of_type.get("Progressing") == "True":
         return "Progressing"
-    return "Degraded" if so.get("Degraded") == "True" else "Ready"
+    return "Degraded" if status_of_type.get("Degraded") == "True" else "Ready"
 
 
 def urgent_part(status: Mapping[str, Any]) -> Any:

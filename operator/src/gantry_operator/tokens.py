@@ -60,15 +60,15 @@ def parse_key(document: Object) -> bytes:
 
 
 RETRY_MISSING_MS: Final = 10_000
-"""The time between two creations of a Secret that may be missing."""
+"""The time between two attempts to create a Secret that may be missing."""
 
 
 @final
 class GroupSecret:
     """The Secret of one group. Owned by the task of its loop.
 
-    Only a new creation shows whether it exists. This is done at the start, every ``REAPPLY_MS``, and every
-    ``RETRY_MISSING_MS`` where the Secret may be missing:
+    The operator may not read it, so only an attempt to create it shows whether it exists. This is done at the start,
+    every ``REAPPLY_MS``, and every ``RETRY_MISSING_MS`` where the Secret may be missing:
 
         a sidecar rejects the token                      it uses the Secret of an earlier operator
         a pod is scheduled, and its broker never starts  kubelet may wait for the Secret, which no status shows

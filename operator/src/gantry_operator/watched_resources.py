@@ -114,9 +114,9 @@ class WatchedResources:
         metrics.groups.set(len(self.groups.loops))
         metrics.stalest.set(self.groups.age_ms_max() / 1000)
 
-    def stale(self, after_s: float) -> str:
+    def describe_stale(self, after_s: float) -> str:
         """Return a text that names the resources that were not reconciled for this time; empty if there are none."""
-        return next((text for manager in self._managers if (text := manager.stale(after_s))), "")
+        return next((text for manager in self._managers if (text := manager.describe_stale(after_s))), "")
 
     async def close(self) -> None:
         """Stop all loops, and wait until they have ended."""

@@ -128,8 +128,8 @@ class Drain(OrderAction, frozen=True, kw_only=True):
 
 @final
 class Withdraw(OrderAction, frozen=True, kw_only=True):
-    """Order a master to refuse sends before storing them and to withdraw its routes: slaves that the acknowledgements
-    need are about to stop, or the shard is fenced or removed."""
+    """Order a master to refuse sends before storing them and to withdraw its routes, because slaves whose acks are
+    needed are about to stop, or because the shard is fenced or removed."""
 
     timeout_ms: int
     clients_only: bool = False

@@ -118,7 +118,7 @@ def count_ballots(
     """Return the winner of an election if every term is outvoted, and the reason.
 
     The longest log wins. Among equal logs ``preferred`` wins, then a member without damaged records, then the last
-    master. Damaged records cost neither the vote nor the rank.
+    master. Damaged records cost neither the vote nor the precedence of a longer log.
 
     With ``is_forced`` a person gives up the data that only absent members have. A member whose log lacks data that was
     on its disk does not win; it follows the winner. If it is the only member it wins, and takes no sends until the loss
@@ -130,7 +130,7 @@ def count_ballots(
     members = record.members if manual_request is None else record.members | frozenset(manual_request.electable)
     counted = [ballot for ballot in ballots if ballot.number in members and ballot.end >= 0]
     for term in record.terms:
-        reason = missing_votes(term, counted, is_remembered=manual_request is None)
+        reason = missing_votes(term, counted, are_all_terms_known=manual_request is None)
         if reason and not is_forced:
             return ElectionResult(None, reason)
     if not counted:
@@ -175,13 +175,13 @@ def _holds_acknowledged(record: LeaseRecord, ballots: Sequence[Ballot], one: Bal
     return True
 
 
-def missing_votes(term: Term, ballots: Sequence[Ballot], *, is_remembered: bool = True) -> str:
+def missing_votes(term: Term, ballots: Sequence[Ballot], *, are_all_terms_known: bool = True) -> str:
     """Return which votes are still needed to outvote a term; empty if none are.
 
-    ``is_remembered``: whether a Lease names every term that may have begun. If not, the report of this term's master
-    proves nothing, since the master may not know of a newer term.
+    ``are_all_terms_known``: whether every term that may have begun is known. If not, as in a manual promotion without a
+    Lease, the report of this term's master proves nothing, since the master may not know a newer term.
     """
-    master = next((one for one in ballots if one.number == term.master and is_remembered), None)
+    master = next((one for one in ballots if one.number == term.master and are_all_terms_known), None)
     if master is not None and (never_began(term, master) or has_complete_log(term, master)):
         return ""
     if term.members <= {one.number for one in ballots}:
@@ -237,7 +237,7 @@ def loss_of(
 
 
 def _log_difference(winner: Ballot, epoch: int, end: int, epoch_start: int | None) -> Loss:
-    """Return how much more than the winner's a log has that ends at ``end`` of ``epoch``."""
+    """Return how many bytes the winner lacks of a log that ends at ``end`` of ``epoch``."""
     if winner.last_epoch >= epoch:
         return Loss(max(0, end - winner.end), max(0, end - winner.end)) if winner.last_epoch == epoch else NO_LOSS
     start = winner.end if epoch_start is None else min(winner.end, epoch_start)

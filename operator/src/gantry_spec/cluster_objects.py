@@ -34,11 +34,11 @@ class Kind(NamedTuple):
     plural: str
     is_namespaced: bool = True
 
-    def path(self, namespace: str = "", name: str = "", part: str = "") -> str:
-        """Return the path of all objects, of those of a namespace, of one object, or of a part of one."""
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the path of all objects, of those of a namespace, of one object, or of its subresource."""
         root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
         place = [f"namespaces/{namespace}"] if self.is_namespaced and namespace else []
-        return "/".join([root, *place, self.plural, *(word for word in (name, part) if word)])
+        return "/".join([root, *place, self.plural, *(word for word in (name, subresource) if word)])
 
 
 class PodPlace(NamedTuple):
@@ -74,7 +74,7 @@ def member_of(group: str, pod: str) -> PodPlace | None:
 
 
 def acks_needed(pod: Mapping[str, Any]) -> int | None:
-    """Return how many acks the broker needs as a master, by the pod's configuration; None if that does not say it."""
+    """Return how many acks the broker needs as a master, by the pod's configuration; None if it is not set there."""
     containers = (pod.get("spec") or {}).get("containers") or []
     broker: Mapping[str, Any] = next((one for one in containers if one.get("name") == BROKER_CONTAINER), {})
     conf = next((one.get("value", "") for one in broker.get("env") or [] if one.get("name") == CONF_VARIABLE), "")

@@ -49,7 +49,7 @@ class BrokerConnections(Protocol):
     """The port to the brokers of a group. Methods raise ``OrderRefused`` or errors of the implementation."""
 
     async def status(self, shard: int, member: int) -> HaStatus | None:
-        """Return a broker's status; None if no process of the broker can take a message."""
+        """Return a broker's status; None if the broker has no process that could answer."""
 
     async def send_order(self, shard: int, member: int, order: AnyOrder, expected: Expected | None) -> None:
         """Give an order to a broker. With ``expected`` the same process is checked first (``check_promotion``)."""
@@ -74,10 +74,10 @@ class Environment(Protocol):
         """Record that the master of an empty shard is drained and takes no more sends."""
 
 
-def in_order(actions: Iterable[act.Action]) -> tuple[list[act.LeaseAction], list[act.Action]]:
-    """Return the actions to execute first, one after the other, and those to execute then, in parallel.
+def split_lease_actions(actions: Iterable[act.Action]) -> tuple[list[act.LeaseAction], list[act.Action]]:
+    """Return the Lease actions, to execute first and one after the other, and the rest, to execute then in parallel.
 
-    Lease actions are first: an order with an epoch must not be given before that epoch is recorded.
+    An order with an epoch must not be given before that epoch is recorded.
     """
     actions = list(actions)
     first = [action for action in actions if isinstance(action, act.LeaseAction)]

@@ -118,8 +118,8 @@ def _candidate(view: ShardView, member: Member, ballots: list[Ballot]) -> Candid
     ballot = next((one for one in ballots if one.number == member.number), None)
     if ballot is None:
         return CandidateOutlook(number=member.number, blocked_by="no recent report")
-    word = view.last_report(view.term)
-    gap = None if word is None or word.wrote is None else max(0, word.wrote - ballot.end)
+    last_report = view.last_report(view.term)
+    gap = None if last_report is None or last_report.wrote is None else max(0, last_report.wrote - ballot.end)
     has_vote = ballot in voters_of(view.term, ballots)
     reason = "" if ballot.number in view.record.members else "it is not electable yet"
     if not reason and not has_vote:

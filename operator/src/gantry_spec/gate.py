@@ -85,7 +85,7 @@ def _may_stop(action: MemberAction, ledger: Ledger, spec: Spec) -> Verdict:
     if len(others) < ledger.acks_needed and not ledger.is_draining:
         why = f"acknowledgements need {ledger.acks_needed} slaves, but {len(others)} would remain; withdraw first"
         return Verdict(False, why, ledger.risk(Fault.SLAVE).bytes)
-    return _check_within_durability(ledger, spec)
+    return check_durability(ledger, spec)  # without this slave more bytes are at risk
 
 
 def _may_stop_master(action: Action, ledger: Ledger) -> Verdict:
@@ -101,14 +101,6 @@ def _may_stop_master(action: Action, ledger: Ledger) -> Verdict:
         left = ledger.wrote - ledger.flushed
         return Verdict(False, f"{bytes_text(left)} of the master's log are not flushed yet", left)
     return ALLOWED
-
-
-def _check_within_durability(ledger: Ledger, spec: Spec) -> Verdict:
-    """Allow an action that adds to the risk only while the risk is within ``spec.durability``."""
-    verdict = check_durability(ledger, spec)
-    if not verdict.is_allowed and ledger.risk(Fault.MACHINE).bytes is not None:
-        return verdict
-    return ALLOWED if verdict.is_allowed else Verdict(False, verdict.reason, None)
 
 
 def check_durability(ledger: Ledger, spec: Spec) -> Verdict:

@@ -146,12 +146,12 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
     )
 
 
-def behind(shard: ObservedShard) -> dict[int, int | None]:
+def bytes_behind(shard: ObservedShard) -> dict[int, int | None]:
     """Return how many bytes each member lacks of the log of the shard's master, by the member's number.
 
-    It is None for a member that does not report as a slave, so for the master itself, and while the master has not
-    reported. The master is the one that the Lease names. Where the Lease cannot be read or names none, it is the
-    member that reports this role in the newest epoch.
+    The value is None for members that do not report as slaves, such as the master itself, and for all members while the
+    master has not reported. The master is the one that the Lease names. Where the Lease cannot be read or names none,
+    it is the member that reports this role in the newest epoch.
     """
     record = None if shard.lease is None else shard.lease.record
     term = None if record is None else record.newest

@@ -68,7 +68,7 @@ class Report(BrokerState, frozen=True, kw_only=True):
     """The id of the process or pod that reported, as its supervisor or Kubernetes names it."""
 
     def as_last_report(self) -> LastReport:
-        """Return the part of a master's report that is kept after its death."""
+        """Return the part of a master's report that is kept after the master has ended."""
         return LastReport(
             epoch=self.epoch,
             asked_ms=self.asked_ms,
@@ -93,7 +93,7 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, boo
         raise ValueError(f"not a broker status: {error}") from error
 
 
-def is_of(answer: Mapping[str, Any], broker_name: str, member: int) -> bool:
+def is_status_of(answer: Mapping[str, Any], broker_name: str, member: int) -> bool:
     """Return whether a status answer is of this member. The address of its pod may belong to another pod by now."""
     return (answer.get("broker_name"), answer.get("broker_id")) == (broker_name, member)
 
@@ -143,7 +143,7 @@ class Member(ObservedPart, frozen=True):
 
 @final
 class LastReport(ObservedPart, frozen=True):
-    """The newest report of the newest term's master while it was the master, kept over its death."""
+    """The newest report of the newest term's master while it was the master, kept after its process has ended."""
 
     epoch: int
     asked_ms: int
@@ -221,7 +221,7 @@ class ObservedShard(ObservedPart, frozen=True):
     last_report: LastReport | None = None
     request: PromotionRequest | None = None
     replace_disks: tuple[int, ...] = ()
-    """The members whose lost volume a person has given up."""
+    """The members whose lost volume may be replaced: a person has given it up, or its machine is out of service."""
 
     restore: str = ""
     """The id of the request to restore the shard from its existing volumes; empty if there is none."""
@@ -233,7 +233,7 @@ class ObservedShard(ObservedPart, frozen=True):
     """Whether the shard is scaled to zero; its processes may still be ending."""
 
     is_empty: bool | None = None
-    """Whether the shard has no messages and no consumers left; None if this is unknown."""
+    """Whether the shard has no messages left, and got none for a while; None if this is unknown."""
 
     remaining_text: str = ""
     """What a removed shard still holds, as text for people."""

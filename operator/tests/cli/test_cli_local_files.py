@@ -43,7 +43,7 @@ def test_lease_is_replaced_only_at_the_expected_version(tmp_path: Path) -> None:
 
 def test_accepted_loss_is_written_to_the_lease(tmp_path: Path) -> None:
     """The Lease contains the size of ``gantry promote --accept-loss``."""
-    [order] = parse_requests({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).orders
+    [order] = parse_requests({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).promotions
     goal = Goal(why="a promotion was requested", promotion_request=order.id, loss_accepted=order.loss_accepted)
 
     LeaseFile(tmp_path / "l", lambda: 0).write(None, LeaseRecord(epoch=1000, goal=goal))

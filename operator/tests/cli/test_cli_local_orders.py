@@ -82,10 +82,10 @@ def test_fence_survives_an_invalid_order_beside_it(tmp_path: Path, beside: dict[
 
     asked = [orders.read() for _ in range(2)]
 
-    assert {(one.fenced_shards, one.orders) for one in asked} == {((0,), ())}
+    assert {(one.fenced_shards, one.promotions) for one in asked} == {((0,), ())}
     assert len(events) == 1 and next(iter(beside)) in events[0]
     state.write_annotations({FENCE: "0", PROMOTE: "1=2"})
-    assert [order.id for order in orders.read().orders] == ["1=2"]
+    assert [order.id for order in orders.read().promotions] == ["1=2"]
 
 
 def test_fence_would_be_lifted_without_the_fallback_to_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from gantry_spec.manifest.rules import RULES
 pytestmark = pytest.mark.needs_api_server
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
-    ("needs at least one slave less", {"slaves": 1, "replication": {"inSyncReplicas": 3}}),
+    ("slaves must be at least inSyncReplicas - 1", {"slaves": 1, "replication": {"inSyncReplicas": 3}}),
     ("mode Sync needs inSyncReplicas of 2", {"replication": {"inSyncReplicas": 1}}),
     ("mode Async waits for no slave", {"replication": {"mode": "Async", "inSyncReplicas": 2}, "slaves": 2}),
     ("mode Async waits for no acknowledgement", {"replication": {"mode": "Async", "ack": "Flushed"}}),

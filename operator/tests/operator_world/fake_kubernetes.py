@@ -67,7 +67,7 @@ class FakeKubernetes:
         return self._apply(ref, {"status": dict(status)}, STATUS_MANAGER)
 
     async def patch(
-        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", part: str = ""
+        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", subresource: str = ""
     ) -> Object:
         self._come("patch", ref)
         known = self._find(ref)
@@ -215,7 +215,7 @@ def taken_back(before: Mapping[str, Any], now: Mapping[str, Any]) -> Object:
 
 
 def kind_at(path: str, kinds: tuple[Kind, ...]) -> tuple[ObjectRef, str]:
-    """Return the object that an API path denotes, and the part of it."""
+    """Return the object that an API path denotes, and the subresource."""
     for kind in kinds:
         root = kind.path().rpartition("/")[0]
         if not path.startswith(root + "/"):

@@ -82,7 +82,7 @@ class HttpKubernetes:
                     return await self.fake.apply_status(ref, body["status"])
                 return await self.fake.apply(body)
             case "PATCH" if kind == "application/merge-patch+json":
-                return await self.fake.patch(ref, body, part=part)
+                return await self.fake.patch(ref, body, subresource=part)
         raise AssertionError(f"unexpected request: {request.method} {kind}")
 
 

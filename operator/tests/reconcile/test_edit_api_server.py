@@ -21,7 +21,7 @@ FOREIGN = ("PodMonitor", "PrometheusRule")
 """The kinds that this server does not have."""
 
 MADE_ANEW = {("storage.size", "StatefulSet/orders-0-master"), ("storage.size", "StatefulSet/orders-0-slave")}
-"""The edits for which the API server rejects a change of an object, and the operator recreates it around its pods."""
+"""Edits for which the API server rejects a change of an object, so the operator recreates it and keeps its pods."""
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from gantry_operator.execute.applier import Applier
 from gantry_operator.execute.leases import LeaseWriter
 from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.execute.role_labels import RoleLabelChange, plan_label_changes, relabel_shard
-from gantry_operator.execute.scheduler import ActionScheduler, remove_order
+from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
 from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, ROLE_LABEL, SHARD_LABEL
 from gantry_operator.observe.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer
@@ -319,7 +319,7 @@ async def test_order_that_was_repeated_meanwhile_is_kept() -> None:
     bench.put(GROUPS, GROUP, metadata={"annotations": {"gantry.dev/promote": "0=3"}})
 
     with pytest.raises(Conflict):
-        await remove_order(bench.api, seen, without_request(annotations_of(seen), "0=2"))
+        await patch_requests(bench.api, seen, without_request(annotations_of(seen), "0=2"))
 
 
 # -- applying ----------------------------------------------------------------------------------------------------------

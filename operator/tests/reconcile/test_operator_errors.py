@@ -25,7 +25,7 @@ from gantry_operator.resource_loop import (
     LoopContext,
     Outcome,
     ResourceLoop,
-    Written,
+    WrittenStatus,
 )
 
 PLACE = ObjectRef(SERVICES, "shop", "orders-0")
@@ -93,7 +93,7 @@ class PromotesOnce:
     def __init__(self) -> None:
         self.events = [Event("MasterPromoted", "member 2")]
 
-    async def reconcile(self, document: Object, written: Written) -> Outcome:
+    async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         events, self.events = self.events, []
         return Outcome(1.0, {"phase": "Ready"}, events)
 

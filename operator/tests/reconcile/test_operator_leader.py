@@ -193,7 +193,7 @@ def test_released_lease_is_acquired_at_once() -> None:
 
     assert taker.next_step(0) == Read()
     taker.handle_read(LeaderLease("1", "holder"), 1)
-    assert holder.release() == Write("1", is_release=True)
+    assert holder.release_step() == Write("1", is_release=True)
     assert taker.next_step(TIMINGS.retry_ms) == Read()
     taker.handle_read(LeaderLease("2", ""), TIMINGS.retry_ms + 5)
     assert taker.next_step(TIMINGS.retry_ms + 6) == Write("2")

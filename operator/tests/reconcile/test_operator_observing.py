@@ -73,7 +73,7 @@ def pod_with(state: str = "", *, node: str = "node-0", uid: str = "u1", restarts
 )
 def test_process_counts_as_stopped_only_with_proof(pod: Object, machine: Machine, process: Process) -> None:
     """The proof comes from kubelet for a container, or from a user for a machine; otherwise the state is unknown."""
-    assert pods.process_life_of(pod, machine).process is process
+    assert pods.process_state_of(pod, machine).process is process
 
 
 @pytest.mark.parametrize(
@@ -153,41 +153,41 @@ def test_renewal_does_not_change_when_a_record_was_first_seen() -> None:
     """The time is that of the first observation of the record; a recreated Lease is a new one."""
     memory, record = ShardMemory(), LeaseRecord(version="1", epoch=1000)
 
-    assert memory.lease("uid", record, 100).seen_ms == 100
-    assert memory.lease("uid", record, 200).seen_ms == 100
-    assert memory.lease("uid", LeaseRecord(version="2", epoch=1000), 300).seen_ms == 300
-    assert memory.lease("other", LeaseRecord(version="2", epoch=1000), 400).seen_ms == 400
+    assert memory.observe_lease("uid", record, 100).seen_ms == 100
+    assert memory.observe_lease("uid", record, 200).seen_ms == 100
+    assert memory.observe_lease("uid", LeaseRecord(version="2", epoch=1000), 300).seen_ms == 300
+    assert memory.observe_lease("other", LeaseRecord(version="2", epoch=1000), 400).seen_ms == 400
 
 
 def test_stop_time_is_that_of_the_last_run() -> None:
     """A container that ran and ended again between two observations has a later stop time."""
     memory = MemberMemory()
-    memory.take_process(pods.ProcessLife(Process.STOPPED, "u/0/a"), "u", 100)
-    memory.take_process(pods.ProcessLife(Process.STOPPED, "u/0/a"), "u", 200)
+    memory.take_process(pods.ProcessState(Process.STOPPED, "u/0/a"), "u", 100)
+    memory.take_process(pods.ProcessState(Process.STOPPED, "u/0/a"), "u", 200)
     assert memory.stopped_by_ms == 100
-    memory.take_process(pods.ProcessLife(Process.STOPPED, "u/1/b"), "u", 300)
+    memory.take_process(pods.ProcessState(Process.STOPPED, "u/1/b"), "u", 300)
     assert memory.stopped_by_ms == 300
-    memory.take_process(pods.ProcessLife(Process.RUNNING, "u/2/c"), "u", 400)
+    memory.take_process(pods.ProcessState(Process.RUNNING, "u/2/c"), "u", 400)
     assert memory == MemberMemory(boot_id="u", run="u/2/c", started_by_ms=400)
-    memory.take_process(pods.ProcessLife(Process.UNKNOWN, "u/2/c"), "u", 500)
+    memory.take_process(pods.ProcessState(Process.UNKNOWN, "u/2/c"), "u", 500)
     assert memory == MemberMemory(boot_id="u", run="u/2/c", started_by_ms=400)
-    memory.take_process(pods.ProcessLife(Process.RUNNING, "v/0/d"), "v", 600)
+    memory.take_process(pods.ProcessState(Process.RUNNING, "v/0/d"), "v", 600)
     assert memory.started_by_ms == 600
 
 
 def test_broker_that_answers_counts_as_running() -> None:
     """An outdated state of kubelet must not prove the end of a broker that has restarted meanwhile."""
     memory = MemberMemory()
-    memory.take_process(pods.ProcessLife(Process.STOPPED, "u/0/a"), "u", 100)
-    assert memory.corrected(Process.STOPPED) is Process.STOPPED
+    memory.take_process(pods.ProcessState(Process.STOPPED, "u/0/a"), "u", 100)
+    assert memory.correct_process(Process.STOPPED) is Process.STOPPED
 
     for boot_id, asked_ms, corrected in (("u", 99, "Stopped"), ("v", 200, "Stopped"), ("u", 200, "Unknown")):
         memory.report = Report(role=HaRole.UNASSIGNED, asked_ms=asked_ms, answered_ms=asked_ms, boot_id=boot_id)
-        assert memory.corrected(Process.STOPPED) == corrected
+        assert memory.correct_process(Process.STOPPED) == corrected
 
-    memory.take_process(pods.ProcessLife(Process.STOPPED, "u/1/b"), "u", 300)
-    assert memory.corrected(Process.STOPPED) is Process.STOPPED, "it has ended again since"
-    assert memory.corrected(Process.RUNNING) is Process.RUNNING
+    memory.take_process(pods.ProcessState(Process.STOPPED, "u/1/b"), "u", 300)
+    assert memory.correct_process(Process.STOPPED) is Process.STOPPED, "it has ended again since"
+    assert memory.correct_process(Process.RUNNING) is Process.RUNNING
 
 
 def test_last_report_is_read_back_older_never_younger() -> None:

@@ -305,11 +305,11 @@ async def test_stale_group_is_named() -> None:
     context = context_of(FakeKubernetes())
     resources = WatchedResources(LoopManager(context))
     resources.apply_event(None, group_object("a") | {"metadata": {"name": "a", "namespace": "shop", "uid": "1"}})
-    assert resources.stale(60) == ""
+    assert resources.describe_stale(60) == ""
     assert isinstance(context.clock, ModelClock)
     context.clock.ms += 61_000
 
-    assert "shop/a" in resources.stale(60)
+    assert "shop/a" in resources.describe_stale(60)
     await resources.close()
 
 

@@ -68,12 +68,14 @@ async def test_first_rounds_of_new_groups_are_limited(monkeypatch: pytest.Monkey
         clock = resources.groups.context.clock
         assert isinstance(clock, ModelClock)
         clock.ms += 61_000
-        assert all(f"shop/{name}" in resources.stale(60) for name in creation.begun)
-        assert not any(f"shop/{name}" in resources.stale(60).split(": ")[1].split(", ") for name in waiting(creation))
+        assert all(f"shop/{name}" in resources.describe_stale(60) for name in creation.begun)
+        assert not any(
+            f"shop/{name}" in resources.describe_stale(60).split(": ")[1].split(", ") for name in waiting(creation)
+        )
 
         creation.answering.set()
         await until(lambda: len(creation.api.of_kind(STATEFUL_SETS)) == 3 * len(NEW), "each has what it needs")
-        assert resources.stale(60) == ""
+        assert resources.describe_stale(60) == ""
 
 
 def waiting(creation: Creation) -> set[str]:

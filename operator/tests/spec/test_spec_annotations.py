@@ -14,7 +14,7 @@ from gantry_spec.manifest.annotations import (
     REPLACE_DISK,
     RESTORE,
     GroupRequests,
-    PromotionOrder,
+    RequestedPromotion,
     parse_requests,
     parse_states,
     remove_entry,
@@ -31,7 +31,10 @@ def test_every_request_is_parsed() -> None:
     asked = parse_requests({PAUSED: "true", PROMOTE: "0=2, 3@tuesday", ACCEPT_LOSS: "64Mi", REPLACE_DISK: "0/2,1/3"})
 
     assert asked.is_paused
-    assert asked.orders == (PromotionOrder("0=2", 0, 2, 64 << 20), PromotionOrder("3@tuesday", 3, 0, 64 << 20))
+    assert asked.promotions == (
+        RequestedPromotion("0=2", 0, 2, 64 << 20),
+        RequestedPromotion("3@tuesday", 3, 0, 64 << 20),
+    )
     assert asked.lost_disks == ((0, 2), (1, 3))
 
 
@@ -45,15 +48,15 @@ def test_states_are_parsed_with_requests() -> None:
 def test_a_typo_lifts_no_fence_and_wakes_no_group() -> None:
     """Valid states hold although other annotations are invalid; a misspelled hibernation has no effect."""
     asked = parse_states({FENCE: "0,x", HIBERNATE: "true", PROMOTE: "zero"})
-    assert (asked.fenced_shards, asked.is_hibernated, asked.orders) == ((0,), True, ())
+    assert (asked.fenced_shards, asked.is_hibernated, asked.promotions) == ((0,), True, ())
 
     assert parse_states({HIBERNATE: "yes", PAUSED: "yes"}) == GroupRequests(is_paused=True)
 
 
 def test_any_loss_is_accepted_only_with_the_word_any() -> None:
     """Without the annotation no loss is accepted."""
-    assert parse_requests({PROMOTE: "0", ACCEPT_LOSS: "any"}).orders[0].loss_accepted is None
-    assert parse_requests({PROMOTE: "0"}).orders[0].loss_accepted == 0
+    assert parse_requests({PROMOTE: "0", ACCEPT_LOSS: "any"}).promotions[0].loss_accepted is None
+    assert parse_requests({PROMOTE: "0"}).promotions[0].loss_accepted == 0
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_requested_member_with_everything_acknowledged_wins() -> None:
     assert record_action.record.newest.master == 2
     assert isinstance(take, act.TakeEpoch) and take.record.epoch % EPOCH_STRIDE == 1, "otherwise the longest log wins"
     refusal = refused(asynchronous)
-    assert refusal.remedy == "promote --to 1 first, then move on" and refusal.can_be_forced
+    assert refusal.remedy == "promote --to 1 first, then --to 2" and refusal.can_be_forced
 
 
 def test_a_requested_member_with_a_shorter_log_wins_only_if_forced() -> None:

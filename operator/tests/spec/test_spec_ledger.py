@@ -12,7 +12,7 @@ from spec_world.observations import NOW_MS, healthy, record_of, spec_with, with_
 
 from gantry_spec import actions as act
 from gantry_spec.gate import check_action, check_durability, check_loss
-from gantry_spec.ledger import Fault, Ledger, band_of, behind, ledger_of
+from gantry_spec.ledger import Fault, Ledger, band_of, bytes_behind, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Role
 from gantry_status.broker_state import SlaveState
@@ -39,11 +39,11 @@ def test_only_slaves_are_behind_the_master_that_the_lease_names() -> None:
     stale = with_report(shard, 3, role=Role.MASTER, epoch=2_000, wrote=50_000)
     unread = msgspec.structs.replace(shard, lease=None)
 
-    assert behind(shard) == {1: None, 2: 1_000, 3: 0}
-    assert behind(stale) == {1: None, 2: 1_000, 3: None}
-    assert behind(with_report(shard, 3, role=Role.UNASSIGNED)) == {1: None, 2: 1_000, 3: None}
-    assert behind(with_report(shard, 1, role=Role.UNASSIGNED)) == {1: None, 2: None, 3: None}
-    assert behind(unread) == {1: None, 2: 1_000, 3: 0}, "the member that reports the role is taken"
+    assert bytes_behind(shard) == {1: None, 2: 1_000, 3: 0}
+    assert bytes_behind(stale) == {1: None, 2: 1_000, 3: None}
+    assert bytes_behind(with_report(shard, 3, role=Role.UNASSIGNED)) == {1: None, 2: 1_000, 3: None}
+    assert bytes_behind(with_report(shard, 1, role=Role.UNASSIGNED)) == {1: None, 2: None, 3: None}
+    assert bytes_behind(unread) == {1: None, 2: 1_000, 3: 0}, "the member that reports the role is taken"
 
 
 def test_each_fault_loses_what_does_not_survive_it() -> None:

@@ -33,7 +33,7 @@ from gantry_cli.local.state import now_ms
 from gantry_spec import actions as act
 from gantry_spec.ballot import ballot_of
 from gantry_spec.decide.view import ShardView
-from gantry_spec.executor import ActionExecutor, Expected, in_order, promotion_check
+from gantry_spec.executor import ActionExecutor, Expected, promotion_check, split_lease_actions
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.ledger import Ledger
 from gantry_spec.observed import ObservedLease, PromotionRequest
@@ -230,7 +230,7 @@ class Promotion:
 
     async def _execute(self, actions: Sequence[act.Action]) -> None:
         """Execute the Lease actions first, then all orders in parallel. Raises the error of a required order."""
-        first, others = in_order(actions)
+        first, others = split_lease_actions(actions)
         for action in first:
             await self._executor.execute(action)
         failures = await asyncio.gather(*map(self._execute_one, others))

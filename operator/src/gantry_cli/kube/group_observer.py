@@ -35,7 +35,7 @@ from gantry_spec.cluster_objects import (
 )
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import InvalidLeaseRecord, record_of
-from gantry_spec.ledger import Ledger, behind, ledger_of
+from gantry_spec.ledger import Ledger, bytes_behind, ledger_of
 from gantry_spec.manifest import ManifestError
 from gantry_spec.manifest.annotations import GroupRequests, read_requests
 from gantry_spec.manifest.group import API_GROUP, BrokerGroup
@@ -47,7 +47,7 @@ from gantry_spec.observed import (
     ObservedShard,
     Process,
     Report,
-    is_of,
+    is_status_of,
     members_of,
     report_of,
 )
@@ -114,7 +114,7 @@ def check_answer(group: str, pod: str, answer: Answer) -> Answer:
     place, document = member_of(group, pod), answer.documents.get(ROLE)
     if place is None or not isinstance(document, dict):
         return answer
-    if is_of(document, broker_name(group, place.shard), place.member):
+    if is_status_of(document, broker_name(group, place.shard), place.member):
         return answer
     return answer._replace(documents={}, fault="its sidecar reports another broker")
 
@@ -191,7 +191,7 @@ def _members(objects: GroupObjects, group: BrokerGroup | None) -> list[ClusterMe
             Member(number=place.member, report=reports.get(place)) for place in pods if place.shard == number
         )
         shard_value = ObservedShard(number=number, lease=_lease(objects, number, 0), members=values)
-        lags |= {(number, member): lag for member, lag in behind(shard_value).items()}
+        lags |= {(number, member): lag for member, lag in bytes_behind(shard_value).items()}
     members = {place: _member(objects, pod, place, reports.get(place), lags.get(place)) for place, pod in pods.items()}
     if group is not None and objects.pods:
         for shard in range(group.spec.shards):

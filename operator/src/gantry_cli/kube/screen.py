@@ -34,7 +34,7 @@ from gantry_cli.output import OutputFormat, show, table
 from gantry_cli.progress import spinner, watch
 from gantry_cli.text import duration_text
 from gantry_spec.cluster_objects import member_pod
-from gantry_spec.decide.conditions import is_remarkable
+from gantry_spec.decide.conditions import is_shown_in_status
 from gantry_spec.explain import explain as outlooks_of
 
 EVENTS_SHOWN: Final = 6
@@ -60,7 +60,7 @@ def render(status: ClusterGroupStatus) -> Iterator[RenderableType]:
 def _lines(status: ClusterGroupStatus) -> Iterator[str]:
     yield from (risk_line(ledger, partial(member_pod, status.group)) for ledger in status.ledgers)
     for one in status.conditions:
-        if is_remarkable(one.type, STATUSES.get(one.status), one.message):
+        if is_shown_in_status(one.type, STATUSES.get(one.status), one.message):
             yield f"{one.type} is {one.status}: {one.reason}{f' ({one.message})' if one.message else ''}"
     yield from (f"annotation: {name}={text}" for name, text in status.orders.items())
     yield from (f"shard {shard.number}: waiting: {reason}" for shard in status.shards for reason in shard.blocked_by)

@@ -19,7 +19,7 @@ from gantry_cli.local.state import GroupAnnotations, now_ms
 from gantry_cli.local.topics import ShardDecommissioner
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
-from gantry_spec.executor import ActionExecutor, Expected, in_order, promotion_check
+from gantry_spec.executor import ActionExecutor, Expected, promotion_check, split_lease_actions
 from gantry_spec.gate import check_action
 from gantry_spec.ledger import ledger_of
 from gantry_spec.manifest import Spec
@@ -64,7 +64,7 @@ class LocalActionExecutor:
 
     async def execute(self, actions: Sequence[act.Action]) -> None:
         """Execute all actions of one shard. A broker's refusal is recorded as an event and never raised."""
-        first, others = in_order(actions)
+        first, others = split_lease_actions(actions)
         for action in first:
             await self._execute_one(action)
         await asyncio.gather(*(self._execute_one(action) for action in self._masters_first(others)))

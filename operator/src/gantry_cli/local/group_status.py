@@ -17,7 +17,7 @@ from gantry_cli.output import OutputFormat, show, table
 from gantry_cli.stack import StackDirectory
 from gantry_cli.text import duration_text, time_text
 from gantry_spec.decide import Condition
-from gantry_spec.decide.conditions import is_remarkable
+from gantry_spec.decide.conditions import is_shown_in_status
 from gantry_spec.explain import Outlook
 from gantry_spec.ledger import Fault, Ledger
 from gantry_status.text import bytes_text
@@ -173,7 +173,7 @@ def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Ite
     yield table("Members", columns, map(_row, status.members), right=columns[4:8])
     yield from (risk_line(ledger, member_name) for ledger in status.ledgers)
     for one in status.conditions:
-        if is_remarkable(one.type, one.is_true, one.message):
+        if is_shown_in_status(one.type, one.is_true, one.message):
             yield f"{one.type}: {one.reason}{f' ({one.message})' if one.message else ''}"
     yield from status.decision
     if with_events and status.events:

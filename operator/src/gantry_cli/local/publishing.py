@@ -21,7 +21,7 @@ from gantry_cli.text import duration_text
 from gantry_remoting.addresses import join_address
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.explain import explain
-from gantry_spec.ledger import Fault, Ledger, behind
+from gantry_spec.ledger import Fault, Ledger, bytes_behind
 from gantry_spec.observed import ObservedShard
 from gantry_status.text import bytes_text
 
@@ -87,7 +87,7 @@ class Publisher:
         )
 
     def _members(self, shard: ObservedShard) -> list[LocalMemberStatus]:
-        behind_bytes = behind(shard)
+        behind_bytes = bytes_behind(shard)
         return [self._member(shard.number, one.number, behind_bytes[one.number]) for one in shard.members]
 
     def _member(self, shard: int, number: int, behind_bytes: int | None) -> LocalMemberStatus:

@@ -5,8 +5,8 @@ its kind is watched. Changes by others are reverted every ``REAPPLY_MS``. A grou
 completely once, because it is not known what was applied before.
 
 Some fields of a StatefulSet are immutable. Where the API server rejects a change of them, the StatefulSet is deleted
-without its pods, and created again around them. Claims are resized here, too, because a StatefulSet never changes
-claims that exist.
+without its pods, and created again: the new one adopts the pods. Claims are resized here, too, because a StatefulSet
+never changes claims that exist.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Applier:
         return True
 
     async def _recreate(self, ref: ObjectRef, document: Object, known: Object) -> None:
-        """Delete a StatefulSet without its pods, and create it again around them."""
-        log.info("recreating StatefulSet around its pods", extra={"object": str(ref)})
+        """Delete a StatefulSet without its pods, and create it again, so that the new one adopts the pods."""
+        log.info("recreating StatefulSet; its pods are kept", extra={"object": str(ref)})
         await self._api.delete(ref, uid=uid_of(known), is_orphaning=True)
         self._cache.apply_event("DELETED", known)
         self._cache.put(await self._api.apply(document))
@@ -150,8 +150,8 @@ class Applier:
                 name = f"{template['metadata']['name']}-{pod['metadata']['name']}"
                 ref = ObjectRef(CLAIMS, self._key[0], name)
                 known = self._cache.get(ref)
-                is_seen = known is not None and GROUP_LABEL in labels_of(known)
-                if (pod.get("spec") or {}).get("nodeName") and not is_seen and self._take_retry(ref):
+                is_labelled = known is not None and GROUP_LABEL in labels_of(known)
+                if (pod.get("spec") or {}).get("nodeName") and not is_labelled and self._take_retry(ref):
                     await self._label_claim(ref, labels_of(template))
 
     async def _label_claim(self, ref: ObjectRef, labels: Mapping[str, str]) -> None:
@@ -173,9 +173,9 @@ class Applier:
     async def grow_claims(self, size_bytes: int) -> None:
         """Make every claim of a broker request at least this size."""
         for claim in self._cache.of_group(CLAIMS, self._key):
-            asked = str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage", "0"))
+            requested = str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage", "0"))
             ref = ref_of(claim)
-            if labels_of(claim).get(COMPONENT_LABEL) != "broker" or parse_size(asked) >= size_bytes:
+            if labels_of(claim).get(COMPONENT_LABEL) != "broker" or parse_size(requested) >= size_bytes:
                 continue
             if not self._take_retry(ref):
                 continue

@@ -1,8 +1,8 @@
 """The record in a shard's Lease, replaced by compare-and-swap: this change alone decides which member is the master.
 
-    read from the API server  -->  compare the version with the expected one  -->  write onto just that revision
-          ^                                                                            |
-          `------------------------ the Lease was renewed meanwhile: 409 --------------'
+    read from the API server  -->  compare the version with the expected one  -->  write, if the revision is the same
+          ^                                                                                |
+          `------------------------ the Lease was renewed meanwhile: 409 ------------------'
 
 A renewal changes the revision of the Lease, but not the version of the record (``gantry_spec.lease_annotations``). So
 it makes the swap start again, up to ``TRIES_MAX`` times, while a replaced record ends the swap. No order rests on a
@@ -101,5 +101,5 @@ def _document(group: BrokerGroup, shard: int, record: LeaseRecord) -> Object:
     body = {"spec": {"leaseDurationSeconds": lease_seconds(record.duration_ms)}}
     annotations = lease_annotations(msgspec.structs.replace(record, version=""))
     kind = (LEASES.api_version, LEASES.name)
-    marked = labels(group, names.BROKER, shard)
-    return make_object(group, kind, ref.name, marked, body, annotations=annotations)
+    own_labels = labels(group, names.BROKER, shard)
+    return make_object(group, kind, ref.name, own_labels, body, annotations=annotations)

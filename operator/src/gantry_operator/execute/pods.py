@@ -80,7 +80,7 @@ class PodExecutor:
         own = self._objects.pod(action.shard, action.member)
         if own is None or not _is_running(own):
             return
-        for member in self._objects.stateful_sets(action.shard).wanted:
+        for member in self._objects.stateful_sets(action.shard).members:
             pod = self._objects.pod(action.shard, member)
             if member != action.member and (pod is None or not _is_running(pod)):
                 name = names.member_pod(self._key[1], action.shard, action.member)

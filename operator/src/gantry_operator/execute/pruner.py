@@ -94,8 +94,8 @@ class Pruner:
         self._pruned_ms = now_ms
         try:
             left = [one for kind in PRUNED_KINDS for one in await self._find_leftovers(kind, wanted, owner)]
-            going = [one for one in left if not self._is_in_use(one, rendered)]
-            for document in going:
+            unused = [one for one in left if not self._is_in_use(one, rendered)]
+            for document in unused:
                 await self._api.delete(ref_of(document), uid=uid_of(document))
                 self._cache.apply_event("DELETED", document)
                 log.info("deleted object that is no longer part of the group", extra={"object": str(ref_of(document))})
@@ -104,7 +104,7 @@ class Pruner:
                 "could not delete objects that are no longer part of the group; retrying", extra={"reason": str(error)}
             )
             return
-        if len(going) == len(left):
+        if len(unused) == len(left):
             self._pruned = wanted
 
     async def delete_shards(self, is_removed: Callable[[int], bool]) -> None:

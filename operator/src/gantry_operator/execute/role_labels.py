@@ -4,8 +4,8 @@
     the named member reports as the master  only then it gets the label
     a slave follows the master              it is labelled as a slave
 
-A master that only does not answer keeps its label: no other member has its role. A pod without a role has no label.
-Changes are planned by a pure function, and written with the uid of the pod.
+A master that merely does not answer keeps its label, because no other member has its role. A pod without a role has no
+label. Changes are planned by a pure function, and written with the uid of the pod.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class RoleLabelChange(NamedTuple):
 
 
 def plan_label_changes(
-    shard: ObservedShard, now: Mapping[int, str]
+    shard: ObservedShard, present: Mapping[int, str]
 ) -> tuple[list[RoleLabelChange], list[RoleLabelChange]]:
-    """Return the labels to remove, and those to add afterwards. ``now`` has the labels by member, '' for no label."""
+    """Return the labels to remove, and those to add afterwards. ``present`` has the labels by member."""
     record = None if shard.lease is None else shard.lease.record
     if record is None or record.newest is None or not record.is_settled:
         return [], []
     term = record.newest
     reports = {member.number: member.report for member in shard.members}
     removed, added = [], []
-    for number, label in sorted(now.items()):
+    for number, label in sorted(present.items()):
         report = reports.get(number)
         wanted = label
         if number == term.master:
@@ -66,11 +66,11 @@ async def relabel_shard(api: Kubernetes, cache: Cache, shard: ObservedShard, pod
 
     If a label could not be removed, the new master gets no label in this round.
     """
-    now = {number: labels_of(pod).get(ROLE_LABEL, "") for number, pod in pods.items()}
-    removed, added = plan_label_changes(shard, now)
-    is_taken = await _write_labels(api, cache, removed, pods)
-    is_given = await _write_labels(api, cache, [one for one in added if is_taken or one.role != MASTER_ROLE], pods)
-    return bool(removed or added) and is_taken and is_given
+    present = {number: labels_of(pod).get(ROLE_LABEL, "") for number, pod in pods.items()}
+    removed, added = plan_label_changes(shard, present)
+    is_removed = await _write_labels(api, cache, removed, pods)
+    is_added = await _write_labels(api, cache, [one for one in added if is_removed or one.role != MASTER_ROLE], pods)
+    return bool(removed or added) and is_removed and is_added
 
 
 async def relabel_all(api: Kubernetes, objects: GroupObjects, shards: Iterable[ObservedShard]) -> bool:

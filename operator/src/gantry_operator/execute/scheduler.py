@@ -1,9 +1,9 @@
 """Executes the decided actions of one group: at most one at a time for each target, and none waits for another.
 
-A target is a broker, or the Lease or the orders of a shard. A drain takes a while, and a request to a sidecar that
-hangs lasts until its deadline; meanwhile actions for other targets are executed. An action for a busy target is
-dropped: the next round decides again. ``gantry_spec.executor`` defines how an action is executed; this module supplies
-its two ports to a cluster. No error of an action ends the group's loop.
+A target is a broker, a shard's Lease, the requests of people for a shard, or all processes of a shard. A drain takes a
+while, and a request to a sidecar that hangs lasts until its deadline; meanwhile actions for other targets are executed.
+An action for a busy target is dropped: the next round decides again. ``gantry_spec.executor`` defines how an action is
+executed; this module supplies its two ports to a cluster. No error of an action ends the group's loop.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from gantry_status.orders import AnyOrder, HaStatus, OrderRefused, status_of
 log = logging.getLogger(__name__)
 
 Target = tuple[int, str]
-"""The shard, and the part of it: a member's number, ``lease``, ``request`` or ``sleep``."""
+"""The shard, and the part of it: a member's number, ``lease``, ``request`` or ``hibernate``."""
 
-Executed = Callable[[act.Action, str], None]
+OnExecuted = Callable[[act.Action, str], None]
 """Called after each action with the reason why it was refused, which is empty if it was executed."""
 
 
 @final
 class ActionScheduler:
-    """Owned by the task of the group's loop, which closes it."""
+    """Starts the decided actions of one group as tasks. Owned by the task of the group's loop, which closes it."""
 
     def __init__(
         self, objects: GroupObjects, api: Kubernetes, sidecars: Sidecars, leases: LeaseWriter, *,
-        on_executed: Executed, wake: Callable[[], None], empty_log_end: Callable[[int], int | None],
+        on_executed: OnExecuted, wake: Callable[[], None], empty_log_end: Callable[[int], int | None],
     ) -> None:  # fmt: skip
         self._objects: Final = objects
         self._api: Final = api
@@ -102,28 +102,26 @@ class ActionScheduler:
 
     async def _run(self, target: Target, action: act.Action, group: BrokerGroup, token: str) -> bool:
         """Execute an action. Return whether it succeeded, and differs from the last action of its target."""
-        refusal, is_leaving = "", False
+        refusal, is_terminating = "", False
         try:
             await self._executor(group, token).execute(action)
         except (OperatorError, OrderRefused) as error:
-            is_leaving = isinstance(error, NamespaceTerminating)
+            is_terminating = isinstance(error, NamespaceTerminating)
             refusal = f"{type(error).__name__}: {error}"
         is_repeated = bool(refusal) and self._refusals.get(target) == refusal
         self._refusals[target] = refusal
         level = logging.WARNING if refusal else logging.INFO
-        level = logging.DEBUG if is_repeated or is_leaving or isinstance(action, act.Start) else level
+        level = logging.DEBUG if is_repeated or is_terminating or isinstance(action, act.Start) else level
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
         log.log(level, "action failed" if refusal else "action executed", extra=facts)
         self._executed(action, refusal)
-        is_again, self._last_actions[target] = self._last_actions.get(target) == action, action
-        return not refusal and not is_again  # a pod takes a while to terminate, and is deleted again until then
+        is_same_action, self._last_actions[target] = self._last_actions.get(target) == action, action
+        return not refusal and not is_same_action  # repeated until its effect is observed, such as a deletion
 
     def _executor(self, group: BrokerGroup, token: str) -> ActionExecutor:
         brokers = SidecarBrokers(self._objects, self._sidecars, token)
-        surroundings = ClusterSurroundings(
-            self._objects, self._api, self._leases, self._pods, group, self._empty_log_end
-        )
-        return ActionExecutor(brokers, surroundings, name="the operator")
+        environment = ClusterEnvironment(self._objects, self._api, self._leases, self._pods, group, self._empty_log_end)
+        return ActionExecutor(brokers, environment, name="the operator")
 
 
 @final
@@ -155,7 +153,7 @@ class SidecarBrokers:
 
 
 @final
-class ClusterSurroundings:
+class ClusterEnvironment:
     """The Leases, pods and annotations of one group."""
 
     def __init__(
@@ -175,22 +173,22 @@ class ClusterSurroundings:
     async def change_process(self, action: act.ProcessAction | act.Hibernate) -> None:
         await self._pods.execute(action)
         if isinstance(action, act.ReplaceDisk):
-            await self._change_orders(
+            await self._change_requests(
                 lambda annotations: without_disk_replacement(annotations, action.shard, action.member)
             )
 
     async def clear_request(self, action: act.ClearRequest) -> None:
-        await self._change_orders(lambda annotations: without_request(annotations, action.request))
+        await self._change_requests(lambda annotations: without_request(annotations, action.request))
 
     def note_shard_closed(self, shard: int) -> None:
         """Do nothing: the observer remembers the end of the shard's log."""
 
-    async def _change_orders(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
+    async def _change_requests(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
         namespace, name = self._objects.key
         document = self._objects.cache.get(ObjectRef(GROUPS, namespace, name))
         if document is None:
             raise Conflict(name, "the group does not exist any more")
-        self._objects.cache.put(await remove_order(self._api, document, change(annotations_of(document))))
+        self._objects.cache.put(await patch_requests(self._api, document, change(annotations_of(document))))
 
 
 def target_of(action: act.Action) -> Target | None:
@@ -203,15 +201,15 @@ def target_of(action: act.Action) -> Target | None:
         case act.ClearRequest(shard=shard):
             return shard, "request"
         case act.Hibernate(shard=shard):
-            return shard, "sleep"
+            return shard, "hibernate"
         case act.MemberAction(shard=shard, member=member):
             return shard, str(member)
         case _:
             raise AssertionError(f"action without a target: {action}")
 
 
-async def remove_order(api: Kubernetes, document: Object, change: dict[str, Any]) -> Object:
-    """Remove an order from the group as it was read. Raises ``Conflict`` if the group has changed since."""
+async def patch_requests(api: Kubernetes, document: Object, change: dict[str, Any]) -> Object:
+    """Change the annotations of the group as it was read. Raises ``Conflict`` if the group has changed since."""
     if not change:
         return document
     patch = {"metadata": {"annotations": change}}

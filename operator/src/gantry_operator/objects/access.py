@@ -58,7 +58,7 @@ def derive_secret(token: str, purpose: str) -> str:
 
 def shard_account(group: BrokerGroup, shard: int) -> list[Object]:
     """Return the ServiceAccount of a shard's pods, with its Role and RoleBinding."""
-    name, marked = names.shard_name(group.metadata.name, shard), labels(group, names.BROKER, shard)
+    name, own_labels = names.shard_name(group.metadata.name, shard), labels(group, names.BROKER, shard)
     rule = {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
@@ -68,7 +68,7 @@ def shard_account(group: BrokerGroup, shard: int) -> list[Object]:
     subject = {"kind": "ServiceAccount", "name": name, "namespace": group.metadata.namespace}
     role = {"apiGroup": RBAC, "kind": "Role", "name": name}
     return [
-        make_object(group, ("v1", "ServiceAccount"), name, marked, {"automountServiceAccountToken": False}),
-        make_object(group, (f"{RBAC}/v1", "Role"), name, marked, {"rules": [rule]}),
-        make_object(group, (f"{RBAC}/v1", "RoleBinding"), name, marked, {"roleRef": role, "subjects": [subject]}),
+        make_object(group, ("v1", "ServiceAccount"), name, own_labels, {"automountServiceAccountToken": False}),
+        make_object(group, (f"{RBAC}/v1", "Role"), name, own_labels, {"rules": [rule]}),
+        make_object(group, (f"{RBAC}/v1", "RoleBinding"), name, own_labels, {"roleRef": role, "subjects": [subject]}),
     ]

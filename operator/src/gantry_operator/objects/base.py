@@ -30,10 +30,10 @@ def labels(group: BrokerGroup, component: str, shard: int | None = None) -> dict
 
 
 def make_object(
-    group: BrokerGroup, kind: tuple[str, str], name: str, labelled: dict[str, str], body: Object, **metadata: Any
+    group: BrokerGroup, kind: tuple[str, str], name: str, own_labels: dict[str, str], body: Object, **metadata: Any
 ) -> Object:
     """Return an object of the group; ``kind`` is its apiVersion and kind."""
-    return owned_by(KIND, group.metadata, kind, name, {"labels": labelled} | metadata, body)
+    return owned_by(KIND, group.metadata, kind, name, {"labels": own_labels} | metadata, body)
 
 
 def common_labels(application: str, owner: Metadata) -> dict[str, str]:

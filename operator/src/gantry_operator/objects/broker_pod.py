@@ -178,7 +178,7 @@ def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
 
 def _affinity(group: BrokerGroup, shard: int) -> Object:
     """Return the operator's affinity together with the user's: a pod must satisfy both."""
-    ours = pod_parts.anti_affinity(group, names.BROKER, shard, is_demanded=True)["podAntiAffinity"]
+    ours = pod_parts.anti_affinity(group, names.BROKER, shard, is_required=True)["podAntiAffinity"]
     given = group.spec.template.affinity
     anti = dict(given.get("podAntiAffinity", {}))
     for name, terms in ours.items():

@@ -37,7 +37,7 @@ SIDECAR_SECRET: Final = "/etc/gantry/sidecar"
 ACCOUNTS: Final = "/etc/gantry/accounts"
 CERTIFICATES: Final = "/etc/gantry/certificates"
 PEERS_MAX: Final = 24
-"""In a group with more brokers, each sidecar only gets the peers of its shard, because sidecars request all peers."""
+"""In a group with more brokers, each sidecar only gets the peers of its shard, because sidecars query all peers."""
 GRACE_LEFT_MS: Final = 10_000
 """The part of a pod's grace period after the broker's shutdown deadline, in which the supervisor reports the result."""
 

@@ -8,12 +8,12 @@ from typing import final
 import msgspec
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class FactsPart(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of all facts. It is never instantiated itself."""
 
 
 @final
-class NodeFacts(Part, frozen=True):
+class NodeFacts(FactsPart, frozen=True):
     """The memory of one Node that is allocatable to pods."""
 
     name: str
@@ -22,7 +22,7 @@ class NodeFacts(Part, frozen=True):
 
 
 @final
-class ShardFacts(Part, frozen=True):
+class ShardFacts(FactsPart, frozen=True):
     """The known present state of one shard."""
 
     number: int
@@ -35,11 +35,11 @@ class ShardFacts(Part, frozen=True):
     master_pod: str = ""
     """The pod of the present or else the last master; empty before the first one."""
 
-    pods: tuple[int, int] = (0, 0)
+    replicas: tuple[int, int] = (0, 0)
     """The present replicas of the master's and the slaves' StatefulSets, which rendering keeps in hibernation."""
 
 
-class OperatorFacts(Part, frozen=True, kw_only=True):
+class OperatorFacts(FactsPart, frozen=True, kw_only=True):
     """The facts about the operator itself, which are the same for groups and pipelines."""
 
     pull_policy: str = "IfNotPresent"

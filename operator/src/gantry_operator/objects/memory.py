@@ -3,7 +3,7 @@
     container's memory = process and page cache  (spec.resources, else 1Gi)
                        + buffers of medium Memory, and a sixteenth of them for the overhead of tmpfs
     hugepages-2Mi      = buffers of medium HugePages-2Mi; request and limit are the same, as Kubernetes requires
-    a buffer in them   = whole pages for a segment, after one page in which the broker records the owner
+    a buffer in pages  = whole pages for a segment, after one page in which the broker records the owner
 
 Buffers of medium Memory count towards the pod's memory even after a restart of its container. A limit for the process
 alone would get the pod OOM killed. Huge pages are not part of the memory limit. Only the broker's container has them;
@@ -54,14 +54,15 @@ def buffer_bytes(spec: Spec) -> int:
         return 0
     segment = int(spec.write_buffer.segment_size)
     if spec.write_buffer.medium is Medium.HUGE_PAGES:
-        segment = PAGE_BYTES - -segment // PAGE_BYTES * PAGE_BYTES
+        pages = 1 + -(-segment // PAGE_BYTES)  # the division rounds up
+        segment = pages * PAGE_BYTES
     return spec.write_buffer.buffers * segment
 
 
 def broker_resources(spec: Spec) -> Resources:
     """Return the resources of the broker's container. Raises ``ImpossibleResources``."""
-    asked = _asked(spec)
-    requests, limits = dict(asked.get("requests", {})), dict(asked.get("limits", {}))
+    user_resources = _user_resources(spec)
+    requests, limits = dict(user_resources.get("requests", {})), dict(user_resources.get("limits", {}))
     for path, given in (("requests", requests), ("limits", limits)):
         _refuse_hugepages(path, given)
     limit = _memory(limits, "spec.resources.limits.memory", _memory(requests, "", MEMORY_DEFAULT_BYTES))
@@ -84,7 +85,10 @@ def broker_resources(spec: Spec) -> Resources:
         pages = {HUGEPAGES: _text(buffer_bytes(spec))}
         requests |= pages
         limits |= pages
-    return {name: value for name, value in asked.items() if name == "claims"} | {"requests": requests, "limits": limits}
+    return {name: value for name, value in user_resources.items() if name == "claims"} | {
+        "requests": requests,
+        "limits": limits,
+    }
 
 
 def sidecar_resources() -> Resources:
@@ -108,7 +112,7 @@ def hugepages_shortage(spec: Spec, nodes: Iterable[NodeFacts]) -> str | None:
     )
 
 
-def _asked(spec: Spec) -> Mapping[str, Any]:
+def _user_resources(spec: Spec) -> Mapping[str, Any]:
     for name, value in spec.resources.items():
         if name not in ("requests", "limits", "claims"):
             raise ImpossibleResources(

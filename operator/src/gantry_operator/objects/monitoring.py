@@ -197,13 +197,13 @@ def _rule(group: BrokerGroup, alert: Alert) -> Object:
 
 def monitors(group: BrokerGroup, facts: Facts) -> list[Object]:
     """Return the PodMonitor and the PrometheusRule, as far as the cluster has these kinds."""
-    name, marked = group.metadata.name, labels(group, names.BROKER)
+    name, own_labels = group.metadata.name, labels(group, names.BROKER)
     found = []
     if facts.has_pod_monitor:
-        found.append(make_object(group, (API, "PodMonitor"), name, marked, {"spec": _pod_monitor(group)}))
+        found.append(make_object(group, (API, "PodMonitor"), name, own_labels, {"spec": _pod_monitor(group)}))
     if facts.has_prometheus_rule:
         rules = {"groups": [rule_group(group)]}
-        found.append(make_object(group, (API, "PrometheusRule"), name, marked, {"spec": rules}))
+        found.append(make_object(group, (API, "PrometheusRule"), name, own_labels, {"spec": rules}))
     return found
 
 

@@ -66,9 +66,9 @@ def name_server_services(group: BrokerGroup) -> list[Object]:
     if not group.spec.name_servers.count:
         return []
     name, chosen = names.name_server_set(group.metadata.name), selector(group, names.NAME_SERVER)
-    marked = labels(group, names.NAME_SERVER)
+    own_labels = labels(group, names.NAME_SERVER)
     body = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": chosen}
-    found = [make_object(group, SERVICE, name, marked, {"spec": body | {"ports": _ports(NAME_SERVER_PORTS)}})]
+    found = [make_object(group, SERVICE, name, own_labels, {"spec": body | {"ports": _ports(NAME_SERVER_PORTS)}})]
     if group.spec.access.external.type is not ExternalType.NONE:
         found.append(_external_service(group, name, None, chosen, EXTERNAL_NAME_SERVER_PORT))
     return found
@@ -112,8 +112,8 @@ def _external_service(
         "ports": [port | {"protocol": "TCP"}],
     }
     more = {"annotations": dict(external.annotations)} if external.annotations else {}
-    marked = labels(group, chosen[names.COMPONENT_LABEL], shard)
-    return make_object(group, SERVICE, names.external_name(inner), marked, {"spec": body}, **more)
+    own_labels = labels(group, chosen[names.COMPONENT_LABEL], shard)
+    return make_object(group, SERVICE, names.external_name(inner), own_labels, {"spec": body}, **more)
 
 
 def _ports(ports: tuple[tuple[str, int], ...]) -> list[Object]:
@@ -197,8 +197,8 @@ def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, An
     spec = service.get("spec", {})
     [port] = spec.get("ports", [{}])
     if spec.get("type") == "LoadBalancer":
-        points = service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}]
-        host, number = points[0].get("ip") or points[0].get("hostname"), port.get("port")
+        ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}]
+        host, number = ingress[0].get("ip") or ingress[0].get("hostname"), port.get("port")
     else:
         host, number = _node_address(nodes), port.get("nodePort")
     if not host or not number:

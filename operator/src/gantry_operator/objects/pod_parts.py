@@ -130,10 +130,10 @@ def identity_variables() -> list[Object]:
     ]
 
 
-def anti_affinity(group: BrokerGroup, component: str, shard: int | None, *, is_demanded: bool) -> Object:
+def anti_affinity(group: BrokerGroup, component: str, shard: int | None, *, is_required: bool) -> Object:
     """Return an anti-affinity, required or preferred, between pods of the same component and shard on one Node."""
     term = {"labelSelector": {"matchLabels": selector(group, component, shard)}, "topologyKey": HOST_KEY}
-    if is_demanded:
+    if is_required:
         rules: Object = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     else:
         rules = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}

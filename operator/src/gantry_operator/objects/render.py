@@ -12,7 +12,7 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
     """Return the desired objects. Raises ``ImpossibleResources`` if pods of this spec cannot work."""
     assert group.metadata.namespace and group.metadata.uid, "a group in a cluster has a namespace and a uid"
     shards = configuration.shard_numbers(group, facts)
-    homes = [one for shard in shards for one in workloads.shard_sets(group, facts, shard)]
+    stateful_sets = [one for shard in shards for one in workloads.shard_sets(group, facts, shard)]
     name_servers = workloads.name_server_set(group, facts)
     found = network.policies(group, facts)
     for shard in shards:
@@ -22,6 +22,6 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
     found += network.name_server_services(group)
     found += workloads.budgets(group, facts)
     found += [name_servers] if name_servers is not None else []
-    found += homes
+    found += stateful_sets
     found += monitoring.monitors(group, facts)
     return tuple(found)

@@ -29,7 +29,7 @@ def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
     twin = copy.deepcopy(template)  # a change of one object must not change the other
     slaves = configuration.slaves_of(group, facts, shard)
     name = group.metadata.name
-    wanted = facts.shard(shard).pods if facts.is_hibernated else (1, slaves)
+    wanted = facts.shard(shard).replicas if facts.is_hibernated else (1, slaves)
     sets = [
         _broker_set(group, shard, names.master_set(name, shard), wanted[0], template),
         _broker_set(group, shard, names.slave_set(name, shard), wanted[1], twin),
@@ -43,7 +43,7 @@ def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
 def _broker_set(group: BrokerGroup, shard: int, name: str, replicas: int, template: Object) -> Object:
     """Return one StatefulSet. Both of a shard have the same template, so the home label tells their pods apart."""
     home = {names.HOME_LABEL: name}
-    marked = labels(group, names.BROKER, shard) | home
+    own_labels = labels(group, names.BROKER, shard) | home
     metadata = template["metadata"]
     own = template | {"metadata": metadata | {"labels": metadata["labels"] | home | _member_label(group, shard, name)}}
     retained = "Retain" if group.spec.storage.retain is Retain.ALWAYS else "Delete"
@@ -58,7 +58,7 @@ def _broker_set(group: BrokerGroup, shard: int, name: str, replicas: int, templa
         "template": own,
         "volumeClaimTemplates": [_claim(group, shard, home)],
     }
-    return make_object(group, STATEFUL_SET, name, marked, {"spec": body})
+    return make_object(group, STATEFUL_SET, name, own_labels, {"spec": body})
 
 
 def _member_label(group: BrokerGroup, shard: int, name: str) -> dict[str, str]:
@@ -88,21 +88,21 @@ def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
     if not count:
         return None
     name = names.name_server_set(group.metadata.name)
-    marked = labels(group, names.NAME_SERVER)
+    own_labels = labels(group, names.NAME_SERVER)
     pod = pod_parts.pod_spec(
         facts,
         [_name_server(group, facts)],
         [{"name": "data", "emptyDir": {"sizeLimit": "64Mi"}}, *_name_server_volumes(group)],
         terminationGracePeriodSeconds=30,
-        affinity=pod_parts.anti_affinity(group, names.NAME_SERVER, None, is_demanded=False),
+        affinity=pod_parts.anti_affinity(group, names.NAME_SERVER, None, is_required=False),
         topologySpreadConstraints=[pod_parts.zone_spread(group, names.NAME_SERVER, None)],
     )
-    template = {"metadata": {"labels": marked, "annotations": {}}, "spec": pod}
+    template = {"metadata": {"labels": own_labels, "annotations": {}}, "spec": pod}
     template = template | {
-        "metadata": {"labels": marked, "annotations": {names.TEMPLATE_ANNOTATION: hash_of(template)}}
+        "metadata": {"labels": own_labels, "annotations": {names.TEMPLATE_ANNOTATION: hash_of(template)}}
     }
     body = {
-        "replicas": 0 if facts.is_hibernated and not any(sum(one.pods) for one in facts.shards) else count,
+        "replicas": 0 if facts.is_hibernated and not any(sum(one.replicas) for one in facts.shards) else count,
         "serviceName": name,
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate"},
@@ -110,7 +110,7 @@ def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
         "selector": {"matchLabels": selector(group, names.NAME_SERVER)},
         "template": template,
     }
-    return make_object(group, STATEFUL_SET, name, marked, {"spec": body})
+    return make_object(group, STATEFUL_SET, name, own_labels, {"spec": body})
 
 
 def _name_server(group: BrokerGroup, facts: Facts) -> Object:
@@ -186,8 +186,8 @@ def budgets(group: BrokerGroup, facts: Facts) -> list[Object]:
             )
     if group.spec.name_servers.count > 1:
         chosen = selector(group, names.NAME_SERVER)
-        marked = labels(group, names.NAME_SERVER)
-        found.append(_budget(group, names.name_server_set(name), marked, chosen, {"maxUnavailable": 1}))
+        own_labels = labels(group, names.NAME_SERVER)
+        found.append(_budget(group, names.name_server_set(name), own_labels, chosen, {"maxUnavailable": 1}))
     return found
 
 
@@ -202,7 +202,7 @@ def can_lose_slave(group: BrokerGroup, facts: Facts, shard: int) -> bool:
 
 
 def _budget(
-    group: BrokerGroup, name: str, marked: dict[str, str], chosen: dict[str, str], allowed: dict[str, int]
+    group: BrokerGroup, name: str, own_labels: dict[str, str], chosen: dict[str, str], allowed: dict[str, int]
 ) -> Object:
     body = {"selector": {"matchLabels": chosen}, "unhealthyPodEvictionPolicy": "AlwaysAllow"} | allowed
-    return make_object(group, BUDGET, name, marked, {"spec": body})
+    return make_object(group, BUDGET, name, own_labels, {"spec": body})

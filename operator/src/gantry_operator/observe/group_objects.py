@@ -34,7 +34,7 @@ class ShardStatefulSets(NamedTuple):
     slave: Object | None
 
     @property
-    def wanted(self) -> range:
+    def members(self) -> range:
         """Return the members for which the StatefulSets create pods."""
         masters, slaves = replicas_of(self.master), replicas_of(self.slave)
         return range(1 if masters else 2, slaves + 2)
@@ -125,7 +125,7 @@ class GroupObjects:
             if place is not None and place.shard == shard:
                 yield place
 
-    def process_life(
+    def process_state(
         self,
         shard: int,
         number: int,
@@ -133,24 +133,24 @@ class GroupObjects:
         machine: Machine,
         stateful_sets: ShardStatefulSets,
         record: LeaseRecord | None,
-    ) -> pods.ProcessLife:
+    ) -> pods.ProcessState:
         """Return the state of a member's process, from its pod, or from the last state of its deleted pod."""
         before = self.cache.deleted_pod(self.pod_ref(shard, number))
         had_ended = before is not None and pods.has_ended(before, self.machine(before))
         if pod is not None:
-            process_life = pods.process_life_of(pod, machine)
+            process_state = pods.process_state_of(pod, machine)
             is_proven = pods.has_started(pod) or machine.is_off or had_ended
             return (
-                process_life
-                if process_life.process is not Process.STOPPED or is_proven
-                else pods.ProcessLife(Process.UNKNOWN, process_life.run)
+                process_state
+                if process_state.process is not Process.STOPPED or is_proven
+                else pods.ProcessState(Process.UNKNOWN, process_state.run)
             )
         run = "" if before is None else f"after {uid_of(before)}"
-        if number not in stateful_sets.wanted:
+        if number not in stateful_sets.members:
             is_master = record is not None and any(term.master == number for term in record.terms)
             if had_ended or not is_master:
-                return pods.ProcessLife(Process.ABSENT, run)
-        return pods.ProcessLife(Process.STOPPED if had_ended else Process.UNKNOWN, run)
+                return pods.ProcessState(Process.ABSENT, run)
+        return pods.ProcessState(Process.STOPPED if had_ended else Process.UNKNOWN, run)
 
     def machine(self, pod: Object) -> Machine:
         """Return the machine to which a pod is bound."""

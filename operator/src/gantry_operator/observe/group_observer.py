@@ -1,11 +1,11 @@
 """Observes one group: it combines caches and reports of sidecars into ``ObservedGroup``.
 
     caches      pods, claims, machines, Leases and the group itself, as watches have reported them last
-    sidecars    are requested in each observation, all at the same time, each with its own deadline; a member that does
+    sidecars    are queried in each observation, all at the same time, each with its own deadline; a member that does
                 not answer keeps its last report, with its age
     the API     is called only for what a cache cannot prove: that the master of a term does not run
 
-A report counts for the member whose pod was requested, if it names this member: the address of a pod may have been
+A report counts for the member whose sidecar was queried, if it names this member: the address of a pod may have been
 given to another pod meanwhile.
 """
 
@@ -45,7 +45,7 @@ from gantry_spec.observed import (
     Process,
     Report,
     Role,
-    is_of,
+    is_status_of,
     members_of,
     remaining_messages,
     report_of,
@@ -103,7 +103,7 @@ class GroupObserver:
         stateful_sets = self.objects.stateful_sets(number)
         present = {place.member for place in self.objects.pod_places(number)}
         wanted_members = group.spec.members if number < group.spec.shards else ()
-        numbers = members_of(wanted_members, {*stateful_sets.wanted, *present}, record)
+        numbers = members_of(wanted_members, {*stateful_sets.members, *present}, record)
         await asyncio.gather(*(self._request_report(number, member, memory, token) for member in numbers))
         await self._confirm_stopped(number, memory, lease)
         members = [await self._member(group, number, member, memory, stateful_sets, record) for member in numbers]
@@ -117,7 +117,7 @@ class GroupObserver:
             replace_disks=tuple(self._disks_to_replace(number, requests, members)),
             restore=f"{RESTORE_ID_PREFIX}{number}" if number in requests.restored_shards else "",
             is_fenced=number in requests.fenced_shards,
-            is_scaled_to_zero=not stateful_sets.wanted,
+            is_scaled_to_zero=not stateful_sets.members,
             is_empty=has_no_messages,
             remaining_text=left,
         )
@@ -125,7 +125,7 @@ class GroupObserver:
     def _lease(self, shard: int, memory: ShardMemory) -> ObservedLease | None:
         document = self.objects.lease(shard)
         if document is None:
-            return memory.lease("", None, self._clock.now_ms())
+            return memory.observe_lease("", None, self._clock.now_ms())
         try:
             record = record_of(annotations_of(document))
         except InvalidLeaseRecord as error:
@@ -135,7 +135,7 @@ class GroupObserver:
             )
             return None
         memory.take_last_report(parse_last_report(annotations_of(document), self._clock))
-        return memory.lease(uid_of(document), record, self._clock.now_ms())
+        return memory.observe_lease(uid_of(document), record, self._clock.now_ms())
 
     # -- members -------------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class GroupObserver:
         except (SidecarError, ValueError) as error:
             log.debug("sidecar did not report", extra={"shard": shard, "member": member, "reason": str(error)})
             return
-        if not is_of(answer, broker_name(self._key[1], shard), member):
+        if not is_status_of(answer, broker_name(self._key[1], shard), member):
             log.warning("report of another broker ignored", extra={"shard": shard, "member": member})
             return
         memory.take_report(member, report)
@@ -167,10 +167,10 @@ class GroupObserver:
             known = memory.member(number)
             if lease is None or known.confirmed_ms >= lease.seen_ms or not self._seems_stopped(shard, number):
                 continue
-            place, asked_ms = self.objects.pod_ref(shard, number), self._clock.now_ms()
-            before = self._cache.get(place)
+            ref, asked_ms = self.objects.pod_ref(shard, number), self._clock.now_ms()
+            before = self._cache.get(ref)
             try:
-                self._cache.put(await self._api.get(place))
+                self._cache.put(await self._api.get(ref))
             except NotFound:
                 if before is not None:
                     self._cache.apply_event("DELETED", before)
@@ -180,7 +180,7 @@ class GroupObserver:
 
     def _seems_stopped(self, shard: int, member: int) -> bool:
         pod = self.objects.pod(shard, member)
-        return pod is None or pods.process_life_of(pod, self.objects.machine(pod)).process is Process.STOPPED
+        return pod is None or pods.process_state_of(pod, self.objects.machine(pod)).process is Process.STOPPED
 
     async def _member(
         self,
@@ -193,16 +193,16 @@ class GroupObserver:
     ) -> Member:
         known, pod, now_ms = memory.member(number), self.objects.pod(shard, number), self._clock.now_ms()
         machine = Machine() if pod is None else self.objects.machine(pod)
-        process_life = self.objects.process_life(shard, number, pod, machine, stateful_sets, record)
+        process_state = self.objects.process_state(shard, number, pod, machine, stateful_sets, record)
         boot_id = known.boot_id if pod is None else uid_of(pod)
-        known.take_process(process_life, boot_id, now_ms)
-        disk, disk_id = await self._disk(shard, number, process_life)
+        known.take_process(process_state, boot_id, now_ms)
+        disk, disk_id = await self._disk(shard, number, process_state)
         known.take_disk(disk, disk_id, now_ms)
         template = "" if pod is None else pods.template_hash_of(pod)
         acks = None if pod is None else acks_needed(pod)
         return Member(
             number=number,
-            process=known.corrected(process_life.process),
+            process=known.correct_process(process_state.process),
             process_asked_ms=known.confirmed_ms,
             stopped_by_ms=known.stopped_by_ms,
             boot_id=boot_id,
@@ -216,12 +216,12 @@ class GroupObserver:
             report=known.report,
         )
 
-    async def _disk(self, shard: int, number: int, process_life: pods.ProcessLife) -> tuple[Disk, str]:
+    async def _disk(self, shard: int, number: int, process_state: pods.ProcessState) -> tuple[Disk, str]:
         claim = self.objects.claim(shard, number)
         if claim is None:
             return Disk.UNKNOWN, ""
         home = None
-        if process_life.process is not Process.RUNNING:
+        if process_state.process is not Process.RUNNING:
             home = await self._machine_of_volume(claim)
         return machines.disk_of(claim, home), uid_of(claim)
 
@@ -242,8 +242,8 @@ class GroupObserver:
         return Machine(is_reachable=False, is_off=True) if node is None else machine_of(node)
 
     def _disks_to_replace(self, shard: int, requests: GroupRequests, members: Iterable[Member]) -> Iterable[int]:
-        """Yield the members whose lost disk may be replaced: by order of a user, or with a machine out of service."""
-        given_up = {number for place, number in requests.lost_disks if place == shard}
+        """Yield the members whose lost disk may be replaced: at a user's request, or with a machine out of service."""
+        given_up = {number for lost_shard, number in requests.lost_disks if lost_shard == shard}
         for member in members:
             pod = self.objects.pod(shard, member.number)
             is_off = pod is not None and self.objects.machine(pod).is_off
@@ -258,7 +258,7 @@ class GroupObserver:
         master = _master_of(memory.members)
         peer = None if master is None else self.objects.peer(shard, master[0], token)
         if master is None or peer is None:
-            return None, "no master can be requested"
+            return None, "no master can be queried"
         try:
             answer = await self._sidecars.topics(peer)
         except SidecarError:
@@ -267,7 +267,7 @@ class GroupObserver:
         if not is_empty or master[1].wrote is None:
             memory.reset_empty()
             return is_empty, remaining_text(answer)
-        is_quiet = memory.is_empty(master[1].wrote, self._clock.now_ms(), EMPTY_FOR_MS)
+        is_quiet = memory.record_empty(master[1].wrote, self._clock.now_ms(), EMPTY_FOR_MS)
         return is_quiet, f"no messages are left, and none must arrive for {EMPTY_FOR_MS // 1000} s"
 
 

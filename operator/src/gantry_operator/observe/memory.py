@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from gantry_operator.observe.pods import ProcessLife
+from gantry_operator.observe.pods import ProcessState
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.observed import Disk, LastReport, ObservedLease, Process, Report, last_report_after
 
@@ -39,21 +39,21 @@ class MemberMemory:
         """Record that its pod was read from the API server itself, by a call at this time."""
         self.confirmed_ms = asked_ms
 
-    def take_process(self, life: ProcessLife, boot_id: str, now_ms: int) -> None:
+    def take_process(self, state: ProcessState, boot_id: str, now_ms: int) -> None:
         """Record the state of its process, as its pod shows it."""
         if boot_id != self.boot_id:
             self.boot_id, self.started_by_ms = boot_id, None
-        if life.run != self.run:
-            self.run, self.stopped_by_ms = life.run, None
-        if life.process is Process.RUNNING:
+        if state.run != self.run:
+            self.run, self.stopped_by_ms = state.run, None
+        if state.process is Process.RUNNING:
             self.stopped_by_ms = None
             self.started_by_ms = now_ms if self.started_by_ms is None else self.started_by_ms
-        elif life.process in (Process.STOPPED, Process.ABSENT):
+        elif state.process in (Process.STOPPED, Process.ABSENT):
             self.stopped_by_ms = now_ms if self.stopped_by_ms is None else self.stopped_by_ms
         else:
             self.stopped_by_ms = None
 
-    def corrected(self, process: Process) -> Process:
+    def correct_process(self, process: Process) -> Process:
         """Return the state that kubelet reports, or unknown if the broker has answered since: kubelet may be late."""
         stopped_ms, report = self.stopped_by_ms, self.report
         if process is not Process.STOPPED or stopped_ms is None or report is None:
@@ -88,7 +88,7 @@ class ShardMemory:
         """Return the memory of a member; a new one if the member was never observed."""
         return self.members.setdefault(number, MemberMemory())
 
-    def lease(self, uid: str, record: LeaseRecord | None, now_ms: int) -> ObservedLease:
+    def observe_lease(self, uid: str, record: LeaseRecord | None, now_ms: int) -> ObservedLease:
         """Return the observed Lease, with the time when this record was first seen."""
         if self._lease_seen_ms is None or (uid, record) != self._lease_state:
             self._lease_state, self._lease_seen_ms = (uid, record), now_ms
@@ -103,7 +103,7 @@ class ShardMemory:
         """Forget that the shard was empty, because it has messages."""
         self.empty_log_end = None
 
-    def is_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:
+    def record_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:
         """Record that the shard is empty. Return whether it was so, with the same end of the log, for ``quiet_ms``."""
         if self.empty_log_end != end:
             self.empty_log_end, self.empty_since_ms = end, now_ms

@@ -1,8 +1,10 @@
 """The state of a broker's process, derived from its pod: running, stopped or unknown.
 
+The first row that matches counts:
+
     the pod has no machine yet                                             stopped
-    the machine is unreachable                                             unknown, regardless of the pod's status
     the machine is off (out-of-service)                                    stopped
+    the machine is unreachable                                             unknown, regardless of the pod's status
     the broker's container runs                                            running
     it has run, and waits or has ended                                     stopped
     it never ran, or the pod does not exist; the last pod had ended        stopped
@@ -26,7 +28,7 @@ from gantry_spec.observed import Process
 ENDED: Final = ("Succeeded", "Failed")
 
 
-class ProcessLife(NamedTuple):
+class ProcessState(NamedTuple):
     """The state of the process in a pod."""
 
     process: Process
@@ -34,20 +36,20 @@ class ProcessLife(NamedTuple):
     """Identifies the container's run, so that a restart between two observations is noticed."""
 
 
-def process_life_of(pod: Object, machine: Machine) -> ProcessLife:
+def process_state_of(pod: Object, machine: Machine) -> ProcessState:
     """Return the state of the process in an existing pod."""
     status, node = pod.get("status") or {}, (pod.get("spec") or {}).get("nodeName")
     container = container_of(pod)
     run = f"{uid_of(pod)}/{container.get('restartCount', 0)}/{container.get('containerID', '')}"
     if not node or machine.is_off:
-        return ProcessLife(Process.STOPPED, run)
+        return ProcessState(Process.STOPPED, run)
     state = container.get("state") or {}
     if not machine.is_reachable:
-        return ProcessLife(Process.UNKNOWN, run)
+        return ProcessState(Process.UNKNOWN, run)
     if "running" in state:
         is_over = status.get("phase") in ENDED
-        return ProcessLife(Process.UNKNOWN if is_over else Process.RUNNING, run)
-    return ProcessLife(Process.STOPPED, run)
+        return ProcessState(Process.UNKNOWN if is_over else Process.RUNNING, run)
+    return ProcessState(Process.STOPPED, run)
 
 
 def has_started(pod: Object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 
 from gantry_operator.api import manifest_of
 from gantry_operator.objects import configuration, names
-from gantry_operator.objects.facts import OperatorFacts, Part
+from gantry_operator.objects.facts import FactsPart, OperatorFacts
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
@@ -33,7 +33,7 @@ class EngineFacts(OperatorFacts, frozen=True):
 
 
 @final
-class Source(Part, frozen=True):
+class Source(FactsPart, frozen=True):
     """The source from which a pipeline reads.
 
     A pipeline only gets secrets for reading: the group's token for reading, the accounts' `credentials` and the public
@@ -54,7 +54,7 @@ class Source(Part, frozen=True):
 
 
 @final
-class PipelineFacts(Part, frozen=True):
+class PipelineFacts(FactsPart, frozen=True):
     """All facts for rendering the objects of a pipeline."""
 
     engine: EngineFacts

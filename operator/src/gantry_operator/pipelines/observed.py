@@ -17,12 +17,12 @@ from gantry_operator.pipelines.naming import DRIVER
 Document = Mapping[str, Any]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedPart(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of observations. It is never instantiated itself."""
 
 
 @final
-class DriverExit(Part, frozen=True):
+class DriverExit(ObservedPart, frozen=True):
     """The end of a driver's container."""
 
     exit_code: int
@@ -36,7 +36,7 @@ class DriverExit(Part, frozen=True):
 
 
 @final
-class DriverPod(Part, frozen=True):
+class DriverPod(ObservedPart, frozen=True):
     """One pod of a driver."""
 
     name: str
@@ -49,7 +49,7 @@ class DriverPod(Part, frozen=True):
     """Whether its container has ended, and will not be restarted."""
 
     waiting_reason: str = ""
-    """The reason of Kubernetes why it does not run: `ImagePullBackOff`, `Unschedulable`."""
+    """The reason that Kubernetes gives if it does not run, such as `ImagePullBackOff` or `Unschedulable`."""
 
     restarts: int = 0
     ended: DriverExit | None = None
@@ -57,7 +57,7 @@ class DriverPod(Part, frozen=True):
 
 
 @final
-class ObservedPipeline(Part, frozen=True):
+class ObservedPipeline(ObservedPart, frozen=True):
     """The observation of one pipeline."""
 
     pods: tuple[DriverPod, ...] = ()
@@ -74,7 +74,7 @@ class ObservedPipeline(Part, frozen=True):
     """Pods of an earlier workload of another kind (it had a schedule before) that have not ended."""
 
     @property
-    def running(self) -> DriverPod | None:
+    def running_pod(self) -> DriverPod | None:
         """Return the running pod, whose page can be requested."""
         return next((pod for pod in self.pods if pod.is_running), None)
 
@@ -96,10 +96,10 @@ def pods_of(documents: Iterable[Document]) -> tuple[DriverPod, ...]:
     return tuple(sorted(found, key=lambda pod: (pod.created, pod.name)))
 
 
-def job_ended(document: Document, kind: str) -> bool:
+def has_job_condition(document: Document, condition_type: str) -> bool:
     """Return whether a Job has this condition: `Complete` or `Failed`."""
     conditions = (document.get("status") or {}).get("conditions") or []
-    return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)
+    return any(one.get("type") == condition_type and one.get("status") == "True" for one in conditions)
 
 
 def _component(document: Document) -> str:

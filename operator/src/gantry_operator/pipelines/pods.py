@@ -208,8 +208,8 @@ def _driver_volumes(pipeline: Pipeline) -> list[Object]:
 
 def _metadata(pipeline: Pipeline, facts: PipelineFacts, component: str, ours: dict[str, str]) -> Object:
     given = pipeline.spec.engine.pod_template
-    marked = without_reserved(given.labels, RESERVED) | labels(pipeline, component)
+    own_labels = without_reserved(given.labels, RESERVED) | labels(pipeline, component)
     if facts.source.group:
-        marked[reads_label(facts.source.group)] = "true"
+        own_labels[reads_label(facts.source.group)] = "true"
     annotations = without_reserved(given.annotations, RESERVED) | ours
-    return {"labels": marked} | ({"annotations": annotations} if annotations else {})
+    return {"labels": own_labels} | ({"annotations": annotations} if annotations else {})

@@ -35,10 +35,10 @@ from gantry_operator.execute.applier import Applier
 from gantry_operator.pipelines import status as pipeline_status
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, facts_or_problem
 from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of
-from gantry_operator.pipelines.observed import ObservedPipeline, job_ended, pods_of
+from gantry_operator.pipelines.observed import ObservedPipeline, has_job_condition, pods_of
 from gantry_operator.pipelines.pages import DriverPages
 from gantry_operator.pipelines.rendering import job_name, render
-from gantry_operator.resource_loop import LoopContext, Outcome, Written
+from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.pipelines import Pipeline, pipeline_of
 
@@ -83,7 +83,7 @@ class PipelineReconciler:
     def __repr__(self) -> str:
         return f"<PipelineReconciler {'/'.join(self.key)}>"
 
-    async def reconcile(self, document: Object, written: Written) -> Outcome:
+    async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         pipeline = pipeline_of(manifest_of(document))
         found = facts_or_problem(pipeline, self._context.engine, self._group(pipeline), self._others())
         outdated_pods: tuple[str, ...] = ()
@@ -128,10 +128,10 @@ class PipelineReconciler:
         observed = ObservedPipeline(
             pods=pods,
             outdated_pods=outdated_pods,
-            is_done=job is not None and job_ended(job, "Complete"),
-            has_failed_for_good=job is not None and job_ended(job, "Failed"),
+            is_done=job is not None and has_job_condition(job, "Complete"),
+            has_failed_for_good=job is not None and has_job_condition(job, "Failed"),
         )
-        running = observed.running
+        running = observed.running_pod
         if running is None or not running.address:
             return observed
         return msgspec.structs.replace(observed, page=await self._context.pages.fetch(running.address))
@@ -177,18 +177,18 @@ class PipelineReconciler:
             pod = next(iter(pods_of([document])), None)
             if pod is None or pod.is_over:
                 continue
-            maker = _controller_of(document)
-            while (above := documents.get(maker[2])) is not None and maker[0] == JOBS.name:
-                if _controller_of(above)[0] != CRON_JOBS.name:
-                    break
-                maker = _controller_of(above)
-            if maker[:2] != (workload.kind.name, workload.name):
+            kind, name, uid = _controller_of(document)
+            if kind == JOBS.name and uid in documents:
+                controller_of_job = _controller_of(documents[uid])
+                if controller_of_job[0] == CRON_JOBS.name:
+                    kind, name, _ = controller_of_job
+            if (kind, name) != (workload.kind.name, workload.name):
                 found.append(pod.name)
         return tuple(sorted(found))
 
     async def _suspend(self, job: Object, *, is_suspended: bool) -> None:
         """Suspend or resume a Job. This is the only field that may change after its creation."""
-        if bool((job.get("spec") or {}).get("suspend")) == is_suspended or job_ended(job, "Complete"):
+        if bool((job.get("spec") or {}).get("suspend")) == is_suspended or has_job_condition(job, "Complete"):
             return
         change = {"spec": {"suspend": is_suspended}}
         self._context.cache.put(await self._context.api.patch(ref_of(job), change, uid=uid_of(job)))

@@ -20,7 +20,7 @@ from gantry_operator.event_recorder import Event
 from gantry_operator.pipelines.facts import Problem
 from gantry_operator.pipelines.observed import DriverExit, ObservedPipeline
 from gantry_operator.status import conditions_of, is_due
-from gantry_spec.decide.decision import Condition as Decided
+from gantry_spec.decide.decision import Condition as DecidedCondition
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.status import Lag, LastRun, PipelineStatus, QueueStatus
 
@@ -85,7 +85,7 @@ def events_of(before: Mapping[str, Any], status: PipelineStatus) -> list[Event]:
         if (old.get("status"), old.get("reason")) == (one.status, one.reason):
             continue
         is_bad = one.status == "True" if one.type in ("DataLoss", "Degraded") else False
-        is_blocked = one.type == "Ready" and one.status == "False" and one.reason in STUCK
+        is_blocked = one.type == "Ready" and one.status == "False" and one.reason in BLOCKING_REASONS
         if is_bad or is_blocked:
             found.append(Event(one.reason, one.message or one.reason, is_warning=True))
     run, old_run = status.last_run, before.get("lastRun") or {}
@@ -94,7 +94,7 @@ def events_of(before: Mapping[str, Any], status: PipelineStatus) -> list[Event]:
     return found
 
 
-STUCK: Final = frozenset(
+BLOCKING_REASONS: Final = frozenset(
     {
         *("InvalidSpec", "GroupNotFound", "ArchiveNotFound", "SharedDestination", "ImageMissing", "EngineRefused"),
         *("NotApplied", "RunFailed", "DriverFailing"),
@@ -119,12 +119,12 @@ def _urgent(status: Mapping[str, Any]) -> Any:
 # -- conditions --------------------------------------------------------------------------------------------------------
 
 
-def _ready(view: View, run: LastRun) -> Decided:
-    def ready(reason: str, message: str = "") -> Decided:
-        return Decided(type="Ready", is_true=True, reason=reason, message=message)
+def _ready(view: View, run: LastRun) -> DecidedCondition:
+    def ready(reason: str, message: str = "") -> DecidedCondition:
+        return DecidedCondition(type="Ready", is_true=True, reason=reason, message=message)
 
-    def not_ready(reason: str, message: str = "") -> Decided:
-        return Decided(type="Ready", is_true=False, reason=reason, message=message)
+    def not_ready(reason: str, message: str = "") -> DecidedCondition:
+        return DecidedCondition(type="Ready", is_true=False, reason=reason, message=message)
 
     spec, observed = view.pipeline.spec, view.observed
     if view.problem is not None:
@@ -138,66 +138,76 @@ def _ready(view: View, run: LastRun) -> Decided:
             return ready("Running")
         failing = next((pod for pod in observed.pods if pod.restarts and not pod.is_running), None)
         if failing is not None:
-            return not_ready("DriverFailing", f"{failing.name} has ended {failing.restarts} times: {_why(run)}")
-        return not_ready("Starting", _waiting(observed))
+            return not_ready(
+                "DriverFailing", f"{failing.name} has ended {failing.restarts} times: {_failure_text(run)}"
+            )
+        return not_ready("Starting", _waiting_text(observed))
     if not spec.schedule and observed.is_done:
         return ready("Done", run.message)
     if not spec.schedule and not observed.has_failed_for_good:
-        return not_ready("RunInProgress", _waiting(observed))
-    if _is_bad(view, run):
-        return not_ready("RunFailed", _why(run))
+        return not_ready("RunInProgress", _waiting_text(observed))
+    if _has_failed(view, run):
+        return not_ready("RunFailed", _failure_text(run))
     return ready("Scheduled" if spec.schedule else "Done", run.message)
 
 
-def _progressing(view: View) -> Decided:
+def _progressing(view: View) -> DecidedCondition:
     if view.problem is not None:
-        return Decided(type="Progressing", is_true=False, reason=view.problem.reason, message=view.problem.text)
+        return DecidedCondition(
+            type="Progressing", is_true=False, reason=view.problem.reason, message=view.problem.text
+        )
     if view.observed.outdated_pods:
         message = f"waiting for the end of {', '.join(view.observed.outdated_pods)}: only one writer may run"
-        return Decided(type="Progressing", is_true=True, reason="WaitingForOldRun", message=message)
+        return DecidedCondition(type="Progressing", is_true=True, reason="WaitingForOldRun", message=message)
     if view.observed.is_busy:
-        return Decided(type="Progressing", is_true=True, reason="RunInProgress", message=_waiting(view.observed))
-    is_off = view.pipeline.spec.suspend
-    return Decided(type="Progressing", is_true=False, reason="Suspended" if is_off else "Idle")
+        return DecidedCondition(
+            type="Progressing", is_true=True, reason="RunInProgress", message=_waiting_text(view.observed)
+        )
+    is_suspended = view.pipeline.spec.suspend
+    return DecidedCondition(type="Progressing", is_true=False, reason="Suspended" if is_suspended else "Idle")
 
 
-def _data_loss(view: View, run: LastRun) -> Decided:
+def _data_loss(view: View, run: LastRun) -> DecidedCondition:
     if run.exit_code == DATA_LOSS_CODE:
-        return Decided(type="DataLoss", is_true=True, reason=run.reason or "DataLost", message=_why(run))
+        return DecidedCondition(
+            type="DataLoss", is_true=True, reason=run.reason or "DataLost", message=_failure_text(run)
+        )
     if run.rows_lost:
         message = f"{run.rows_lost} messages were deleted before they were read"
-        return Decided(type="DataLoss", is_true=True, reason="RowsLost", message=message)
+        return DecidedCondition(type="DataLoss", is_true=True, reason="RowsLost", message=message)
     known: Mapping[str, Any] = next(
         (one for one in view.before.get("conditions") or [] if one.get("type") == "DataLoss"), {}
     )
     is_acknowledged = known.get("observedGeneration") != view.pipeline.metadata.generation
     if known.get("status") == "True" and not is_acknowledged:
-        return Decided(type="DataLoss", is_true=True, reason=known["reason"], message=known.get("message", ""))
-    return Decided(type="DataLoss", is_true=False, reason="NoneObserved")
+        return DecidedCondition(type="DataLoss", is_true=True, reason=known["reason"], message=known.get("message", ""))
+    return DecidedCondition(type="DataLoss", is_true=False, reason="NoneObserved")
 
 
-def _degraded(view: View, run: LastRun) -> Decided:
+def _degraded(view: View, run: LastRun) -> DecidedCondition:
     warning = (view.observed.page or {}).get("warning")
     if isinstance(warning, Mapping) and text(warning, "reason"):
-        return Decided(type="Degraded", is_true=True, reason=text(warning, "reason"), message=text(warning, "text"))
-    if _is_bad(view, run):
+        return DecidedCondition(
+            type="Degraded", is_true=True, reason=text(warning, "reason"), message=text(warning, "text")
+        )
+    if _has_failed(view, run):
         is_finding = view.pipeline.kind is AUDIT and run.exit_code == 1 and run.reason
         reason = run.reason if is_finding else "RunFailed"
-        return Decided(type="Degraded", is_true=True, reason=reason, message=_why(run))
-    return Decided(type="Degraded", is_true=False, reason="AsExpected")
+        return DecidedCondition(type="Degraded", is_true=True, reason=reason, message=_failure_text(run))
+    return DecidedCondition(type="Degraded", is_true=False, reason="AsExpected")
 
 
-def _is_bad(view: View, run: LastRun) -> bool:
+def _has_failed(view: View, run: LastRun) -> bool:
     """Return whether the last run failed. A run that is under way, or that was interrupted, does not count."""
     return view.observed.page is None and run.exit_code != 0 and run.exit_code not in INTERRUPTED
 
 
-def _why(run: LastRun) -> str:
+def _failure_text(run: LastRun) -> str:
     last = (run.message.strip().splitlines() or [""])[-1][:500]
     return f"exit code {run.exit_code}, {run.reason or 'no reason'}: {last}"
 
 
-def _waiting(observed: ObservedPipeline) -> str:
+def _waiting_text(observed: ObservedPipeline) -> str:
     return "; ".join(
         f"{pod.name}: {pod.waiting_reason}" for pod in observed.pods if pod.waiting_reason and not pod.is_over
     )
@@ -206,13 +216,13 @@ def _waiting(observed: ObservedPipeline) -> str:
 def _phase(view: View, run: LastRun) -> str:
     if view.problem is not None:
         return "Blocked"
-    if view.observed.running is not None:
+    if view.observed.running_pod is not None:
         return "Running"
     if view.observed.is_busy:
         return "Starting"
     if view.pipeline.spec.suspend:
         return "Suspended"
-    if _is_bad(view, run):
+    if _has_failed(view, run):
         return "Failed"
     if view.pipeline.spec.schedule:
         return "Scheduled"

@@ -88,8 +88,8 @@ def _restore(view: ShardView, reports: dict[int, Report], away: list[int]) -> Ac
         reason = (
             f"acknowledgements of epoch {term.epoch} did not wait for slaves, and its master {term.master} is absent"
         )
-    order = view.shard.restore
-    if reason and not order:
+    restore_id = view.shard.restore
+    if reason and not restore_id:
         how = f'; {RESTORE}: "{view.shard.number}" starts with the longest log that is present'
         return Wait(
             shard=view.shard.number,
@@ -97,7 +97,7 @@ def _restore(view: ShardView, reports: dict[int, Report], away: list[int]) -> Ac
         )
     goal = Goal(why="the shard is restored from its volumes", may_move=True)
     if reason or away:
-        goal = msgspec.structs.replace(goal, promotion_request=order, loss_accepted=None)
+        goal = msgspec.structs.replace(goal, promotion_request=restore_id, loss_accepted=None)
     epoch = next_epoch(view.known_epochs)
     record = LeaseRecord(epoch=epoch, terms=(term,), goal=goal, duration_ms=view.lease_duration_ms)
     return TakeEpoch(shard=view.shard.number, expected=None, record=record, why=goal.why)

@@ -18,7 +18,7 @@ GOOD_WHEN_TRUE: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "
 """Conditions that are true in a healthy group."""
 
 
-def is_remarkable(kind: str, is_true: bool | None, message: str) -> bool:
+def is_shown_in_status(kind: str, is_true: bool | None, message: str) -> bool:
     """Return whether `gantry status` shows a condition.
 
     A condition that is true in a healthy group is shown unless it is true. Every other one is shown unless it is false

@@ -74,12 +74,13 @@ def _decide_surplus_shard(view: ShardView) -> list[Action]:
     withdrawing = withdraw_masters(view, why, clients_only=True)
     if withdrawing or not view.shard.is_empty:
         left = f": {view.shard.remaining_text}" if view.shard.remaining_text else ""
-        wait = Wait(shard=number, why=f"{why} and stays until it has no messages and no consumers{left}")
+        wait = Wait(shard=number, why=f"{why} and stays until it has no messages{left}")
         if view.lease.record is None:
             return [wait, *withdrawing]
         role = maintain_term(view) if view.record.is_settled else elect_master(view)
-        is_still = view.record.is_settled and view.healthy_master is not None and view.healthy_master.is_draining
-        return [wait, *withdrawing, *(one for one in role if is_still or not isinstance(one, Resume))]
+        # A master that was drained for its removal takes sends again if messages have come; a withdrawn one does not.
+        is_drained = view.record.is_settled and view.healthy_master is not None and view.healthy_master.is_draining
+        return [wait, *withdrawing, *(one for one in role if is_drained or not isinstance(one, Resume))]
     return [
         Remove(shard=number, member=one.number, boot_id=one.boot_id, is_empty=True, why="the shard is empty")
         for one in view.shard.members
@@ -92,12 +93,12 @@ def _limit_to_one_shard(actions: Sequence[Action], views: Sequence[ShardView]) -
     to_disrupt = {action.shard for action in actions if _disrupts(action, views)}
     started = {view.shard.number for view in views if _is_drained(view) and view.shard.number in to_disrupt}
     degraded = {view.shard.number for view in views if _is_degraded(view)} - to_disrupt
-    holder = min(started or to_disrupt, default=-1)
-    is_open = bool(started) or not degraded - {holder}
+    chosen_shard = min(started or to_disrupt, default=-1)
+    may_disrupt = bool(started) or not degraded - {chosen_shard}
     result: list[Action] = []
     for action in actions:
-        if _disrupts(action, views) and (action.shard != holder or not is_open):
-            others = sorted((degraded or {holder}) - {action.shard})
+        if _disrupts(action, views) and (action.shard != chosen_shard or not may_disrupt):
+            others = sorted((degraded or {chosen_shard}) - {action.shard})
             why = f"shard {others[0]} is degraded or being changed; afterwards: {action.why}"
             result.append(Wait(shard=action.shard, why=why))
         else:

@@ -99,7 +99,7 @@ def begin_election(view: ShardView, request: PromotionRequest, why: str) -> list
     if request.to is not None and winner.number != request.to:
         ends = {one.number: f"member {one.number} ends at {one.end} of epoch {one.last_epoch}" for one in ballots}
         reason = f"{ends[request.to]}, {ends[winner.number]}"
-        remedy = f"promote --to {winner.number} first, then move on"
+        remedy = f"promote --to {winner.number} first, then --to {request.to}"
         return [Refuse(shard=shard, why=reason, remedy=remedy, can_be_forced=True)]
     refused = check_enough_acks(view, winner.number)
     if refused is not None:
@@ -112,15 +112,15 @@ def check_target(view: ShardView, to: int | None) -> Refuse | None:
     if view.manual_request is None:
         return None
     shard = view.shard.number
-    here = [member.number for member in view.shard.members if view.fresh_report(member.number) is not None]
+    answering = [member.number for member in view.shard.members if view.fresh_report(member.number) is not None]
     if to is None:
-        is_master_here = view.healthy_master is not None
-        if is_master_here and not view.electable_members & set(here) - {view.term.master}:
+        is_master_answering = view.healthy_master is not None
+        if is_master_answering and not view.electable_members & set(answering) - {view.term.master}:
             why = "no slave that may be promoted answers"
             return Refuse(shard=shard, why=why, remedy="start one; the master stays as it is")
         return None
-    if to not in here:
-        return Refuse(shard=shard, why=f"no member with number {to} answers", remedy=f"these do: {here}")
+    if to not in answering:
+        return Refuse(shard=shard, why=f"no member with number {to} answers", remedy=f"these do: {answering}")
     if to not in view.electable_members:
         remedy = f"these may: {sorted(view.electable_members)}; name others with --electable"
         return Refuse(shard=shard, why=f"member {to} may not be the master", remedy=remedy)

@@ -155,12 +155,12 @@ def _slave_restarts(view: ShardView, master: Report) -> list[Action]:
     if broken:
         return [_restart(view, member) for member in broken]
     member = outdated[0]
-    away = [number for number in view.spec.members if number not in {view.term.master, *view.ledger.in_sync}]
-    if away and member.number not in away:
+    not_in_sync = [number for number in view.spec.members if number not in {view.term.master, *view.ledger.in_sync}]
+    if not_in_sync and member.number not in not_in_sync:
         return [
             Wait(
                 shard=view.shard.number,
-                why=f"members {away} are not in sync; member {member.number} is restarted after them",
+                why=f"members {not_in_sync} are not in sync; member {member.number} is restarted after them",
             )
         ]
     others = [number for number in view.ledger.in_sync if number != member.number]

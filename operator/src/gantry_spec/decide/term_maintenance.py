@@ -24,7 +24,7 @@ def maintain_term(view: ShardView) -> list[Action]:
     if view.healthy_master is not None:
         return _maintain_healthy(view, view.healthy_master)
     if view.is_from_members:
-        return _begin(view, f"epoch {view.term.epoch} has no master that answers")
+        return _start_election(view, f"epoch {view.term.epoch} has no master that answers")
     if view.master is not None:
         return _handle_silent_master(view, view.master)
     if report is None:
@@ -37,13 +37,13 @@ def maintain_term(view: ShardView) -> list[Action]:
     if max(report.epoch, report.last_epoch) == epoch:
         if view.fresh_report(view.term.master) is None:
             return _handle_silent_master(view, report)
-        return _begin(view, f"member {view.term.master} has lost its role")
+        return _start_election(view, f"member {view.term.master} has lost its role")
     if view.fresh_report(view.term.master) is None and _has_timed_out(view, report):
-        return _begin(view, f"member {view.term.master} was elected for epoch {epoch}, but does not answer")
+        return _start_election(view, f"member {view.term.master} was elected for epoch {epoch}, but does not answer")
     return [promote_master(view, report)]
 
 
-def _begin(view: ShardView, why: str) -> list[Action]:
+def _start_election(view: ShardView, why: str) -> list[Action]:
     return (
         begin_election(view, why)
         if view.manual_request is None
@@ -73,7 +73,7 @@ def _handle_silent_master(view: ShardView, report: Report | None) -> list[Action
                 why=f"master {number} does not answer the observer, but slaves {in_contact} are connected to it",
             )
         ]
-    return _begin(view, f"master {number} has failed")
+    return _start_election(view, f"master {number} has failed")
 
 
 def _slaves_in_contact(view: ShardView) -> list[int]:
@@ -92,8 +92,12 @@ def keep_fenced(view: ShardView) -> list[Action]:
     """Keep a fenced shard closed: the master refuses sends, the slaves follow, and no member is promoted."""
     why = "the shard is fenced"
     master = None if view.lease.record is None else view.healthy_master
-    gathered = [] if master is None else attach_slaves(view, master)
-    return [*withdraw_masters(view, why), *gathered, Wait(shard=view.shard.number, why=f"{why}: no member is promoted")]
+    slave_orders = [] if master is None else attach_slaves(view, master)
+    return [
+        *withdraw_masters(view, why),
+        *slave_orders,
+        Wait(shard=view.shard.number, why=f"{why}: no member is promoted"),
+    ]
 
 
 def _maintain_healthy(view: ShardView, master: Report) -> list[Action]:
@@ -101,7 +105,7 @@ def _maintain_healthy(view: ShardView, master: Report) -> list[Action]:
     if ahead:
         why = f"members {ahead} know a newer epoch than {view.term.epoch}"
         if view.is_from_members:
-            return _begin(view, why)
+            return _start_election(view, why)
         return [take_epoch(view, Goal(why=why, to=view.term.master, may_move=True))]
     actions = attach_slaves(view, master)
     updated = _update_terms(view, master)

@@ -124,7 +124,7 @@ class ShardView:
 
     @cached_property
     def healthy_master(self) -> Report | None:
-        """The same report if it is fresh and no election is in progress; otherwise None."""
+        """The report of ``master`` if it is fresh and no election is in progress; otherwise None."""
         if not self.record.is_settled or self.master is None:
             return None
         return self.master if self.fresh_report(self.term.master) is not None else None
@@ -159,12 +159,12 @@ class ShardView:
         master, nor once both the Lease and the grant of one slave have expired. A master that has everything may have
         recovered its role in its next process (``role_recovery``); in that case the start of that process proves
         nothing."""
-        member, word, bounds = self.members.get(term.master), self.last_report(term), []
+        member, last_report, bounds = self.members.get(term.master), self.last_report(term), []
         own = next((ballot for ballot in ballots if ballot.number == term.master), None)
         if own is not None:
             bounds.append(self.now_ms)
-            then = "" if word is None else word.boot_id
-            is_another = member is not None and then and member.boot_id and member.boot_id != then
+            boot_id = "" if last_report is None else last_report.boot_id
+            is_another = member is not None and boot_id and member.boot_id and member.boot_id != boot_id
             is_another = is_another and own.is_complete is not True
             if member is not None and is_another and member.started_by_ms is not None:
                 bounds.append(member.started_by_ms)
@@ -185,8 +185,8 @@ class ShardView:
         losses = []
         for term in self.record.terms:
             silent_ms = self.silent_by_ms(term, ballots) if silent_by_ms is None else silent_by_ms
-            word = self.last_report(term)
-            losses.append(loss_of(term, winner, ballots, word, self.now_ms if silent_ms is None else silent_ms))
+            silent_ms = self.now_ms if silent_ms is None else silent_ms
+            losses.append(loss_of(term, winner, ballots, self.last_report(term), silent_ms))
         known = [loss.at_most for loss in losses if loss.at_most is not None]
         at_most = max(known, default=0) if len(known) == len(losses) else None
         return Loss(max((loss.at_least for loss in losses), default=0), at_most)
@@ -209,7 +209,7 @@ class ShardView:
 
     def missing_votes(self, term: Term, ballots: Sequence[Ballot]) -> str:
         """Return which votes are still needed to outvote a term; empty if none are."""
-        return missing_votes(term, ballots, is_remembered=self.manual_request is None)
+        return missing_votes(term, ballots, are_all_terms_known=self.manual_request is None)
 
     def electable_after(self, winner: int) -> frozenset[int]:
         """Return S of the next term of ``winner``: all voters and masters of past terms that the shard still has."""
@@ -220,8 +220,8 @@ class ShardView:
     def _unreachable_masters(self, winner: int) -> frozenset[int]:
         """Return silent masters of past terms that a new master must not wait for, unless the person names them.
 
-        Without acks a master waits for the grants of all of S, so a dead old master would block its successor. It may
-        be left out, unlike a slave: according to the recorded S no member can elect it.
+        Without acks a master waits for the grants of all of S, so a failed old master would block its successor. It may
+        be left out, unlike a slave: it is not in the recorded S, so it cannot be elected.
         """
         member = self.members.get(winner)
         if self.manual_request is None or self.manual_request.electable or member is None or member.acks_needed:
@@ -233,5 +233,5 @@ class ShardView:
         """Whether the role may move to another member without a further request."""
         goal = self.record.goal
         is_requested = self.shard.request is not None and self.spec.failover.mode != "Disabled"
-        is_meant = not self.record.is_settled and goal is not None and goal.may_move
-        return self.spec.failover.mode == "Automatic" or is_requested or is_meant
+        is_allowed_by_goal = not self.record.is_settled and goal is not None and goal.may_move
+        return self.spec.failover.mode == "Automatic" or is_requested or is_allowed_by_goal

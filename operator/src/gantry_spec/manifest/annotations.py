@@ -41,7 +41,7 @@ _DISK: Final = re.compile(r"(\d{1,3})/(\d{1,3})", re.ASCII)
 _SHARD: Final = re.compile(r"\d{1,3}", re.ASCII)
 
 
-class PromotionOrder(NamedTuple):
+class RequestedPromotion(NamedTuple):
     """A promotion that an annotation requests."""
 
     id: str
@@ -57,7 +57,7 @@ class GroupRequests(NamedTuple):
     """All requests that the annotations of a group contain."""
 
     is_paused: bool = False
-    orders: tuple[PromotionOrder, ...] = ()
+    promotions: tuple[RequestedPromotion, ...] = ()
     lost_disks: tuple[tuple[int, int], ...] = ()
     """The shards and members of volumes that are given up."""
 
@@ -71,22 +71,22 @@ class GroupRequests(NamedTuple):
 
     def request(self, shard: int) -> PromotionRequest | None:
         """Return the promotion that is requested for a shard; None if there is none."""
-        order = next((one for one in self.orders if one.shard == shard), None)
-        if order is None:
+        found = next((one for one in self.promotions if one.shard == shard), None)
+        if found is None:
             return None
-        return PromotionRequest(id=order.id, to=order.to or None, loss_accepted=order.loss_accepted)
+        return PromotionRequest(id=found.id, to=found.to or None, loss_accepted=found.loss_accepted)
 
 
 def parse_requests(annotations: Mapping[str, str]) -> GroupRequests:
     """Return the requests in a group's annotations. Raises ``ManifestError``; other annotations are ignored."""
     loss = _loss(annotations.get(ACCEPT_LOSS, "0"))
-    orders = []
+    promotions = []
     for text in _entries(annotations.get(PROMOTE, "")):
         match = _PROMOTE.fullmatch(text)
         if match is None:
             raise _problem(PROMOTE, f'{text!r} is not a promotion: write "0=2" for member 2 of shard 0')
-        orders.append(PromotionOrder(text, int(match[1]), int(match[2] or 0), loss))
-    if len({order.shard for order in orders}) < len(orders):
+        promotions.append(RequestedPromotion(text, int(match[1]), int(match[2] or 0), loss))
+    if len({one.shard for one in promotions}) < len(promotions):
         raise _problem(PROMOTE, "a shard may have only one promotion")
     lost_disks = []
     for text in _entries(annotations.get(REPLACE_DISK, "")):
@@ -96,7 +96,7 @@ def parse_requests(annotations: Mapping[str, str]) -> GroupRequests:
         lost_disks.append((int(match[1]), int(match[2])))
     return GroupRequests(
         is_paused=_switch(annotations, PAUSED),
-        orders=tuple(orders),
+        promotions=tuple(promotions),
         lost_disks=tuple(lost_disks),
         restored_shards=tuple(_shards(annotations, RESTORE)),
         fenced_shards=tuple(_shards(annotations, FENCE)),
@@ -105,8 +105,8 @@ def parse_requests(annotations: Mapping[str, str]) -> GroupRequests:
 
 
 def parse_states(annotations: Mapping[str, str]) -> GroupRequests:
-    """Return the states that hold although other annotations are invalid, so that a typo lifts no fence and wakes no
-    shard.
+    """Return the states that hold although other annotations are invalid, so that a typo ends no fence and no
+    hibernation.
 
     An invalid value of ``paused`` pauses the group, since that is harmless; an invalid ``hibernate`` has no effect.
     """
@@ -126,9 +126,9 @@ def read_requests(annotations: Mapping[str, str]) -> tuple[GroupRequests, str]:
         return parse_states(annotations), str(error)
 
 
-def remove_entry(text: str, order: str) -> str:
+def remove_entry(text: str, removed: str) -> str:
     """Return an annotation's text without one of its entries."""
-    return ",".join(entry for entry in _entries(text) if entry != order)
+    return ",".join(entry for entry in _entries(text) if entry != removed)
 
 
 def without_request(annotations: Mapping[str, str], request: str) -> dict[str, str | None]:
@@ -148,7 +148,7 @@ def without_request(annotations: Mapping[str, str], request: str) -> dict[str, s
 
 
 def without_disk_replacement(annotations: Mapping[str, str], shard: int, member: int) -> dict[str, str | None]:
-    """Return the change that removes the order to replace the disk of a member."""
+    """Return the change that removes the request to replace the disk of a member."""
     text = annotations.get(REPLACE_DISK, "")
     rest = remove_entry(text, f"{shard}/{member}")
     return {} if rest == text else {REPLACE_DISK: rest or None}

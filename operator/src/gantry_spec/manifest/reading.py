@@ -100,10 +100,10 @@ def unknown_fields(value: object, part: type[msgspec.Struct], path: str) -> Iter
 
 def unknown_problem(path: str, name: str, known: list[str]) -> Problem:
     """Return the problem of an unknown field, with the most similar known name."""
-    by_small_letters = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), list(by_small_letters), n=1, cutoff=0.6)
+    by_lowercase = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lowercase), n=1, cutoff=0.6)
     if near:
-        return Problem(path, f"unknown field; did you mean {by_small_letters[near[0]]}?")
+        return Problem(path, f"unknown field; did you mean {by_lowercase[near[0]]}?")
     return Problem(path, f"unknown field; expected one of {', '.join(known)}")
 
 

@@ -71,7 +71,7 @@ RULES: Final = (
         lambda spec: _acks(spec) <= spec.slaves,
         lambda spec: f"{_acks(spec) + 1} needs at least {_acks(spec)} slaves, but spec.slaves is {spec.slaves}",
         f"{_SYNC} ? {_IN_SYNC} <= self.slaves + 1 : true",
-        "inSyncReplicas needs at least one slave less than itself: raise slaves, or lower inSyncReplicas",
+        "slaves must be at least inSyncReplicas - 1: raise slaves, or lower inSyncReplicas",
     ),
     Rule(
         "spec.replication.inSyncReplicas",

@@ -108,8 +108,7 @@ class Access(Part, frozen=True):
     Empty: the credentials in the group's `access.aclSecret`."""
 
     tls_secret: SecretName = ""
-    """The name of a Secret with `ca.crt`, and with `tls.crt` and `tls.key` where clients need certificates. Empty: the
-    `ca.crt` in the group's `access.tlsSecret`."""
+    """The name of a Secret with the `ca.crt` by which servers are verified. Empty: the group's `access.tlsSecret`."""
 
 
 @final
@@ -203,7 +202,7 @@ class Engine(Part, frozen=True):
     own."""
 
     image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """The image of driver and executors. Empty: the operator's own image."""
+    """The image of driver and executors. Empty: the operator's pipeline image."""
 
     cores: Annotated[int, msgspec.Meta(ge=0, le=512)] = 0
     """The number of concurrent tasks in mode `local`. 0: the number of the machine's cores."""
