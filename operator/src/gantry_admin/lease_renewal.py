@@ -33,7 +33,7 @@ from typing import Final, final
 from gantry_admin.errors import Problem
 from gantry_admin.lease_client import LeaseClient, LeaseConflict, LeaseSnapshot, LeaseUnavailable
 from gantry_spec.lease import LeaseRecord
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.orders import HaRole, HaStatus, Lease
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class LeaseRenewal:
     """Renews the Lease again and again. Owned by the event loop."""
 
     def __init__(
-        self, client: LeaseClient, state: Callable[[], HaStatus | None], give: SendOrder, *, clock: Now = now,
+        self, client: LeaseClient, state: Callable[[], HaStatus | None], give: SendOrder, *, clock: Clock = now,
         hold_s: float = HOLD_S,
     ) -> None:  # fmt: skip
         """``state`` returns the broker's recent report about its role; None without one."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_admin.errors import Problem
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.order_client import Check, OrderClient
 from gantry_status.orders import (
     AnyOrder,
@@ -64,7 +64,7 @@ class BrokerLink:
     Polling has its own connection, so that a slow order delays no report.
     """
 
-    def __init__(self, path: str, *, clock: Now = now) -> None:
+    def __init__(self, path: str, *, clock: Clock = now) -> None:
         self.role_report: RoleReport = RoleReport()
         self._path: Final = path
         self._clock: Final = clock

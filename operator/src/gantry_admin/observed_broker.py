@@ -16,7 +16,7 @@ from gantry_admin.link import BrokerLink
 from gantry_admin.settings import BrokerPaths, HealthSettings
 from gantry_admin.watch import PageObservation, PageWatch
 from gantry_status import Reading
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.orders import HaStatus
 
 
@@ -24,7 +24,7 @@ from gantry_status.orders import HaStatus
 class ObservedBroker:
     """The observed state of one broker. Owned by the event loop. Every method answers from memory."""
 
-    def __init__(self, paths: BrokerPaths, health: HealthSettings, *, clock: Now = now) -> None:
+    def __init__(self, paths: BrokerPaths, health: HealthSettings, *, clock: Clock = now) -> None:
         """Create it without contacting the broker: the sidecar starts ``watch`` and ``link``."""
         self.watch: Final = PageWatch(str(paths.page), clock=clock)
         self.link: Final = BrokerLink(str(paths.control), clock=clock)

@@ -43,7 +43,7 @@ from gantry_admin.tables import Tables
 from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_admin.watch import PageObservation
 from gantry_remoting.http_admission import HttpAdmission
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.orders import Lease
 from gantry_wire.version import VERSION
 
@@ -59,7 +59,7 @@ STREAMS_MAX: Final = 32
 class Sidecar:
     """One sidecar with all its parts."""
 
-    def __init__(self, settings: SidecarSettings, *, fast_port: int | None = None, clock: Now = now) -> None:
+    def __init__(self, settings: SidecarSettings, *, fast_port: int | None = None, clock: Clock = now) -> None:
         """Create it without contacting the broker. Raises ``SettingsError`` for token files that cannot be used.
 
         ``fast_port`` is the port of the listener for ranges by sendfile, or None without one.
