@@ -1,7 +1,7 @@
 """The control socket: the broker's report about its role, polled in the background, and the orders that are passed on.
 
-The role is polled here once a second for all readers, with a short deadline. An order is passed on only if the broker's
-event loop seems to run; a broker that is stalled is not waited for.
+The role is polled here once a second for all readers, with a short deadline. Callers pass on an order that
+changes something only while the broker's event loop runs, so that it does not wait for a stalled broker.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class BrokerLink:
         except BrokerUnreachable as error:
             raise Problem(503, str(error)) from error
         except OrderUnanswered as error:
-            raise Problem(504, f"{error}; it may have been done: ask, or send the same order again") from error
+            raise Problem(
+                504, f"{error}; the order may have been executed; query the status, or send the same order again"
+            ) from error
         except OrderFailed as error:
             raise Problem(502, str(error)) from error
         if not isinstance(order, StatusRequest):

@@ -47,7 +47,7 @@ class ObservedBroker:
         """Return the state of the broker's event loop."""
         return loop_state_document(self.observation, self.watch.now_ns(), self._health)
 
-    def check_moving(self, consequence: str) -> None:
+    def check_running(self, consequence: str) -> None:
         """Raise ``Problem`` 503, whose text begins with ``consequence``, unless the broker's event loop runs."""
         loop_state = self.loop_state()
         if loop_state.state != "running":
