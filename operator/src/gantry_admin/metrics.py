@@ -74,10 +74,10 @@ class BrokerCollector(Collector):
             yield from self._slaves(reading.status)
             if reading.status.role is Role.MASTER:
                 yield from ledger_metrics(sidecar.ledgers.last(reading.origin.broker_name))
-            shown = sidecar.tables.latest(INVENTORY_OLD_S)
-            if shown is not None:
-                yield from memory_metrics(shown.inventory.runtime)
-            yield from rocketmq_metrics(sidecar, shown)
+            snapshot = sidecar.inventory.latest(INVENTORY_OLD_S)
+            if snapshot is not None:
+                yield from memory_metrics(snapshot.inventory.runtime)
+            yield from rocketmq_metrics(sidecar, snapshot)
         if sidecar.lease is not None:
             yield from lease_metrics(sidecar.lease, sidecar.broker.watch.now_ns())
         yield from self._sidecar_metrics()

@@ -8,8 +8,8 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gantry_admin.inventory import Inventory
+from gantry_admin.inventory_cache import InventorySnapshot
 from gantry_admin.sidecar import Sidecar
-from gantry_admin.tables import InventorySnapshot
 from gantry_status import Status
 from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter, retry_topic
 
@@ -23,7 +23,7 @@ _WINDOWS: Final = ("10", "60", "600")
 Labels = list[str]
 
 
-def rocketmq_metrics(sidecar: Sidecar, shown: InventorySnapshot | None) -> Iterator[Metric]:
+def rocketmq_metrics(sidecar: Sidecar, snapshot: InventorySnapshot | None) -> Iterator[Metric]:
     """Yield all metrics with the exporter's names; topics and groups from the last inventory."""
     state, reading = sidecar.broker.link.role_report.status, sidecar.broker.reading
     assert reading is not None, "there is a page"
@@ -31,12 +31,12 @@ def rocketmq_metrics(sidecar: Sidecar, shown: InventorySnapshot | None) -> Itera
     dispatched = None if state is None else state.dispatched
     yield from _runtime(reading.status, broker_labels, dispatched)
     yield _gauge("gantry_inventory_age_seconds", "Age of the inventory of topics and groups.", [], [],
-               None if shown is None else shown.age_s)  # fmt: skip
-    if shown is None:
+               None if snapshot is None else snapshot.age_s)  # fmt: skip
+    if snapshot is None:
         return
-    yield from _rates(shown.inventory, broker_labels)
-    yield from _topics(shown.inventory, broker_labels)
-    yield from _groups(shown.inventory, broker_labels)
+    yield from _rates(snapshot.inventory, broker_labels)
+    yield from _topics(snapshot.inventory, broker_labels)
+    yield from _groups(snapshot.inventory, broker_labels)
 
 
 def _gauge(name: str, text: str, names: Labels, values: Labels, value: float | None) -> Metric:

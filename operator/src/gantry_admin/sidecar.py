@@ -29,6 +29,7 @@ from gantry_admin.documents import ReadyDocument, ReportFreshness, StatusDocumen
 from gantry_admin.group_view import BrokerGroupDocument, ShardLedgers, group_view
 from gantry_admin.guard import Guard
 from gantry_admin.health import Following, Hysteresis, Verdict, ready
+from gantry_admin.inventory_cache import InventoryCache
 from gantry_admin.kubernetes_lease import KubernetesLeaseClient
 from gantry_admin.lease_client import LeaseClient
 from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
@@ -39,7 +40,6 @@ from gantry_admin.rates import Rates
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
-from gantry_admin.tables import Tables
 from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_admin.watch import PageObservation
 from gantry_remoting.http_admission import HttpAdmission
@@ -76,7 +76,7 @@ class Sidecar:
         self.log_admission: Final = HttpAdmission("log", settings.log_http, clock=time.monotonic)
         """The admission of connections to the listener for ranges of the log; owned by its thread."""
         self.client: Final = BrokerClient(settings.broker, self.broker.link)
-        self.tables: Final = Tables(self.broker, self.client, self.files)
+        self.inventory: Final = InventoryCache(self.broker, self.client, self.files)
         self.rates: Final = Rates(self.broker, self.client.connect)
         self.resender: Final = DeadLetterResender(self.broker, self.client)
         lease_client = None if settings.lease is None else KubernetesLeaseClient(settings.lease)
@@ -122,7 +122,7 @@ class Sidecar:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.tables.close()
+        await self.inventory.close()
         await self.client.close()
         await asyncio.to_thread(self.broker.watch.close)
 
@@ -201,7 +201,7 @@ class Sidecar:
             written_bytes_per_second=broker.watch.history.rate(RATE_WINDOW_NS),
             at_risk=risk_documents(broker.risks()),
             slaves=[] if status is None else slave_documents(status, role_report.status, now_ns),
-            flush_mode=self.tables.flush_mode(),
+            flush_mode=self.inventory.flush_mode(),
             buffer=None if status is None else buffer_document(status),
             disk=None if status is None else disk_document(status),
             log_missing_ranges=missing_range_documents(status, role_report.status) or None,

@@ -125,8 +125,8 @@ async def dead_letters(
     topic, reading = dead_letter_topic(group), sidecar.broker.reading
     if group_fault(group) is not None or topic_fault(topic) is not None or reading is None:
         raise Problem(404, "group not found")
-    shown = await sidecar.tables.get()
-    resent = shown.inventory.resent.get(group, {})
+    snapshot = await sidecar.inventory.get()
+    resent = snapshot.inventory.resent.get(group, {})
     ids = await asyncio.to_thread(sidecar.files.queue_ids, topic)
     queues: list[DeadLetterQueueDocument] = []
     for queue_id in ids[:8]:

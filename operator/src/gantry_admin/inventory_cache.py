@@ -1,4 +1,4 @@
-"""The inventory for answers: cached for a moment, refreshed by one request at a time, with a short limit on waiting.
+"""The cache of the inventory: refreshed by one request at a time, with a short limit on waiting.
 
     fresh enough             -> answered from the cache
     the broker runs          -> requested from the broker; if it answers at once, that is the answer
@@ -55,7 +55,7 @@ class InventorySnapshot(NamedTuple):
 
 
 @final
-class Tables:
+class InventoryCache:
     """The cached inventory of one broker. Owned by the event loop."""
 
     def __init__(self, broker: ObservedBroker, client: BrokerClient, files: StoreFiles) -> None:
@@ -76,7 +76,7 @@ class Tables:
         """Set when the broker answers again after a failed request."""
 
     def __repr__(self) -> str:
-        return f"<Tables from_broker={self._from_broker is not None} from_disk={self._from_disk is not None}>"
+        return f"<InventoryCache from_broker={self._from_broker is not None} from_disk={self._from_disk is not None}>"
 
     async def close(self) -> None:
         """Cancel the pending requests, and wait for their end."""
@@ -99,17 +99,17 @@ class Tables:
             reason = loop_state.reason
         if self._from_disk is None or self._from_disk.age_s > FRESH_S:
             self._disk_task = await _run_within(self._disk_task, self._read_disk, DISK_WAIT_S)
-        known = [shown for shown in (self._from_disk, self._from_broker) if shown is not None]
+        known = [snapshot for snapshot in (self._from_disk, self._from_broker) if snapshot is not None]
         if not known:
             text = f"not known yet: {reason}; {self._disk_fault}"
             raise Problem(503, text, headers={"Retry-After": "1"})
-        newest = max(known, key=lambda shown: shown.at_s)
+        newest = max(known, key=lambda snapshot: snapshot.at_s)
         return newest._replace(reason=reason)
 
     def latest(self, old_s: float) -> InventorySnapshot | None:
         """Return the known inventory without waiting; if it is older than ``old_s``, refresh it in the background."""
-        known = [shown for shown in (self._from_disk, self._from_broker) if shown is not None]
-        newest = max(known, key=lambda shown: shown.at_s) if known else None
+        known = [snapshot for snapshot in (self._from_disk, self._from_broker) if snapshot is not None]
+        newest = max(known, key=lambda snapshot: snapshot.at_s) if known else None
         if newest is None or newest.age_s > old_s:
             if self._broker.loop_state().state == "running":
                 self._broker_task = _ensure_running(self._broker_task, self._query_broker)
