@@ -8,7 +8,7 @@ The package also has what data plane and control plane must agree on and no othe
 state, the orders to it, its ports, and how sizes are written.
 """
 
-from gantry_status.clocks import Moment, Now, machine_boot_id, now
+from gantry_status.clocks import Clock, Moment, machine_boot_id, now
 from gantry_status.errors import (
     PageDamaged,
     PageForeign,
@@ -27,10 +27,10 @@ from gantry_status.reader import PUBLISH_INTERVAL_MS, STALE_AFTER_MS, PageReader
 __all__ = [
     "PUBLISH_INTERVAL_MS",
     "STALE_AFTER_MS",
+    "Clock",
     "LogRange",
     "Medium",
     "Moment",
-    "Now",
     "Origin",
     "PageDamaged",
     "PageForeign",

@@ -25,10 +25,10 @@ class HaRole(StrEnum):
     """A broker's role in its group."""
 
     UNASSIGNED = "UNASSIGNED"
-    """The broker has a store and no role: it does not register, and answers sends with 14."""
+    """The broker has a store and no role: it does not register, and answers sends with code 14."""
     COMPARING = "COMPARING"
     """The broker becomes master when enough slaves have reported that they have no more data; it answers sends with
-    14."""
+    code 14."""
     MASTER = "MASTER"
     SLAVE = "SLAVE"
 
@@ -83,7 +83,7 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     address: str = ""
     """The broker's address for its clients."""
     ha_address: str = ""
-    """Its address for slaves: the master's address in the order to follow it, once it is the master."""
+    """Its replication address. The order to follow this broker, once it is the master, contains it."""
     begin: int | None = None
     wrote: int | None = None
     committed: int | None = None
@@ -148,7 +148,7 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
 
     @property
     def log_position(self) -> tuple[int, int]:
-        """Return the position of its log: a newer epoch is greater than any length."""
+        """Return the key by which logs are compared: the epoch of the last record first, then the end of the log."""
         return self.last_epoch, UNKNOWN if self.wrote is None else self.wrote
 
     @property

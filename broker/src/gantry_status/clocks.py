@@ -22,7 +22,8 @@ class Moment(NamedTuple):
     wall_ms: int
 
 
-Now = Callable[[], Moment]
+Clock = Callable[[], Moment]
+"""A function that returns the current moment."""
 
 
 def now() -> Moment:

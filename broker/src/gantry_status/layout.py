@@ -146,7 +146,7 @@ _STORED_PLUS_ONE: Final = frozenset(
     ("damaged_records", "damaged_bytes", "damaged_records_found", "healed_records", "lost_records", "scrub_position",
      "scrubbed_bytes", "scrub_pass_ended_wall_ms")
 )  # fmt: skip
-"""Newer numbers whose value may be zero: they are written as one more than they are, since zero means unknown."""
+"""Numbers whose value may be zero. The page has the value plus one, since older writers left zero there."""
 
 _NUMBERS: Final = tuple(name for name, code in COPY_FIELDS if code == "q")
 _NAMES: Final = tuple(name for name, code in COPY_FIELDS if not code.endswith("x"))
@@ -214,7 +214,7 @@ def encode_copy(sequence: int, status: Status) -> bytes:
     """Return one whole copy. ``sequence`` is even: an odd one marks a copy that is being written."""
     assert sequence > 0 and sequence % 2 == 0, sequence
     flags = FLAG_CRASH_SAFE * status.is_crash_safe | FLAG_SENDS_REFUSED * status.is_refusing_sends
-    values: dict[str, int | bytes] = {name: _number(getattr(status, name)) for name in _NUMBERS}
+    values: dict[str, int | bytes] = {name: _encode_number(getattr(status, name)) for name in _NUMBERS}
     values |= {name: (getattr(status, name) or 0) + 1 for name in _STORED_PLUS_ONE if getattr(status, name) is not None}
     values |= {
         "sequence": sequence,
@@ -239,14 +239,14 @@ def decode_copy(data: bytes) -> Status | None:
     sequence = values["sequence"]
     if sequence == 0 or sequence % 2 or values["crc"] != _copy_crc(data):
         return None
-    numbers: dict[str, Any] = {name: _known(values[name]) for name in _NUMBERS}
+    numbers: dict[str, Any] = {name: _decode_number(values[name]) for name in _NUMBERS}
     numbers |= {name: numbers[name] or None for name in _ZERO_MEANS_UNKNOWN}
     numbers |= {name: values[name] - 1 if values[name] > 0 else None for name in _STORED_PLUS_ONE}
     return Status(
         **numbers,
-        phase=_member(Phase, values["phase"]),
-        role=_member(Role, values["role"]),
-        pool_medium=_member(Medium, values["pool_medium"]),
+        phase=_enum_member(Phase, values["phase"]),
+        role=_enum_member(Role, values["role"]),
+        pool_medium=_enum_member(Medium, values["pool_medium"]),
         is_crash_safe=bool(values["flags"] & FLAG_CRASH_SAFE),
         is_refusing_sends=bool(values["flags"] & FLAG_SENDS_REFUSED),
         store_uuid=_uuid(values["store_uuid"]),
@@ -272,7 +272,7 @@ def _encode_refusals(counts: tuple[int, ...]) -> bytes:
 
 
 def _decode_refusals(data: bytes) -> tuple[int, ...]:
-    """Return the counters without the zeros at the end, where an older writer left all of them zero."""
+    """Return the counters without zeros at the end. A page of an older writer has only zeros."""
     counts = _REFUSALS.unpack(data)
     used = max((place for place, count in enumerate(counts, start=1) if count), default=0)
     return counts[:used]
@@ -283,19 +283,19 @@ def _encode_ranges(ranges: tuple[LogRange, ...]) -> bytes:
 
 
 def _decode_ranges(data: bytes) -> tuple[LogRange, ...]:
-    """Return the ranges without empty ones, which an older writer left everywhere."""
+    """Return the ranges without the empty slots. A page of an older writer has only empty slots."""
     return tuple(LogRange(start, end) for start, end in _RANGE.iter_unpack(data) if end > start)
 
 
 def _encode_slave(slave: SlaveStatus) -> bytes:
-    return SLAVE.pack(1, *(_number(getattr(slave, name)) for name in _SLAVE_NUMBERS))
+    return SLAVE.pack(1, *(_encode_number(getattr(slave, name)) for name in _SLAVE_NUMBERS))
 
 
 def _decode_slaves(data: bytes) -> list[SlaveStatus]:
     slaves = []
     for is_used, *numbers in SLAVE.iter_unpack(data):
         if is_used:
-            named: dict[str, Any] = dict(zip(_SLAVE_NUMBERS, map(_known, numbers), strict=True))
+            named: dict[str, Any] = dict(zip(_SLAVE_NUMBERS, map(_decode_number, numbers), strict=True))
             slaves.append(SlaveStatus(**named))
     return slaves
 
@@ -311,11 +311,11 @@ def bounded_utf8(text: str, bytes_max: int) -> bytes:
     return data[:bytes_max].decode(errors="ignore").encode()
 
 
-def _number(value: int | None) -> int:
+def _encode_number(value: int | None) -> int:
     return UNKNOWN if value is None else value
 
 
-def _known(value: int) -> int | None:
+def _decode_number(value: int) -> int | None:
     return None if value == UNKNOWN else value
 
 
@@ -330,5 +330,5 @@ def _uuid_bytes(value: uuid.UUID | None) -> bytes:
 E = TypeVar("E", Phase, Role, Medium)
 
 
-def _member(kind: type[E], value: int) -> E:
+def _enum_member(kind: type[E], value: int) -> E:
     return kind(value) if value in kind.__members__.values() else kind(0)

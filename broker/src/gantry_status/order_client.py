@@ -62,7 +62,7 @@ class OrderClient:
         self._is_one_connection: Final = is_one_connection
         self._was_connected = False
         self._answer_timeout_s: Final = answer_timeout_s
-        self._turn: Final = asyncio.Lock()
+        self._lock: Final = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class OrderClient:
         Raises a subclass of ``OrderError``; ``OrderRefused`` means that nothing has changed.
         """
         wait_s = self._timeout_s(order) if timeout_s is None else timeout_s
-        async with self._turn:
+        async with self._lock:
             try:
                 async with asyncio.timeout(wait_s):
                     answer = await self._exchange(order)

@@ -38,7 +38,7 @@ JSON_INTEGER_MAX: Final = (1 << 53) - 1
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=EPOCH_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=24 * 3_600_000)]
-Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
+BoottimeMs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 Address = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Name = Annotated[str, msgspec.Meta(max_length=300)]
 Numbers = Annotated[list[Number], msgspec.Meta(max_length=64)]
@@ -81,8 +81,8 @@ class Regain(Order, frozen=True, kw_only=True, tag="regain"):
     """Become master of ``epoch`` again, as this broker was until its process ended. No new epoch begins.
 
     Refused by a broker that has promised a higher epoch, may lack data, had its role taken, or would wait for other
-    slaves' acks. It is another order than ``Promote``, since a ``Promote`` may arrive late: it never gives back a role
-    that was taken since.
+    slaves' acks. It is a separate order, since a ``Promote`` may arrive late, and must not give back a role that was
+    taken since.
     """
 
     epoch: Epoch
@@ -117,7 +117,7 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
     timeout_ms: Milliseconds
     withdraw: bool = False
     """Drain for an unlimited time and withdraw the routes: name servers get routes without write permission.
-    After a timeout this stays so, although not everything could be handed over."""
+    After a timeout the drain continues, although not everything is flushed and acknowledged by slaves."""
     clients_only: bool = False
     """Only withdraw the routes: clients stop sending, and the broker completes accepted work. Delayed messages are
     delivered, transactions end, retries return; the order waits for nothing."""
@@ -127,7 +127,7 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
 class Lease(Order, frozen=True, kw_only=True, tag="lease"):
     """The sender holds the shard's Lease, by a request sent at ``renewed_ms`` of this machine's boot-time clock."""
 
-    renewed_ms: Moment
+    renewed_ms: BoottimeMs
     duration_ms: Milliseconds
     """The validity from then on; 0 returns the Lease."""
 

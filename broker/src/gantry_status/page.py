@@ -2,9 +2,9 @@
 
     <path>.new: whole page, locked  --rename-->  <path>  --> copy 1 --> copy 0 --> copy 1 --> ...
 
-The invariant: **a reader never gets a part of anything.** The file has its header and a first publication before it
-gets its name, so it is never short or empty, and it is never truncated. A later publication first makes the sequence of
-its copy odd, then writes the rest, then the even sequence; the other copy is not changed.
+The invariant: **a reader never gets an incomplete page or publication.** The file has its header and a first
+publication before it gets its name, so it is never short or empty, and it is never truncated. A later publication first
+makes the sequence of its copy odd, then writes the rest, then the even sequence; the other copy is not changed.
 
 The page is written with ``pwrite``, not through a map: a store to a mapped page that is under writeback can wait for
 the disk, and would block the interpreter with every other thread meanwhile. The page cache is the same, so readers may
@@ -22,7 +22,7 @@ import os
 import uuid
 from typing import Final, final
 
-from gantry_status.clocks import Now, machine_boot_id, now
+from gantry_status.clocks import Clock, machine_boot_id, now
 from gantry_status.errors import PageInUse
 from gantry_status.layout import (
     COPIES_COUNT,
@@ -37,7 +37,7 @@ from gantry_status.layout import (
 from gantry_status.page_values import Origin, Status
 
 
-def new_origin(broker_name: str, version: str, *, clock: Now = now) -> Origin:
+def new_origin(broker_name: str, version: str, *, clock: Clock = now) -> Origin:
     """Return the origin for this process, with a new boot id."""
     started = clock()
     return Origin(

@@ -150,6 +150,7 @@ class Status:
     min_physical: int | None = None
     epoch: int | None = None
     generation: int | None = None
+    """How often a broker has started on this store."""
     store_uuid: uuid.UUID | None = None
     pool_medium: Medium = Medium.UNKNOWN
     pool_buffers_total: int | None = None
@@ -184,10 +185,11 @@ class Status:
     """The number of stored records known to be damaged now; this and the following fields since layout 1.2."""
     damaged_bytes: int | None = None
     damaged_records_found: int | None = None
-    """The number found since the start, as are the next two."""
+    """The number of damaged records found since the start."""
     healed_records: int | None = None
+    """The number of damaged records that were restored from a replica since the start."""
     lost_records: int | None = None
-    """The number of damaged records that no replica could restore."""
+    """The number of damaged records that no replica could restore since the start."""
     scrub_position: int | None = None
     """The offset up to which the log is scrubbed in this pass."""
     scrubbed_bytes: int | None = None
@@ -212,5 +214,5 @@ class Status:
 
 
 def readable_end(confirmed: int, committed: int) -> int:
-    """Return the end of the readable part of a log's files, before which no covered fault can remove anything."""
+    """Return the end of the readable part of a log's files. No fault that the mode covers removes data before it."""
     return min(confirmed, committed)

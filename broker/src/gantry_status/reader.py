@@ -23,7 +23,7 @@ import stat
 from dataclasses import dataclass
 from typing import Final, final
 
-from gantry_status.clocks import Now, machine_boot_id, now
+from gantry_status.clocks import Clock, machine_boot_id, now
 from gantry_status.errors import PageNotFound, PageTooShort, PageTorn, PageUnreadable, StatusPageError
 from gantry_status.layout import (
     COPIES_COUNT,
@@ -41,7 +41,7 @@ that stays torn costs a millisecond."""
 PUBLISH_INTERVAL_MS: Final = 100
 """How often a broker publishes, even without changes."""
 STALE_AFTER_MS: Final = 2_000
-"""The age of a publication after which the event loop counts as stuck: stopped, blocked, or starved."""
+"""The age of a publication after which the event loop counts as stalled: stopped, blocked, or starved."""
 
 
 @final
@@ -67,7 +67,7 @@ class Reading:
 class PageReader:
     """A reader of the page at ``path``. It is used by one thread at a time."""
 
-    def __init__(self, path: str, *, clock: Now = now) -> None:
+    def __init__(self, path: str, *, clock: Clock = now) -> None:
         """Create a reader without opening the page, which need not exist yet."""
         self.path: Final = path
         self._now: Final = clock
@@ -150,7 +150,7 @@ class PageReader:
             raise PageTooShort(f"it was cut to {len(data)} bytes")
         found = [(sequence_of(data[start : start + SEQUENCE.size]), start) for start in self._starts()]
         for sequence, start in sorted(found, reverse=True):
-            # Read before the copy is decoded: the shorter the time between the reads, the rarer another attempt.
+            # The sequence is read again before the copy is decoded, to keep the time in which it can change short.
             if sequence_of(os.pread(self._descriptor, SEQUENCE.size, start)) == sequence:
                 status = decode_copy(data[start : start + size])
                 if status is not None:

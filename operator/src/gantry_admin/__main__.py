@@ -57,7 +57,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--control", required=True, type=Path, metavar="SOCKET", help="the broker's control socket")
     made.add_argument("--store", required=True, type=Path, metavar="DIR", help="the broker's storePathRootDir")
     made.add_argument("--broker", metavar="HOST:PORT", help="the broker's port [default: as the broker reports it]")
-    made.add_argument("--broker-log", type=Path, metavar="FILE", help="the broker's log, whose end goes into bundles")
+    made.add_argument(
+        "--broker-log", type=Path, metavar="FILE", help="the broker's log file; its end goes into bundles"
+    )
     made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey for requests")
     _broker_tls_options(made.add_argument_group("TLS with the broker"))
     made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="address of the main port")
@@ -143,7 +145,7 @@ def _group_options(group: argparse._ArgumentGroup) -> None:
     ):
         group.add_argument(name, type=int, default=default, metavar="MS", help=text)
     group.add_argument(
-        "--max-lag", type=int, default=defaults.lag_bytes_max, metavar="BYTES", help="lag of a ready slave"
+        "--max-lag", type=int, default=defaults.lag_bytes_max, metavar="BYTES", help="maximum lag of a ready slave"
     )
     group.add_argument(
         "--peer", action="append", default=[], metavar="URL", help="another sidecar of the group, repeatable"
@@ -179,7 +181,7 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
     """Return the validated settings of parsed options. Raises ``SettingsError``."""
     log_listen = options.log_listen
     broker_tls = BrokerTls(
-        is_asked_for=options.broker_tls, authority=options.broker_tls_ca, certificate=options.broker_tls_cert,
+        is_requested=options.broker_tls, authority=options.broker_tls_ca, certificate=options.broker_tls_cert,
         key=options.broker_tls_key, verify=options.broker_tls_verify,
     )  # fmt: skip
     return validate_settings(

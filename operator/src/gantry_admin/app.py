@@ -70,8 +70,8 @@ def make_app(
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(Exception, _bug)
-    app.add_middleware(Shield)
+    app.add_exception_handler(Exception, _internal_error)
+    app.add_middleware(SecurityMiddleware)
     return app
 
 
@@ -138,7 +138,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return JSONResponse({"reason": "; ".join(texts)[:2_000]}, 422)
 
 
-async def _bug(request: Request, error: Exception) -> Response:
+async def _internal_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"reason": "internal error; see the log of the sidecar"}, 500)
 
 
@@ -153,8 +153,8 @@ class BodyTooLong(HTTPException):
 
 
 @final
-class Shield:
-    """Middleware that bounds request bodies and adds the security headers to every answer."""
+class SecurityMiddleware:
+    """Bounds request bodies, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app: Final = app
@@ -163,13 +163,13 @@ class Shield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        came, has_begun = 0, False
+        received_bytes, has_begun = 0, False
 
         async def bounded_receive() -> Message:
-            nonlocal came
+            nonlocal received_bytes
             message = await receive()
-            came += len(message.get("body", b""))
-            if came > BODY_BYTES_MAX:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > BODY_BYTES_MAX:
                 raise BodyTooLong
             return message
 

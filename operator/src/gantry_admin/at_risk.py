@@ -53,7 +53,7 @@ class WrittenHistory:
         if wrote is None:
             return
         if self._wrote and self._wrote[-1] == wrote:
-            # Keep the later time: nothing newer had been written at it either.
+            # Keep the later time: at that time, too, nothing beyond this offset had been written.
             if len(self._wrote) == 1 or self._moments[-1] < moment:
                 self._moments[-1] = moment
             return
@@ -106,7 +106,7 @@ def acked_offset(status: Status, reported: int | None, acks_needed: int) -> int 
     """Return the offset up to which enough slaves have the log: as reported, or as the status page lists the slaves.
 
     The report is up to a second old and the page is younger. Data that is confirmed and was received by enough slaves
-    is acknowledged, by every definition of an acknowledgement.
+    counts as acked, even if the report does not include it yet.
     """
     received = sorted((slave.received for slave in status.slaves if slave.received is not None), reverse=True)
     needed = max(acks_needed, 1)
@@ -123,10 +123,10 @@ def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: 
     process = status.wrote if status.is_crash_safe else status.committed
     master = acked if status.role is Role.MASTER else status.wrote
     safe = ((Loss.PROCESS, process), (Loss.MACHINE, status.flushed), (Loss.MASTER, master))
-    return tuple(_one(loss, status.wrote, offset, history, now_ns) for loss, offset in safe)
+    return tuple(_risk_of(loss, status.wrote, offset, history, now_ns) for loss, offset in safe)
 
 
-def _one(loss: Loss, wrote: int | None, safe: int | None, history: WrittenHistory, now_ns: int) -> AtRisk:
+def _risk_of(loss: Loss, wrote: int | None, safe: int | None, history: WrittenHistory, now_ns: int) -> AtRisk:
     count = bytes_beyond(wrote, safe, None if safe is None else 0)
     if count is None or safe is None:
         return AtRisk(loss=loss, bytes=None, seconds=None)

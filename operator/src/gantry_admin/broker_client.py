@@ -17,7 +17,7 @@ from gantry_admin.settings import BrokerPaths, BrokerTls
 from gantry_client import Admin, ClientError, ClientSettings, ClientTlsSettings
 
 Connect = Callable[[], Awaitable[tuple[Admin, str]]]
-"""The type of ``BrokerClient.connected``, for callers that need nothing else of it."""
+"""The type of ``BrokerClient.connect``, for callers that use only this method."""
 
 REQUEST_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 1_000
@@ -46,25 +46,25 @@ class BrokerClient:
         self._paths: Final = paths
         self._link: Final = link
         self._admin: Admin | None = None
-        self._made_of: tuple[str, Credentials | None] | None = None
-        self._turn: Final = asyncio.Lock()
+        self._connected_to: tuple[str, Credentials | None] | None = None
+        self._lock: Final = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<BrokerClient {'' if self._made_of is None else self._made_of[0]}>"
+        return f"<BrokerClient {'' if self._connected_to is None else self._connected_to[0]}>"
 
-    async def connected(self) -> tuple[Admin, str]:
+    async def connect(self) -> tuple[Admin, str]:
         """Return a client and the broker's address. Raises ``AccessFileError``, and ``Problem`` without an address."""
         state = self._link.role_report.status
         address = self._paths.address or (state.address if state is not None else "")
         if not address:
             raise Problem(503, "the broker's address is unknown: set --broker, or wait until it reports it")
-        async with self._turn:
-            return await self._at(address), address
+        async with self._lock:
+            return await self._client_at(address), address
 
     async def broker_settings(self) -> dict[str, str]:
         """Return the broker's effective settings, as it reports them. Raises ``Problem`` 503."""
         try:
-            admin, address = await self.connected()
+            admin, address = await self.connect()
             return await admin.brokers.config(address)
         except (ClientError, AccessFileError) as error:
             raise Problem(503, str(error)[:300]) from error
@@ -78,19 +78,19 @@ class BrokerClient:
             tls=client_tls(self._paths.tls),
         )  # fmt: skip
 
-    async def _at(self, address: str) -> Admin:
+    async def _client_at(self, address: str) -> Admin:
         settings = await self.settings()
-        if self._admin is not None and self._made_of == (address, settings.credentials):
+        if self._admin is not None and self._connected_to == (address, settings.credentials):
             return self._admin
         await self.close()
         # No name server is ever asked: all requests go to one broker whose address is known.
         admin = Admin(address, client_settings=settings)
         await admin.start()
-        self._admin, self._made_of = admin, (address, settings.credentials)
+        self._admin, self._connected_to = admin, (address, settings.credentials)
         return admin
 
     async def close(self) -> None:
         """Close the connection, and end its pending requests."""
-        admin, self._admin, self._made_of = self._admin, None, None
+        admin, self._admin, self._connected_to = self._admin, None, None
         if admin is not None:
             await admin.close()

@@ -3,9 +3,10 @@
     gantry-bundle/
       page.bin  status.json  group.json      the status page, raw and decoded, and the group
       settings.json  broker-settings.json    the settings of sidecar and broker, without secrets
-      tables/*.json                          topics, groups, offsets, as they are on disk
+      tables/*.json                          topics, groups, offsets, store, recovery point, role, as they are on disk
       files.json                             names and sizes of the log's and the queues' files
       logs/broker.log  logs/sidecar.log      the last lines of both logs
+      left-out.json                          the files that could not be read, and why
 
 The invariant: **a bundle contains no message and no secret.** Log and queue files are listed, never read; only the
 tables named here are included; every log line and every setting goes through ``redact``, and a setting whose name

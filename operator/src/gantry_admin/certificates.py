@@ -53,12 +53,12 @@ def listener_certificates(access: AccessSettings) -> CertificateSource[ServedCer
     authority = names.get("--tls-client-ca")
     certificate, key = names["--tls-cert"], names["--tls-key"]
     return CertificateSource(
-        "sidecar", list(names.values()), lambda: _shown(certificate, key, authority), certificate=certificate,
-        names=names,
+        "sidecar", list(names.values()), lambda: _load_certificate(certificate, key, authority),
+        certificate=certificate, names=names,
     )  # fmt: skip
 
 
-def _shown(certificate: str, key: str, authority: str | None) -> ServedCertificate:
+def _load_certificate(certificate: str, key: str, authority: str | None) -> ServedCertificate:
     """Load the certificate files. Raises OSError that names the file."""
     context = server_context(certificate, key, authority)
     try:

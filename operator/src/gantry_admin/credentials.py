@@ -32,7 +32,7 @@ def token_digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def read_tokens(text: str, path: Path) -> tuple[BearerToken, ...]:
+def parse_token_file(text: str, path: Path) -> tuple[BearerToken, ...]:
     """Return the tokens of a file. Raises ``SettingsError`` that names the line, never its content."""
     try:
         return parse_tokens(text)
@@ -92,7 +92,7 @@ class TokenFile:
             return
         if facts.st_size > FILE_BYTES_MAX:
             raise SettingsError(f"{self.path} has {facts.st_size} bytes, which is too long for a token file")
-        pairs = read_tokens(self.path.read_text(encoding="utf-8"), self.path)
+        pairs = parse_token_file(self.path.read_text(encoding="utf-8"), self.path)
         self._tokens = tuple(_Token(name, token_digest(token)) for name, token in pairs)
         self._first = pairs[0][1]
         self._stamp = stamp

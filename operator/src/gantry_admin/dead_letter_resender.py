@@ -46,7 +46,7 @@ class DeadLetterResender:
         """Execute an order. Raises ``Problem``; the next order does not resend what was acknowledged until then."""
         if reader_fault(order.group) is not None:
             raise Problem(404, "invalid group name")
-        self._broker.check_moving("dead letters cannot be resent")
+        self._broker.check_running("dead letters cannot be resent")
         if self._running.locked():
             raise Problem(429, "another resend is in progress", headers={"Retry-After": "2"})
         async with self._running:
@@ -76,7 +76,7 @@ class DeadLetterResender:
             if position is None:
                 return await letters.run()
             reading = self._broker.reading
-            assert reading is not None, "a broker that moves has a page"
+            assert reading is not None, "a broker whose loop runs has a page"
             result = await letters.run_one(
                 position.broker_name or reading.origin.broker_name, position.queue_id, position.offset
             )

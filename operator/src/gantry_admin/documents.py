@@ -1,6 +1,7 @@
-"""The answers of the sidecar as typed documents, from which the OpenAPI document is made. Times end in their units.
+"""The answers of the sidecar as typed documents, from which the OpenAPI document is made.
 
-``null`` means "unknown" everywhere; the -1 and the empty strings of other layers are converted to it.
+The name of a field with a time ends in the unit. ``null`` means "unknown" everywhere; the -1 and the empty strings of
+other layers are converted to it.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class RoleDocument(Document):
     accepted: list[RangeDocument] = Field(
         default_factory=list, description="Ranges of the log whose loss an operator has accepted."
     )
-    damaged_bytes: int = Field(default=0, description="Of the log, known to hold no good record now.")
+    damaged_bytes: int = Field(default=0, description="Bytes of the log that are known to hold no good record now.")
 
 
 class ReportFreshness(Document):
@@ -168,7 +169,7 @@ class AckWaitDocument(Document):
     at_once: int = Field(description="Sends that were acknowledged without a wait.")
     median_ms: float | None
     p99_ms: float | None
-    buckets: list[int] = Field(description="Bucket n counts waits below 2**n us and not below half of it.")
+    buckets: list[int] = Field(description="Bucket n counts waits of at least 2**(n-1) us and less than 2**n us.")
 
 
 class RatesDocument(Document):
@@ -244,12 +245,12 @@ class StatusDocument(Document):
         default=None,
         description="Stored messages that are known to be damaged now; null from a broker of an older version.",
     )
-    damaged_bytes: int | None = Field(default=None, description="Of the log, known to be damaged now.")
+    damaged_bytes: int | None = Field(default=None, description="Bytes of the log that are known to be damaged now.")
     last_error: str | None
     last_error_wall_ms: int | None
     lease: LeaseDocument | None = Field(default=None, description="Null if this sidecar renews no Lease.")
     regaining: str | None = Field(
-        default=None, description="Why a broker that lost its role with its process has not regained it yet."
+        default=None, description="Why a broker that lost its role when its process ended has not regained it."
     )
     reported_role: RoleDocument | None = Field(
         description="The role that the broker last reported; `reported_role_fresh` has the age of the report."
@@ -301,8 +302,8 @@ class TopicDocument(Document):
     queues: list[QueueDocument]
 
 
-class Source(Document):
-    """The source and the age of a table."""
+class TableDocument(Document):
+    """The base of tables: the source and the age of the data."""
 
     source: Literal["broker", "disk"] = Field(description="`disk`: tables as the broker saved them last, and queue "
                                               "files; up to some seconds behind the broker itself.")  # fmt: skip
@@ -310,7 +311,7 @@ class Source(Document):
     reason: str | None = Field(description="Why the broker itself was not the source; null if it was.")
 
 
-class TopicsDocument(Source):
+class TopicsDocument(TableDocument):
     """The topics of this broker, by name."""
 
     topics: list[TopicDocument]
@@ -341,7 +342,7 @@ class GroupDocument(Document):
     queues: list[QueueLagDocument]
 
 
-class GroupsDocument(Source):
+class GroupsDocument(TableDocument):
     """The consumer groups of this broker, by name."""
 
     groups: list[GroupDocument]

@@ -51,8 +51,8 @@ class RiskDocument(Document):
     """The acknowledged data that one fault would destroy in a shard now."""
 
     fault: Literal["process", "machine", "disk", "slave"] = Field(
-        description="The master's process, its machine (which comes back with its disk), its disk, or its furthest "
-        "slave and then its disk."
+        description="The master's process, its machine (which comes back with its disk), its disk, or its most "
+        "advanced slave and then its disk."
     )
     bytes: int | None = Field(description="Acknowledged bytes that exist nowhere else.")
     age_ms: int | None = Field(description="Age of the oldest of these bytes, at most.")
@@ -94,14 +94,14 @@ class ShardDocument(Document):
     ledger: LedgerDocument | None = Field(default=None, description="Null unless exactly one master reports its role.")
 
 
-class GroupDocumentView(Document):
+class BrokerGroupDocument(Document):
     """This broker and those of the --peer sidecars, by shard."""
 
     shards: list[ShardDocument]
     members: list[MemberDocument]
 
 
-def group_view(own: StatusDocument, peers: Peers, ledgers: ShardLedgers, now_ms: int) -> GroupDocumentView:
+def group_view(own: StatusDocument, peers: Peers, ledgers: ShardLedgers, now_ms: int) -> BrokerGroupDocument:
     """Return the group at ``now_ms``, on this machine's clock since boot."""
     members = [MemberDocument(url=SELF, is_self=True, is_reachable=True, age_ms=0, fault=None, status=own)]
     for peer in peers.reports.values():
@@ -112,7 +112,7 @@ def group_view(own: StatusDocument, peers: Peers, ledgers: ShardLedgers, now_ms:
                 status=peer.status,
             )
         )  # fmt: skip
-    return GroupDocumentView(shards=shards_of(members, ledgers, now_ms), members=members)
+    return BrokerGroupDocument(shards=shards_of(members, ledgers, now_ms), members=members)
 
 
 def shards_of(members: list[MemberDocument], ledgers: ShardLedgers, now_ms: int) -> list[ShardDocument]:
@@ -135,16 +135,16 @@ def _shard(
         if status.role == "master" and member.is_reachable and status.loop_state.state in ("running", "stalled")
     ]  # fmt: skip
     current = [(member, status) for member, status in masters if status.epoch == newest]
-    leader = current[0][1] if len(current) == 1 else None
+    master = current[0][1] if len(current) == 1 else None
     return ShardDocument(
         broker_name=name,
         epoch=newest,
         masters=[member.url for member, _ in current],
         stale_masters=[member.url for member, status in masters if status.epoch != newest],
         members=[member.url for member, _ in found],
-        wrote=None if leader is None else leader.wrote,
-        confirmed=None if leader is None else leader.confirmed,
-        at_risk=[] if leader is None else leader.at_risk,
+        wrote=None if master is None else master.wrote,
+        confirmed=None if master is None else master.confirmed,
+        at_risk=[] if master is None else master.at_risk,
         ledger=ledgers.ledger_at(name, [member for member, _ in current], now_ms),
     )
 
@@ -154,7 +154,7 @@ def observed_shard(status: StatusDocument, asked_ms: int) -> ObservedShard | Non
     reported_role = status.reported_role
     if reported_role is None or reported_role.broker_id is None or status.role != "master" or status.epoch is None:
         return None
-    slaves = tuple(_ack(slave) for slave in status.slaves)
+    slaves = tuple(_slave_state(slave) for slave in status.slaves)
     electable = tuple(reported_role.electable) or tuple(slave.number for slave in slaves)
     report = Report(
         asked_ms=asked_ms,
@@ -187,7 +187,7 @@ def observed_shard(status: StatusDocument, asked_ms: int) -> ObservedShard | Non
     return ObservedShard(number=0, lease=lease, members=(Member(number=reported_role.broker_id, report=report),))
 
 
-def _ack(slave: SlaveDocument) -> SlaveState:
+def _slave_state(slave: SlaveDocument) -> SlaveState:
     return SlaveState(
         number=slave.slave_id, identity=slave.identity or "", received=slave.received, flushed=slave.flushed
     )

@@ -196,13 +196,13 @@ class Hysteresis:
         if self._other_since_ns is None:
             self._other_since_ns = now_ns
         wait_ms = self._settings.up_after_ms if verdict.is_good else self._settings.down_after_ms
-        stood_ms = (now_ns - self._other_since_ns) // 1_000_000
-        if stood_ms >= wait_ms or (verdict.is_final and not verdict.is_good):
+        lasted_ms = (now_ns - self._other_since_ns) // 1_000_000
+        if lasted_ms >= wait_ms or (verdict.is_final and not verdict.is_good):
             self._current, self._other_since_ns = verdict, None
         elif verdict.is_good:
-            reason = f"ready soon: checks have passed for {stood_ms} of {wait_ms} ms: {verdict.reason}"
+            reason = f"ready soon: checks have passed for {lasted_ms} of {wait_ms} ms: {verdict.reason}"
             self._current = Verdict(is_good=False, reason=reason)
         else:
-            reason = f"still ready: checks have failed for {stood_ms} of {wait_ms} ms: {verdict.reason}"
+            reason = f"still ready: checks have failed for {lasted_ms} of {wait_ms} ms: {verdict.reason}"
             self._current = Verdict(is_good=True, reason=reason)
         return self._current

@@ -1,7 +1,7 @@
-"""The HTTP server's protocol with limits: the phase of each connection, and the answers in places reserved for probes.
+"""The HTTP server's protocol with limits: the phase of each connection, and the answers in slots reserved for probes.
 
 The server itself limits neither the time in which a request must arrive nor the time an answer may stay unread. After
-each of the server's callbacks the phase of the connection is recorded in its place, which has deadlines
+each of the server's callbacks the phase of the connection is recorded in its slot, which has deadlines
 (`gantry_remoting.http_admission`). The server's behaviour is otherwise unchanged.
 
 An exception in a callback closes its own connection, with one rate-limited line, as on the broker's ports.

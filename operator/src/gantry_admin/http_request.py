@@ -55,7 +55,9 @@ async def http_request(
         return await _answer(http, reader, bytes_max)
     except h11.ProtocolError as error:
         is_head_long = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        raise BadAnswer("its head is too long" if is_head_long else f"its answer is not HTTP: {error}") from error
+        raise BadAnswer(
+            "the answer's head is too long" if is_head_long else f"the answer is not HTTP: {error}"
+        ) from error
     finally:
         writer.transport.abort()
         with suppress(OSError):
@@ -73,8 +75,8 @@ async def _answer(http: h11.Connection, reader: asyncio.StreamReader, bytes_max:
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > bytes_max:
-                raise BadAnswer(f"its answer is longer than {bytes_max} bytes")
+                raise BadAnswer(f"the answer is longer than {bytes_max} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return HttpAnswer(status, bytes(body))
         elif not isinstance(event, h11.InformationalResponse):
-            raise BadAnswer("it closed the connection without an answer")
+            raise BadAnswer("the server closed the connection without an answer")

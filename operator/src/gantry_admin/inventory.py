@@ -29,7 +29,7 @@ from gantry_wire.names import SYSTEM_TOPICS, dead_letter_topic, is_system_group,
 
 TOPICS_MAX: Final = 500
 """Topics whose queues are read; further topics are only counted."""
-QUESTIONS_AT_ONCE: Final = 16
+REQUESTS_AT_ONCE_MAX: Final = 16
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -65,7 +65,7 @@ class Inventory:
     topics_left_out: int
     runtime: Mapping[str, str] = field(default_factory=dict)
     """The broker's runtime table by RocketMQ's names; empty if the inventory is from disk."""
-    sent_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    resent: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Group -> queue of its dead letters -> the offset before which they were resent."""
     system_messages: Mapping[str, int] = field(default_factory=dict)
     """The number of messages in each of RocketMQ's system topics, which are not among ``topics``."""
@@ -95,7 +95,7 @@ def make_inventory(
         groups=tuple(sorted(own | consumed.keys())),
         consumed=consumed,
         topics_left_out=left_out,
-        sent_again=resent_offsets(offsets),
+        resent=resent_offsets(offsets),
     )
 
 
@@ -110,15 +110,15 @@ def resent_offsets(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Mappin
     return found
 
 
-def chosen_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str]) -> tuple[list[str], int]:
+def chosen_topics(topics: Mapping[str, TopicConfig], broker_topics: set[str]) -> tuple[list[str], int]:
     """Return the topics whose queues are read, and the number of topics that are left out."""
-    names = sorted(name for name in topics if name not in SYSTEM_TOPICS and name not in names_of_servers)
+    names = sorted(name for name in topics if name not in SYSTEM_TOPICS and name not in broker_topics)
     return names[:TOPICS_MAX], max(len(names) - TOPICS_MAX, 0)
 
 
-def system_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str]) -> list[str]:
+def system_topics(topics: Mapping[str, TopicConfig], broker_topics: set[str]) -> list[str]:
     """Return the names of all of RocketMQ's system topics on this broker."""
-    return sorted(name for name in topics if name in SYSTEM_TOPICS or name in names_of_servers)
+    return sorted(name for name in topics if name in SYSTEM_TOPICS or name in broker_topics)
 
 
 def count_messages(queues: Mapping[int, QueueEnds]) -> int:
@@ -126,19 +126,19 @@ def count_messages(queues: Mapping[int, QueueEnds]) -> int:
     return sum(max(ends.end - ends.begin, 0) for ends in queues.values())
 
 
-def server_topics(broker: str, cluster: str) -> set[str]:
-    """Return the topics that a broker has by its own name and that of its cluster."""
+def topics_of_broker(broker: str, cluster: str) -> set[str]:
+    """Return the system topics that are named after a broker and its cluster."""
     return {broker, cluster, reply_topic(cluster)}
 
 
-async def inventory_from_broker(admin: Admin, address: str, servers: set[str]) -> Inventory:
+async def inventory_from_broker(admin: Admin, address: str, broker_topics: set[str]) -> Inventory:
     """Request the inventory from the broker. Raises a ``ClientError``."""
     brokers = admin.brokers
     topics = await brokers.topic_table(address)
     groups = await brokers.group_table(address)
     offsets = await brokers.offset_table(address)
-    names, left_out = chosen_topics(topics, servers)
-    semaphore = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+    names, left_out = chosen_topics(topics, broker_topics)
+    semaphore = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
 
     async def ends(topic: str) -> dict[int, QueueEnds]:
         async with semaphore:
@@ -148,7 +148,7 @@ async def inventory_from_broker(admin: Admin, address: str, servers: set[str]) -
             for queue, row in sorted(found.items(), key=lambda item: item[0].queue_id)
         }
 
-    own = system_topics(topics, servers)
+    own = system_topics(topics, broker_topics)
     found = await asyncio.gather(*(ends(name) for name in [*names, *own]))
     queues = dict(zip([*names, *own], found, strict=True))
     inventory = make_inventory(topics, set(groups), offsets, {name: queues[name] for name in names}, left_out)
@@ -156,17 +156,17 @@ async def inventory_from_broker(admin: Admin, address: str, servers: set[str]) -
     return replace(inventory, runtime=await brokers.runtime(address), system_messages=counts)
 
 
-def inventory_from_disk(files: StoreFiles, span: Span, servers: set[str]) -> Inventory:
+def inventory_from_disk(files: StoreFiles, span: Span, broker_topics: set[str]) -> Inventory:
     """Read the inventory from disk; blocks. Raises ``Problem`` 503 if a table cannot be read."""
     disk, root = PlainDisk(), str(files.root)
     store = edition_store(read_identity(disk, root))
     topics = _table(disk, root, store, "topics", TopicConfigTable).topic_config_table
     groups = _table(disk, root, store, "subscriptionGroup", GroupTable).subscription_group_table
     offsets = _table(disk, root, store, "consumerOffset", ConsumerOffsetTable).offset_table
-    names, left_out = chosen_topics(topics, servers)
+    names, left_out = chosen_topics(topics, broker_topics)
     queues = {name: _queues_on_disk(files, name, topics[name], span) for name in names}
     inventory = make_inventory(topics, set(groups), offsets, queues, left_out)
-    own = system_topics(topics, servers)
+    own = system_topics(topics, broker_topics)
     counts = {name: count_messages(_queues_on_disk(files, name, topics[name], span)) for name in own}
     return replace(inventory, system_messages=counts)
 

@@ -80,7 +80,7 @@ class KubernetesLeaseClient:
         except TimeoutError:
             raise LeaseUnavailable(f"the API server did not answer within {timeout_s:g} s") from None
         except (OSError, BadAnswer) as error:
-            raise LeaseUnavailable(f"cannot reach the API server: {str(error)[:MESSAGE_MAX]}") from error
+            raise LeaseUnavailable(f"the request to the API server failed: {str(error)[:MESSAGE_MAX]}") from error
         if answer.status == 409:
             raise LeaseConflict
         if answer.status != 200:

@@ -33,7 +33,7 @@ from typing import Final, final
 from gantry_admin.errors import Problem
 from gantry_admin.lease_client import LeaseClient, LeaseConflict, LeaseSnapshot, LeaseUnavailable
 from gantry_spec.lease import LeaseRecord
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.orders import HaRole, HaStatus, Lease
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ RENEWALS_PER_DURATION: Final = 3
 INTERVAL_S_MIN: Final = 0.2
 RETRY_S: Final = 1.0
 """The wait after a failure, and while the record does not name this broker; shorter if the duration is short."""
-HOLD_S: Final = 30.0
+READABLE_S_MIN: Final = 30.0
 """For how long the Lease must have been readable before a broker that regained its role by itself gets a lease."""
 IDLE_S: Final = 0.5
 """The wait between two checks of a broker that is not a master; a check sends no request."""
@@ -66,7 +66,7 @@ class LeaseRenewalStatus:
     """The duration of the last renewal; None before the first."""
 
 
-def has_lost_key(before: HaStatus | None, state: HaStatus | None) -> bool:
+def has_lost_lease(before: HaStatus | None, state: HaStatus | None) -> bool:
     """Return whether a master has lost its lease by a new term or a restart: a lease belongs to one term."""
     if before is None or state is None or state.role is not HaRole.MASTER:
         return False
@@ -80,21 +80,21 @@ class LeaseRenewal:
     """Renews the Lease again and again. Owned by the event loop."""
 
     def __init__(
-        self, client: LeaseClient, state: Callable[[], HaStatus | None], give: SendOrder, *, clock: Now = now,
-        hold_s: float = HOLD_S,
+        self, client: LeaseClient, state: Callable[[], HaStatus | None], send_order: SendOrder, *, clock: Clock = now,
+        readable_s_min: float = READABLE_S_MIN,
     ) -> None:  # fmt: skip
         """``state`` returns the broker's recent report about its role; None without one."""
         self.status: LeaseRenewalStatus = LeaseRenewalStatus()
         self.renewed = 0
-        self.moved = 0
+        self.conflicts = 0
         self.failed = 0
         self._client: Final = client
         self._fresh_state: Final = state
-        self._send_order: Final = give
+        self._send_order: Final = send_order
         self._clock: Final = clock
-        self._hold_s: Final = hold_s
+        self._readable_s_min: Final = readable_s_min
         self._lease: LeaseSnapshot | None = None
-        self._reached_ms: int | None = None
+        self._readable_since_ms: int | None = None
         """Since when every attempt to read the Lease has succeeded; None after a failure."""
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class LeaseRenewal:
             began_s = time.monotonic()
             while (rest_s := began_s + wait_s - time.monotonic()) > 0:
                 await asyncio.sleep(min(rest_s, IDLE_S))
-                if time.monotonic() - began_s >= RETRY_S and has_lost_key(state, self._fresh_state()):
+                if time.monotonic() - began_s >= RETRY_S and has_lost_lease(state, self._fresh_state()):
                     break
 
     async def step(self) -> float:
@@ -121,24 +121,24 @@ class LeaseRenewal:
         try:
             return await self._renew(state)
         except LeaseConflict:
-            self.moved += 1
+            self.conflicts += 1
             self._lease = None
             self._set_reason("the Lease was changed concurrently")
             return 0.0
         except LeaseUnavailable as error:
             self.failed += 1
-            self._lease = self._reached_ms = None
+            self._lease = self._readable_since_ms = None
             self._set_reason(str(error))
         except Problem as problem:
-            self._set_reason(f"the broker refused it: {problem.reason}")
+            self._set_reason(f"the order to the broker failed: {problem.reason}")
         return self._retry_s()
 
     async def _renew(self, state: HaStatus) -> float:
         lease = self._lease
         if lease is None:
             lease = await self._client.read(timeout_s=self._timeout_s())
-        self._reached_ms = self._now_ms() if self._reached_ms is None else self._reached_ms
-        reason = reason_not_named(lease.record, state) or self._reason_to_hold(state)
+        self._readable_since_ms = self._now_ms() if self._readable_since_ms is None else self._readable_since_ms
+        reason = reason_not_named(lease.record, state) or self._reason_to_withhold(state)
         if reason or lease.record is None:
             self._lease = None
             self._set_reason(reason)
@@ -154,12 +154,12 @@ class LeaseRenewal:
         self.status = LeaseRenewalStatus(reason="", renewed_ms=sent_ms, duration_ms=duration_ms)
         return max(duration_ms / 1000 / RENEWALS_PER_DURATION, INTERVAL_S_MIN)
 
-    def _reason_to_hold(self, state: HaStatus) -> str:
-        assert self._reached_ms is not None, "it was read"
-        is_held = state.is_regained and self._now_ms() - self._reached_ms < self._hold_s * 1000
+    def _reason_to_withhold(self, state: HaStatus) -> str:
+        assert self._readable_since_ms is not None, "the Lease was read"
+        is_withheld = state.is_regained and self._now_ms() - self._readable_since_ms < self._readable_s_min * 1000
         return (
             "the broker regained its role by itself, and the Lease has not been readable for long enough since"
-            if is_held
+            if is_withheld
             else ""
         )
 

@@ -66,7 +66,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Take a place until the end of the block. ``check`` comes first, where a refusal can still be answered."""
+        """Count one caller until the end of the block. Call ``check`` first, while a refusal can still be answered."""
         self.in_use += 1
         try:
             yield
@@ -95,7 +95,7 @@ class LogLimits:
         return self._readers
 
     @contextmanager
-    def reader(self) -> Iterator[None]:
+    def hold_reader(self) -> Iterator[None]:
         """Hold a reader's place until the end of the block. Raises ``Problem`` 429 if all are in use."""
         with self._lock:
             if self._readers >= self._readers_max:
@@ -109,7 +109,7 @@ class LogLimits:
             with self._lock:
                 self._readers -= 1
 
-    def sent(self, count: int) -> None:
+    def count_sent(self, count: int) -> None:
         """Count bytes of the log that were sent."""
         with self._lock:
             self.bytes_sent += count

@@ -1,7 +1,7 @@
 """The control socket: the broker's report about its role, polled in the background, and the orders that are passed on.
 
-The role is polled here once a second for all readers, with a short deadline. An order is passed on only if the broker's
-event loop seems to run; a broker that is stalled is not waited for.
+The role is polled here once a second for all readers, with a short deadline. Callers pass on an order that
+changes something only while the broker's event loop runs, so that it does not wait for a stalled broker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_admin.errors import Problem
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.order_client import Check, OrderClient
 from gantry_status.orders import (
     AnyOrder,
@@ -64,7 +64,7 @@ class BrokerLink:
     Polling has its own connection, so that a slow order delays no report.
     """
 
-    def __init__(self, path: str, *, clock: Now = now) -> None:
+    def __init__(self, path: str, *, clock: Clock = now) -> None:
         self.role_report: RoleReport = RoleReport()
         self._path: Final = path
         self._clock: Final = clock
@@ -110,7 +110,9 @@ class BrokerLink:
         except BrokerUnreachable as error:
             raise Problem(503, str(error)) from error
         except OrderUnanswered as error:
-            raise Problem(504, f"{error}; it may have been done: ask, or send the same order again") from error
+            raise Problem(
+                504, f"{error}; the order may have been executed; query the status, or send the same order again"
+            ) from error
         except OrderFailed as error:
             raise Problem(502, str(error)) from error
         if not isinstance(order, StatusRequest):

@@ -169,7 +169,7 @@ class Connection:
                 return request
             elif isinstance(event, h11.Data):
                 await self._refuse(Problem(413, "a request for a range has no body"))
-                raise ConnectionAbortedError("a body came")
+                raise ConnectionAbortedError("the request has a body")
             else:
                 return None
 
@@ -191,7 +191,7 @@ class Connection:
             raise Problem(405, "method not allowed: use GET or HEAD", headers={"Allow": "GET, HEAD"})
         reading = sidecar.broker.reading
         wanted = plan_range(headers, log_span(reading), log_etag(reading), sidecar.settings.log.range_bytes_max)
-        with sidecar.limits.reader(), ExitStack() as stack:
+        with sidecar.limits.hold_reader(), ExitStack() as stack:
             pieces = await asyncio.to_thread(self._open, wanted.start, wanted.end, stack)
             self._head(206, wanted.headers())
             if request.method == b"GET":
@@ -218,7 +218,7 @@ class Connection:
                 sent = await loop.sendfile(self._writer.transport, file, position, window)
             if sent != window:
                 raise ConnectionAbortedError("a file of the log is shorter than it was")
-            limits.sent(sent)
+            limits.count_sent(sent)
             position, count = position + sent, count - sent
 
     async def _refuse(self, problem: Problem) -> None:

@@ -104,8 +104,8 @@ class ResentDocument(Document):
 
     group: str
     sent: dict[str, int] = Field(description="Messages that were resent, by topic.")
-    passed_over: list[str] = Field(description="Ids of those that cannot be sent as they are, or that do not say where "
-                                   "they came from; 20 of them.")  # fmt: skip
+    passed_over: list[str] = Field(description="Ids of skipped dead letters: without an original topic, or not "
+                                   "sendable unchanged; at most 20.")  # fmt: skip
     passed_over_count: int
     left: int = Field(description="Dead letters not processed yet; the same request continues with them.")
 

@@ -36,7 +36,7 @@ def gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
     return family
 
 
-def labelled(name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]) -> GaugeMetricFamily:
+def labelled_gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]) -> GaugeMetricFamily:
     """Return a gauge with one sample for each value of a label; unknown values have no sample."""
     family = GaugeMetricFamily(name, text, labels=[label])
     for label_value, value in values:
@@ -74,13 +74,13 @@ class BrokerCollector(Collector):
             yield from self._slaves(reading.status)
             if reading.status.role is Role.MASTER:
                 yield from ledger_metrics(sidecar.ledgers.last(reading.origin.broker_name))
-            shown = sidecar.tables.latest(INVENTORY_OLD_S)
-            if shown is not None:
-                yield from memory_metrics(shown.inventory.runtime)
-            yield from rocketmq_metrics(sidecar, shown)
+            snapshot = sidecar.inventory.latest(INVENTORY_OLD_S)
+            if snapshot is not None:
+                yield from memory_metrics(snapshot.inventory.runtime)
+            yield from rocketmq_metrics(sidecar, snapshot)
         if sidecar.lease is not None:
             yield from lease_metrics(sidecar.lease, sidecar.broker.watch.now_ns())
-        yield from self._own()
+        yield from self._sidecar_metrics()
 
     def _health(self) -> Iterator[Metric]:
         loop_state, verdict = self._sidecar.broker.loop_state(), self._sidecar.verdict
@@ -93,9 +93,9 @@ class BrokerCollector(Collector):
 
     def _risks(self) -> Iterator[Metric]:
         risks = self._sidecar.broker.risks()
-        yield labelled("gantry_at_risk_bytes", "Bytes that would be lost in this failure now.", "loss",
+        yield labelled_gauge("gantry_at_risk_bytes", "Bytes that would be lost in this failure now.", "loss",
                        ((risk.loss.value, risk.bytes) for risk in risks))  # fmt: skip
-        yield labelled("gantry_at_risk_seconds", "Age of the oldest byte that would be lost, at most.", "loss",
+        yield labelled_gauge("gantry_at_risk_seconds", "Age of the oldest byte that would be lost, at most.", "loss",
                        ((risk.loss.value, risk.seconds) for risk in risks))  # fmt: skip
 
     def _slaves(self, status: Status) -> Iterator[Metric]:
@@ -110,12 +110,14 @@ class BrokerCollector(Collector):
              else max(now_ns - slave.last_seen_boottime_ns, 0) / 1e9)
             for slave in status.slaves
         ]  # fmt: skip
-        yield labelled(
+        yield labelled_gauge(
             "gantry_slave_behind_bytes", "Replication lag of a slave, as its master reports it.", "slave", behind
         )
-        yield labelled("gantry_slave_silent_seconds", "Seconds since the last message of a slave.", "slave", silent)
+        yield labelled_gauge(
+            "gantry_slave_silent_seconds", "Seconds since the last message of a slave.", "slave", silent
+        )
 
-    def _own(self) -> Iterator[Metric]:
+    def _sidecar_metrics(self) -> Iterator[Metric]:
         limits = self._sidecar.limits
         sent = CounterMetricFamily("gantry_sidecar_log_sent_bytes", "Bytes of the log sent as ranges.")
         sent.add_metric([], limits.bytes_sent)
@@ -136,7 +138,7 @@ class BrokerCollector(Collector):
 
 def http_metrics(listeners: Mapping[str, HttpAdmission]) -> Iterator[Metric]:
     """Yield the metrics of both listeners' connections, and of those that a limit closed or refused."""
-    yield labelled("gantry_sidecar_http_connections", "HTTP connections that are open now.", "listener",
+    yield labelled_gauge("gantry_sidecar_http_connections", "HTTP connections that are open now.", "listener",
                    ((name, len(admission)) for name, admission in listeners.items()))  # fmt: skip
     closed = CounterMetricFamily(
         "gantry_sidecar_http_closed", "HTTP connections that a limit closed or refused.", labels=["listener", "reason"]
@@ -149,25 +151,25 @@ def http_metrics(listeners: Mapping[str, HttpAdmission]) -> Iterator[Metric]:
 
 def position_metrics(status: Status, acked: int | None) -> Iterator[Metric]:
     """Yield the log positions, the epoch, the role and the phase."""
-    places = (
+    positions = (
         ("oldest", status.min_physical), ("wrote", status.wrote), ("committed", status.committed),
         ("flushed", status.flushed), ("acked", acked), ("confirmed", status.confirmed),
     )  # fmt: skip
-    yield labelled("gantry_log_position_bytes", "Offsets of the log.", "position", places)
+    yield labelled_gauge("gantry_log_position_bytes", "Offsets of the log.", "position", positions)
     yield gauge("gantry_epoch", "Epoch of the broker's role.", status.epoch)
-    yield labelled("gantry_role", "1 for the role that the broker has.", "role",
+    yield labelled_gauge("gantry_role", "1 for the role that the broker has.", "role",
                    ((role.name.lower(), role is status.role) for role in Role))  # fmt: skip
-    yield labelled("gantry_phase", "1 for the phase of the broker's process.", "phase",
+    yield labelled_gauge("gantry_phase", "1 for the phase of the broker's process.", "phase",
                    ((phase.name.lower(), phase is status.phase) for phase in Phase))  # fmt: skip
 
 
 def resource_metrics(status: Status) -> Iterator[Metric]:
     """Yield the use of buffers, disk, connections and queues."""
-    yield labelled("gantry_write_buffers", "Buffers of the write buffer pool.", "state",
+    yield labelled_gauge("gantry_write_buffers", "Buffers of the write buffer pool.", "state",
                    (("total", status.pool_buffers_total), ("free", status.pool_buffers_free)))  # fmt: skip
     yield gauge("gantry_write_buffer_crash_safe", "Whether the write buffer survives a process crash.",
                 status.is_crash_safe)  # fmt: skip
-    yield labelled("gantry_disk_bytes", "Size and used bytes of the disk with the log.", "state",
+    yield labelled_gauge("gantry_disk_bytes", "Size and used bytes of the disk with the log.", "state",
                    (("total", status.disk_total_bytes), ("used", status.disk_used_bytes)))  # fmt: skip
     ends_ms = status.certificate_ends_wall_ms
     ends_s = None if ends_ms is None else ends_ms / 1000
@@ -175,7 +177,7 @@ def resource_metrics(status: Status) -> Iterator[Metric]:
         "gantry_certificate_ends_timestamp_seconds", "When the first TLS certificate of the broker expires.", ends_s
     )
     yield from integrity_metrics(status)
-    yield labelled("gantry_log_lost_bytes", "Bytes of the log that were on disk and are lost.", "state",
+    yield labelled_gauge("gantry_log_lost_bytes", "Bytes of the log that were on disk and are lost.", "state",
                    (("missing", status.log_missing_bytes or 0),
                     ("accepted", status.log_accepted_loss_bytes or 0)))  # fmt: skip
     yield gauge("gantry_sends_refused", "Whether sends are refused now.", status.is_refusing_sends)
@@ -188,7 +190,7 @@ def resource_metrics(status: Status) -> Iterator[Metric]:
     yield counter("gantry_consume_queue_units_rebuilt", "Units of consume queues that were wrong and were rebuilt.",
                   status.queue_units_rebuilt)  # fmt: skip
     yield counter("gantry_key_index_rebuilds", "Rebuilds of the key index by a running broker.", status.index_rebuilds)
-    yield labelled("gantry_recovery_bytes", "Bytes of the log to check in recovery.", "state",
+    yield labelled_gauge("gantry_recovery_bytes", "Bytes of the log to check in recovery.", "state",
                    (("total", status.recovery_total_bytes), ("done", status.recovery_done_bytes)))  # fmt: skip
 
 
@@ -203,7 +205,7 @@ def refusals(counts: tuple[int, ...]) -> Metric:
 
 
 def memory_metrics(runtime: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield the memory held for incomplete requests and unread replies, and the closed connections, by the broker."""
+    """Yield the broker's memory for incomplete requests and unread replies, and the connections that it has closed."""
     for name, key, text in (
         ("gantry_unfinished_frame_bytes", "unfinishedFrameBytes", "Bytes of incomplete requests held in memory."),
         ("gantry_unread_reply_bytes", "unreadReplyBytes", "Bytes of replies that clients have not read, at most."),
@@ -251,9 +253,9 @@ def integrity_metrics(status: Status) -> Iterator[Metric]:
 def ledger_metrics(ledger: Ledger | None) -> Iterator[Metric]:
     """Yield the data that the shard would lose. Only the master's sidecar has it, so sums count each shard once."""
     risks = [] if ledger is None or not ledger.is_fresh else [(fault.value, ledger.risk(fault)) for fault in Fault]
-    yield labelled("gantry_ledger_at_risk_bytes", "Acknowledged bytes that one fault would destroy.", "fault",
+    yield labelled_gauge("gantry_ledger_at_risk_bytes", "Acknowledged bytes that one fault would destroy.", "fault",
                    ((fault, risk.bytes) for fault, risk in risks))  # fmt: skip
-    yield labelled("gantry_ledger_at_risk_seconds", "Age of the oldest of these bytes, at most.", "fault",
+    yield labelled_gauge("gantry_ledger_at_risk_seconds", "Age of the oldest of these bytes, at most.", "fault",
                    ((fault, None if risk.age_ms is None else risk.age_ms / 1000) for fault, risk in risks))  # fmt: skip
 
 
@@ -263,7 +265,7 @@ def lease_metrics(renewal: LeaseRenewal, now_ns: int) -> Iterator[Metric]:
     age_s = None if renewed_ms is None else max(now_ns / 1e9 - renewed_ms / 1e3, 0)
     yield gauge("gantry_lease_age_seconds", "Seconds since the last successful renewal was sent.", age_s)
     counts = CounterMetricFamily("gantry_lease_renewals", "Attempts to renew the Lease.", labels=["outcome"])
-    for outcome, count in (("done", renewal.renewed), ("moved", renewal.moved), ("failed", renewal.failed)):
+    for outcome, count in (("done", renewal.renewed), ("moved", renewal.conflicts), ("failed", renewal.failed)):
         counts.add_metric([outcome], count)
     yield counts
 

@@ -8,8 +8,8 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gantry_admin.inventory import Inventory
+from gantry_admin.inventory_cache import InventorySnapshot
 from gantry_admin.sidecar import Sidecar
-from gantry_admin.tables import InventorySnapshot
 from gantry_status import Status
 from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter, retry_topic
 
@@ -23,30 +23,30 @@ _WINDOWS: Final = ("10", "60", "600")
 Labels = list[str]
 
 
-def rocketmq_metrics(sidecar: Sidecar, shown: InventorySnapshot | None) -> Iterator[Metric]:
+def rocketmq_metrics(sidecar: Sidecar, snapshot: InventorySnapshot | None) -> Iterator[Metric]:
     """Yield all metrics with the exporter's names; topics and groups from the last inventory."""
     state, reading = sidecar.broker.link.role_report.status, sidecar.broker.reading
     assert reading is not None, "there is a page"
-    own = [state.cluster if state is not None else "", reading.origin.broker_name]
+    broker_labels = [state.cluster if state is not None else "", reading.origin.broker_name]
     dispatched = None if state is None else state.dispatched
-    yield from _runtime(reading.status, own, dispatched)
-    yield _one("gantry_inventory_age_seconds", "Age of the inventory of topics and groups.", [], [],
-               None if shown is None else shown.age_s)  # fmt: skip
-    if shown is None:
+    yield from _runtime(reading.status, broker_labels, dispatched)
+    yield _gauge("gantry_inventory_age_seconds", "Age of the inventory of topics and groups.", [], [],
+               None if snapshot is None else snapshot.age_s)  # fmt: skip
+    if snapshot is None:
         return
-    yield from _rates(shown.inventory, own)
-    yield from _topics(shown.inventory, own)
-    yield from _groups(shown.inventory, own)
+    yield from _rates(snapshot.inventory, broker_labels)
+    yield from _topics(snapshot.inventory, broker_labels)
+    yield from _groups(snapshot.inventory, broker_labels)
 
 
-def _one(name: str, text: str, names: Labels, values: Labels, value: float | None) -> Metric:
+def _gauge(name: str, text: str, names: Labels, values: Labels, value: float | None) -> Metric:
     family = GaugeMetricFamily(name, text, labels=names)
     if value is not None:
         family.add_metric(values, value)
     return family
 
 
-def _runtime(status: Status, own: Labels, dispatched: int | None) -> Iterator[Metric]:
+def _runtime(status: Status, broker_labels: Labels, dispatched: int | None) -> Iterator[Metric]:
     """Yield the metrics that the exporter reads from a broker's runtime table."""
     wrote, used, total = status.wrote, status.disk_used_bytes, status.disk_total_bytes
     behind = None if dispatched is None or wrote is None else max(wrote - dispatched, 0)
@@ -60,18 +60,22 @@ def _runtime(status: Status, own: Labels, dispatched: int | None) -> Iterator[Me
         ("commitlog_disk_ratio", "How full the disk is, from 0 to 1.", used / total if used and total else None),
         ("commitlogdir_capacity_free", "Bytes free on the disk.", total - used if used and total else None),
     ):
-        yield _one(f"rocketmq_brokeruntime_{name}", text, BROKER, own, value)
+        yield _gauge(f"rocketmq_brokeruntime_{name}", text, BROKER, broker_labels, value)
 
 
-def _rates(inventory: Inventory, own: Labels) -> Iterator[Metric]:
+def _rates(inventory: Inventory, broker_labels: Labels) -> Iterator[Metric]:
     """Yield the message rates as the broker counts them; no samples if the inventory is from disk."""
     tables = {key: inventory.runtime.get(key, "").split() for key, _ in _RATES}
     for key, name in _RATES:
         for number, window in enumerate(_WINDOWS):
             text = f"{key} over {window} seconds, by the broker's own count."
-            yield _one(f"rocketmq_brokeruntime_{name}_tps{window}", text, BROKER, own, _number(tables[key], number))
-    yield _one("rocketmq_broker_tps", "Messages stored a second.", BROKER, own, _number(tables["putTps"], 0))
-    yield _one("rocketmq_broker_qps", "Pulls that found something, a second.", BROKER, own,
+            yield _gauge(
+                f"rocketmq_brokeruntime_{name}_tps{window}", text, BROKER, broker_labels, _number(tables[key], number)
+            )
+    yield _gauge(
+        "rocketmq_broker_tps", "Messages stored a second.", BROKER, broker_labels, _number(tables["putTps"], 0)
+    )
+    yield _gauge("rocketmq_broker_qps", "Pulls that found something, a second.", BROKER, broker_labels,
                _number(tables["getFoundTps"], 0))  # fmt: skip
 
 
@@ -82,7 +86,7 @@ def _number(words: list[str], index: int) -> float | None:
         return None
 
 
-def _topics(inventory: Inventory, own: Labels) -> Iterator[Metric]:
+def _topics(inventory: Inventory, broker_labels: Labels) -> Iterator[Metric]:
     names = ["cluster", "broker", "topic"]
     ends = GaugeMetricFamily("rocketmq_producer_offset", "Messages ever sent to a topic.", labels=names)
     retries = GaugeMetricFamily(
@@ -93,19 +97,19 @@ def _topics(inventory: Inventory, own: Labels) -> Iterator[Metric]:
     for topic in shown:
         total = sum(queue.end for queue in inventory.queues[topic].values())
         if topic.startswith(DEAD_LETTER_PREFIX):
-            dead.add_metric([*own, topic.removeprefix(DEAD_LETTER_PREFIX)], total)
+            dead.add_metric([*broker_labels, topic.removeprefix(DEAD_LETTER_PREFIX)], total)
         elif topic.startswith(RETRY_PREFIX):
-            retries.add_metric([*own, topic], total)
+            retries.add_metric([*broker_labels, topic], total)
         else:
-            ends.add_metric([*own, topic], total)
+            ends.add_metric([*broker_labels, topic], total)
     yield ends
     yield retries
     yield dead
     left_out = len(inventory.topics) - len(shown) + inventory.topics_left_out
-    yield _one("gantry_topics_left_out", "Topics that have no metrics, because there are too many.", [], [], left_out)
+    yield _gauge("gantry_topics_left_out", "Topics that have no metrics, because there are too many.", [], [], left_out)
 
 
-def _groups(inventory: Inventory, own: Labels) -> Iterator[Metric]:
+def _groups(inventory: Inventory, broker_labels: Labels) -> Iterator[Metric]:
     consumed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages that a group has consumed of a topic.",
                                  labels=[*BROKER, "topic", "group"])  # fmt: skip
     lags = GaugeMetricFamily("rocketmq_group_diff", "Lag of a group in messages.", labels=["group", "topic"])
@@ -119,7 +123,7 @@ def _groups(inventory: Inventory, own: Labels) -> Iterator[Metric]:
                 left_out += 1
                 continue
             rows += 1
-            consumed.add_metric([*own, topic, group], offset)
+            consumed.add_metric([*broker_labels, topic, group], offset)
             if topic == retry_topic(group):
                 retries.add_metric([group, topic], lag)
             elif not is_retry_or_dead_letter(topic):
@@ -127,7 +131,7 @@ def _groups(inventory: Inventory, own: Labels) -> Iterator[Metric]:
     yield consumed
     yield lags
     yield retries
-    yield _one("gantry_groups_left_out", "Pairs of group and topic that have no metrics.", [], [], left_out)
+    yield _gauge("gantry_groups_left_out", "Pairs of group and topic that have no metrics.", [], [], left_out)
 
 
 def _by_topic(inventory: Inventory, group: str) -> Iterator[tuple[str, int, int]]:

@@ -16,7 +16,7 @@ from gantry_admin.link import BrokerLink
 from gantry_admin.settings import BrokerPaths, HealthSettings
 from gantry_admin.watch import PageObservation, PageWatch
 from gantry_status import Reading
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.orders import HaStatus
 
 
@@ -24,7 +24,7 @@ from gantry_status.orders import HaStatus
 class ObservedBroker:
     """The observed state of one broker. Owned by the event loop. Every method answers from memory."""
 
-    def __init__(self, paths: BrokerPaths, health: HealthSettings, *, clock: Now = now) -> None:
+    def __init__(self, paths: BrokerPaths, health: HealthSettings, *, clock: Clock = now) -> None:
         """Create it without contacting the broker: the sidecar starts ``watch`` and ``link``."""
         self.watch: Final = PageWatch(str(paths.page), clock=clock)
         self.link: Final = BrokerLink(str(paths.control), clock=clock)
@@ -47,7 +47,7 @@ class ObservedBroker:
         """Return the state of the broker's event loop."""
         return loop_state_document(self.observation, self.watch.now_ns(), self._health)
 
-    def check_moving(self, consequence: str) -> None:
+    def check_running(self, consequence: str) -> None:
         """Raise ``Problem`` 503, whose text begins with ``consequence``, unless the broker's event loop runs."""
         loop_state = self.loop_state()
         if loop_state.state != "running":

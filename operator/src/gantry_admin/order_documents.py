@@ -35,11 +35,12 @@ class PromiseBody(OrderBody):
 
 
 class ExpectedBody(OrderBody):
-    """The state that the broker named for a promotion must still have."""
+    """The state that the broker must still have when it is promoted."""
 
     last_epoch: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
     end: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
     continues: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE] = 0
+    """The epoch of which it must still be the master; 0 if it was elected."""
 
 
 class PromoteBody(OrderBody):

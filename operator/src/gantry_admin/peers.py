@@ -27,7 +27,7 @@ from gantry_spec.role_recovery import reports_by_number
 from gantry_status.broker_state import view_of
 from gantry_status.orders import HaStatus, status_of
 
-ASK_INTERVAL_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 1 << 20
 ROLE_PATH: Final = "/v1/role/now?timeout_ms=1000"
@@ -72,10 +72,10 @@ class Peers:
         """Poll all peers again and again, until cancelled."""
         while self.reports:
             context = await self._certificates.load_current()
-            await asyncio.gather(*(self._ask(url, context) for url in self.reports))
-            await asyncio.sleep(ASK_INTERVAL_S)
+            await asyncio.gather(*(self._poll(url, context) for url in self.reports))
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def _ask(self, url: str, context: ssl.SSLContext) -> None:
+    async def _poll(self, url: str, context: ssl.SSLContext) -> None:
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 body = await self._get(urlsplit(url), "/v1/status", context)
@@ -92,7 +92,7 @@ class Peers:
         old = self.reports[url]
         self.reports[url] = PeerReport(url=url, status=old.status, at_monotonic_s=old.at_monotonic_s, fault=fault[:300])
 
-    def of_shard(self, broker_name: str) -> str | None:
+    def url_of_shard(self, broker_name: str) -> str | None:
         """Return the URL to ask about a shard: its master's sidecar if reachable, else any other; None without one."""
         found = [
             (peer.status.role == "master", peer.url) for peer in self.reports.values()

@@ -9,7 +9,7 @@ reaches beyond the end, or is longer than one answer may be, is answered with it
 its limits. The entity tag contains store and epoch: as long as it is the same, a readable byte does not change.
 
 The end of the readable part comes from the broker's last publication. It remains valid while the broker is stalled
-or is gone: confirmed and committed data is in the files, and no restart removes it. During recovery it is unknown.
+or has ended: confirmed and committed data is in the files, and no restart removes it. During recovery it is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANGE_PATTERN: Final = r"bytes=(?:([0-9]{1,19})-([0-9]{1,19})?|-([0-9]{1,19}))"
 
 _RANGE: Final = re.compile(RANGE_PATTERN)
 OFFSET_MAX: Final = 1 << 62
-"""The largest offset that a request may have: exact in JSON, and beyond any log."""
+"""The largest offset that a request may have: beyond any log, and a signed 64-bit number."""
 
 
 class Span(NamedTuple):
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 @final
-class LogRange(NamedTuple):
+class PlannedRange(NamedTuple):
     """The range of one answer: ``[start, end)`` of a log that is readable up to ``total``."""
 
     start: int
@@ -67,7 +67,7 @@ def entity_tag(store_uuid: str | None, epoch: int | None) -> str:
     return f'"{(store_uuid or "unknown").replace("-", "")}-{0 if epoch is None else epoch}"'
 
 
-def plan_range(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int) -> LogRange:
+def plan_range(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int) -> PlannedRange:
     """Return the range to answer with. Raises ``Problem`` 400, 410, 412 or 416. ``headers`` have lower-case names."""
     for name in ("if-match", "if-range"):
         wanted = headers.get(name)
@@ -90,14 +90,14 @@ def plan_range(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int
     return clip_range(start, end, span, etag, bytes_max)
 
 
-def clip_range(start: int, end: int, span: Span, etag: str, bytes_max: int) -> LogRange:
+def clip_range(start: int, end: int, span: Span, etag: str, bytes_max: int) -> PlannedRange:
     """Return the readable beginning of ``[start, end)``. Raises ``Problem`` 410 or 416 if there is none."""
     if start < span.begin:
         text = f"the log before offset {span.begin} has been deleted"
         raise Problem(410, text, headers={"ETag": etag}, oldest=span.begin, end=span.end)
     if start >= span.end:
         raise _beyond(span, etag)
-    return LogRange(start, min(end, span.end, start + bytes_max), span.end, etag)
+    return PlannedRange(start, min(end, span.end, start + bytes_max), span.end, etag)
 
 
 def _beyond(span: Span, etag: str) -> Problem:

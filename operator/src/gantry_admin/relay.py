@@ -42,7 +42,7 @@ async def relay_to_shard(request: Request, sidecar: Sidecar, shard: str | None, 
     reading = sidecar.broker.reading
     if shard is None or (reading is not None and reading.origin.broker_name == shard):
         return None
-    url = sidecar.peers.of_shard(shard)
+    url = sidecar.peers.url_of_shard(shard)
     if url is None:
         raise Problem(404, "no peer sidecar of that shard is reachable")
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "shard"])

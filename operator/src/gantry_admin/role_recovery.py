@@ -3,8 +3,8 @@
     no role, may regain it --- wait for an election --- read the Lease and ask the peers --- one order
 
 ``gantry_spec.role_recovery`` decides which order is safe, and explains why. This module only collects its inputs, and
-decides when. An election comes first, because it is as fast, and places the role where it belongs: if the Lease is
-readable, an operator is likely to be running too, and gets a few seconds. If it is not readable, no operator can act.
+decides when. An election has priority, because it is as fast and considers every member. If the Lease is readable, an
+operator is likely to be running, too, and gets a few seconds to elect. If it is not readable, no operator can act.
 
 The order is sent on the connection on which the broker has just reported the same state as when its peers were asked,
 because another process of the broker may have made a promise in between.
@@ -33,7 +33,7 @@ INTERVAL_S: Final = 0.5
 READ_TIMEOUT_S: Final = 2.0
 ASK_TIMEOUT_S: Final = 1.0
 ORDER_TIMEOUT_S: Final = 30.0
-PATIENCE_S: Final = 5.0
+ELECTION_WAIT_S: Final = 5.0
 """The time that the supervisor or operator gets to elect a master first, where the Lease can be read."""
 
 
@@ -57,7 +57,7 @@ class RoleRecovery:
 
     def __init__(
         self, client: LeaseClient, peers: RoleSource, state: Callable[[], HaStatus | None], order: OrderSender, *,
-        patience_s: float = PATIENCE_S,
+        election_wait_s: float = ELECTION_WAIT_S,
     ) -> None:  # fmt: skip
         """``state`` returns the broker's recent report about its role; None without one."""
         self.reason = ""
@@ -66,7 +66,7 @@ class RoleRecovery:
         self._peers: Final = peers
         self._fresh_state: Final = state
         self._order: Final = order
-        self._patience_s: Final = patience_s
+        self._election_wait_s: Final = election_wait_s
         self._since_s: float | None = None
 
     def __repr__(self) -> str:
@@ -90,12 +90,12 @@ class RoleRecovery:
             assert isinstance(own, HaStatus), "the client checks the kind of the answer"
             await self._decide(own)
         except Problem as problem:
-            self._set_reason(f"the broker refused it: {problem.reason}")
+            self._set_reason(f"the order to the broker failed: {problem.reason}")
 
     async def _decide(self, own: HaStatus) -> None:
         lease, peers = await asyncio.gather(self._read(), self._peers.ask_all(own))
         assert self._since_s is not None, "the wait has started"
-        if lease is not None and time.monotonic() - self._since_s < self._patience_s:
+        if lease is not None and time.monotonic() - self._since_s < self._election_wait_s:
             self._set_reason("waiting for an election first")
             return
         found = decide_recovery(_recovery_input(own, lease, peers))

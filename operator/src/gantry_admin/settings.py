@@ -56,7 +56,7 @@ def parse_address(text: str, option: str) -> Address:
 class BrokerTls:
     """TLS to the broker's main port. Each of the files turns it on."""
 
-    is_asked_for: bool = False
+    is_requested: bool = False
     """--broker-tls: use TLS, with the system's authorities unless another is given; plain text by default."""
 
     authority: Path | None = None
@@ -75,7 +75,7 @@ class BrokerTls:
     @property
     def is_on(self) -> bool:
         """Whether connections to the broker use TLS."""
-        return self.is_asked_for or any((self.authority, self.certificate, self.key))
+        return self.is_requested or any((self.authority, self.certificate, self.key))
 
 
 @final
@@ -173,7 +173,8 @@ class HealthSettings:
     """--up-after: how long an unready broker must pass the checks before it is ready."""
 
     lag_bytes_max: int = 64 * MEBIBYTE
-    """--max-lag: a slave further behind its master is not ready. Its master's sidecar must be a --peer to know."""
+    """--max-lag: a slave further behind its master is not ready. The lag is known only if its master's sidecar is a
+    --peer."""
 
 
 @final
@@ -216,8 +217,8 @@ class LeaseSettings:
     """--lease-ca: authority of the API server's certificate."""
 
     regains: bool = False
-    """--regain: a broker that has lost its role with its process regains it in the same epoch if the Lease or its peers
-    show that no other broker has it; off, because a supervisor without a Lease assigns roles itself."""
+    """--regain: a broker that lost its role when its process ended regains it in the same epoch if the Lease or its
+    peers show that no other broker has it; off, because a supervisor without a Lease assigns roles itself."""
 
 
 @final
@@ -290,11 +291,15 @@ def validate_settings(settings: SidecarSettings) -> SidecarSettings:
     if (settings.broker.tls.certificate is None) != (settings.broker.tls.key is None):
         raise SettingsError("--broker-tls-cert and --broker-tls-key belong together")
     if access.tls_client_ca is not None and access.tls_cert is None:
-        raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: certificates are shown in TLS only")
+        raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: clients send certificates only over TLS")
     if not 0 <= settings.log.niceness <= 19:
-        raise SettingsError("--log-nice is 0 to 19")
-    if settings.log.readers_max < 1 or settings.log.range_bytes_max < 1:
-        raise SettingsError("--log-readers and --log-range-max are at least 1")
+        raise SettingsError(f"--log-nice {settings.log.niceness}: expected 0 to 19")
+    for option, value in (
+        ("--log-readers", settings.log.readers_max),
+        ("--log-range-max", settings.log.range_bytes_max),
+    ):
+        if value < 1:
+            raise SettingsError(f"{option} {value}: expected at least 1")
     _check_http(settings.http)
     if settings.lease is not None:
         _check_lease(settings.lease)
@@ -309,7 +314,7 @@ def _check_http(http: HttpLimitSettings) -> None:
     for name in fields(http):
         value, least = getattr(http, name.name), 0 if name.name == "probe_connections" else 1
         if value < least:
-            raise SettingsError(f"--http-{option_of(name.name)} {value}: it is at least {least}")
+            raise SettingsError(f"--http-{option_of(name.name)} {value}: expected at least {least}")
     if http.connections_per_address_max > http.connections_max:
         raise SettingsError(
             f"--http-connections-per-address {http.connections_per_address_max} is more than --http-connections"
@@ -334,4 +339,6 @@ def _check_lease(lease: LeaseSettings) -> None:
     if url.scheme not in ("http", "https") or not host or url.path.strip("/") or url.query or url.username:
         raise SettingsError(f"--lease-server {lease.server[:200]}: write https://host:port")
     if url.scheme == "http" and not Address(host=host, port=port).is_loopback:
-        raise SettingsError("--lease-server: a token is shown to it, so use https beyond this machine")
+        raise SettingsError(
+            f"--lease-server {lease.server[:200]}: use https, because a token is sent beyond this machine"
+        )

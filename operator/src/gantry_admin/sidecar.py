@@ -26,9 +26,10 @@ from gantry_admin.describe import (
     slave_documents,
 )
 from gantry_admin.documents import ReadyDocument, ReportFreshness, StatusDocument
-from gantry_admin.group_view import GroupDocumentView, ShardLedgers, group_view
+from gantry_admin.group_view import BrokerGroupDocument, ShardLedgers, group_view
 from gantry_admin.guard import Guard
 from gantry_admin.health import Following, Hysteresis, Verdict, ready
+from gantry_admin.inventory_cache import InventoryCache
 from gantry_admin.kubernetes_lease import KubernetesLeaseClient
 from gantry_admin.lease_client import LeaseClient
 from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
@@ -39,11 +40,10 @@ from gantry_admin.rates import Rates
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
-from gantry_admin.tables import Tables
 from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_admin.watch import PageObservation
 from gantry_remoting.http_admission import HttpAdmission
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 from gantry_status.orders import Lease
 from gantry_wire.version import VERSION
 
@@ -59,7 +59,7 @@ STREAMS_MAX: Final = 32
 class Sidecar:
     """One sidecar with all its parts."""
 
-    def __init__(self, settings: SidecarSettings, *, fast_port: int | None = None, clock: Now = now) -> None:
+    def __init__(self, settings: SidecarSettings, *, fast_port: int | None = None, clock: Clock = now) -> None:
         """Create it without contacting the broker. Raises ``SettingsError`` for token files that cannot be used.
 
         ``fast_port`` is the port of the listener for ranges by sendfile, or None without one.
@@ -76,8 +76,8 @@ class Sidecar:
         self.log_admission: Final = HttpAdmission("log", settings.log_http, clock=time.monotonic)
         """The admission of connections to the listener for ranges of the log; owned by its thread."""
         self.client: Final = BrokerClient(settings.broker, self.broker.link)
-        self.tables: Final = Tables(self.broker, self.client, self.files)
-        self.rates: Final = Rates(self.broker, self.client.connected)
+        self.inventory: Final = InventoryCache(self.broker, self.client, self.files)
+        self.rates: Final = Rates(self.broker, self.client.connect)
         self.resender: Final = DeadLetterResender(self.broker, self.client)
         lease_client = None if settings.lease is None else KubernetesLeaseClient(settings.lease)
         self.lease: Final = self._lease_renewal(lease_client)
@@ -92,7 +92,7 @@ class Sidecar:
         self.streams: Final = ConcurrencyLimit(STREAMS_MAX, "streams are open already", retry_after_s=5)
         """The limit of open event streams."""
         self._health: Final = Hysteresis(settings.health)
-        self._verdict = self._health.current
+        self._newest_verdict = self._health.current
         self._tasks: Final[list[asyncio.Task[None]]] = []
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class Sidecar:
         if self.role_recovery is not None:
             self._start_task(self.role_recovery.run(), "role recovery")
         if self.settings.topics_file is not None:
-            reconciler = TopicsFileReconciler(self.settings.topics_file, self.broker.fresh_state, self.client.connected)
+            reconciler = TopicsFileReconciler(self.settings.topics_file, self.broker.fresh_state, self.client.connect)
             self._start_task(reconciler.run(), "reconcile topics")
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class Sidecar:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.tables.close()
+        await self.inventory.close()
         await self.client.close()
         await asyncio.to_thread(self.broker.watch.close)
 
@@ -136,10 +136,10 @@ class Sidecar:
         if lease_client is None:
             return None
 
-        async def give(order: Lease) -> object:
+        async def send_lease(order: Lease) -> object:
             return await self.broker.link.order(order, timeout_s=ORDER_TIMEOUT_S)
 
-        return LeaseRenewal(lease_client, self.broker.fresh_state, give)
+        return LeaseRenewal(lease_client, self.broker.fresh_state, send_lease)
 
     def _role_recovery(self, lease_client: LeaseClient | None) -> RoleRecovery | None:
         settings = self.settings.lease
@@ -175,7 +175,8 @@ class Sidecar:
     def readiness(self) -> ReadyDocument:
         """Return the readiness and its reason."""
         verdict, loop_state = self.verdict, self.broker.loop_state()
-        return ReadyDocument(ready=verdict.is_good, reason=verdict.reason, now=self._verdict.reason, broker=loop_state)
+        newest = self._newest_verdict.reason
+        return ReadyDocument(ready=verdict.is_good, reason=verdict.reason, now=newest, broker=loop_state)
 
     def status(self) -> StatusDocument:
         """Return the complete status of this broker."""
@@ -200,7 +201,7 @@ class Sidecar:
             written_bytes_per_second=broker.watch.history.rate(RATE_WINDOW_NS),
             at_risk=risk_documents(broker.risks()),
             slaves=[] if status is None else slave_documents(status, role_report.status, now_ns),
-            flush_mode=self.tables.flush_mode(),
+            flush_mode=self.inventory.flush_mode(),
             buffer=None if status is None else buffer_document(status),
             disk=None if status is None else disk_document(status),
             log_missing_ranges=missing_range_documents(status, role_report.status) or None,
@@ -213,7 +214,7 @@ class Sidecar:
             sidecar={"version": VERSION},
         )
 
-    def group(self) -> GroupDocumentView:
+    def group(self) -> BrokerGroupDocument:
         """Return the view of the group: this broker and those of the peers."""
         return group_view(self.status(), self.peers, self.ledgers, self.broker.watch.now_ns() // 1_000_000)
 
@@ -222,8 +223,8 @@ class Sidecar:
         now_ns = watch.now_ns()
         state = self.broker.link.role_report.fresh_status(now_ns)
         following = Following(lag_bytes=self.lag_bytes(), idle_ms=watch.history.idle_ms(now_ns))
-        self._verdict = ready(observation, state, following, now_ns, self.settings.health)
-        self._health.feed(self._verdict, now_ns)
+        self._newest_verdict = ready(observation, state, following, now_ns, self.settings.health)
+        self._health.feed(self._newest_verdict, now_ns)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -1,7 +1,7 @@
-"""The file of topics and consumer groups that the broker beside the sidecar has for as long as it is the master.
+"""The file of topics and consumer groups that the sidecar creates on its broker while the broker is the master.
 
-The file is JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing", "retryMax": 16}]}``, by
-the names of the manifest. A mounted ConfigMap changes at any time, so the file is read again and again.
+The file is JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing", "retryMax": 16}]}``,
+with the field names of the manifest. A mounted ConfigMap changes at any time, so the file is read again and again.
 
 `gantry_client.topic_reconciler` decides what is changed. Topics and groups that are not in the file are left unchanged:
 nothing is ever deleted. Unknown fields are ignored and logged, because the operator that wrote the file may be newer.
@@ -67,17 +67,17 @@ def parse_topics_file(content: bytes) -> tuple[TopicsFile, list[str]]:
 class TopicsFileReconciler:
     """Runs the `TopicReconciler` for the broker beside the sidecar. Owned by the event loop."""
 
-    def __init__(self, path: Path, state: Callable[[], HaStatus | None], connected: Connect) -> None:
+    def __init__(self, path: Path, state: Callable[[], HaStatus | None], connect: Connect) -> None:
         """``state`` returns the broker's recent report about its role; None without one."""
         self._path: Final = path
         self._fresh_state: Final = state
-        self._connected: Final = connected
+        self._connect: Final = connect
         self._reconciler: Final = TopicReconciler()
-        self._reported = ""
+        self._logged_failure = ""
         self._left_out: list[str] = []
 
     def __repr__(self) -> str:
-        return f"<TopicsFileReconciler {self._path} {self._reported}>"
+        return f"<TopicsFileReconciler {self._path} {self._logged_failure}>"
 
     async def run(self) -> None:
         """Reconcile again and again, until cancelled."""
@@ -95,10 +95,10 @@ class TopicsFileReconciler:
             content = await asyncio.to_thread(self._read)
             await self._reconcile(self._parse(content), state)
         except (OSError, ValueError, ClientError, AccessFileError, Problem) as error:
-            self._report(str(error)[:300])
+            self._log_failure(str(error)[:300])
             self._reconciler.reset()
             return RETRY_S
-        self._reported = ""
+        self._logged_failure = ""
         return INTERVAL_S
 
     def _parse(self, content: bytes) -> TopicsFile:
@@ -124,7 +124,7 @@ class TopicsFileReconciler:
         )
         if not self._reconciler.is_due(tables, [MasterTerm("", status.identity, status.epoch)]):
             return
-        admin, address = await self._connected()
+        admin, address = await self._connect()
         term = MasterTerm(address, status.identity, status.epoch)
         changed = await self._reconciler.reconcile(admin, tables, [term])
         for topic, queues in changed.topics.items():
@@ -132,7 +132,7 @@ class TopicsFileReconciler:
         for group, retries in changed.groups.items():
             log.info("subscription group reconciled", extra={"consumers": group, "retries": retries})
 
-    def _report(self, text: str) -> None:
-        if text != self._reported:
+    def _log_failure(self, text: str) -> None:
+        if text != self._logged_failure:
             log.warning("failed to reconcile topics and subscription groups; retrying", extra={"reason": text})
-        self._reported = text
+        self._logged_failure = text

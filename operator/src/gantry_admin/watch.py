@@ -18,7 +18,7 @@ from typing import Final, final
 
 from gantry_admin.at_risk import WrittenHistory
 from gantry_status import PageNotFound, PageReader, Reading, StatusPageError
-from gantry_status.clocks import Now, now
+from gantry_status.clocks import Clock, now
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class PageObservation:
 class PageWatch:
     """The thread that reads the page. Owned by the event loop that starts it, in which observations are delivered."""
 
-    def __init__(self, path: str, *, clock: Now = now) -> None:
+    def __init__(self, path: str, *, clock: Clock = now) -> None:
         self.history: Final = WrittenHistory()
         """The times at which the log was written, as far as observed. Owned by the event loop."""
         self.observation: PageObservation = PageObservation(

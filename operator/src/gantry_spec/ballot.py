@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from gantry_spec.lease import LeaseRecord, Term
 from gantry_spec.observed import LastReport, Member, PromotionRequest, Report
-from gantry_status.quorum import intersecting
+from gantry_status.quorum import intersecting_quorum
 
 
 class Ballot(NamedTuple):
@@ -99,7 +99,7 @@ def promises_needed(electable: int, acks_needed: int) -> int:
     include one that has promised, and the old master can never again find ``k`` slaves that follow it. Where ``k`` is
     0, no number of promises proves where all acknowledged messages are, and one promise ends the old master's grants.
     """
-    return intersecting(electable, acks_needed) if acks_needed > 0 else min(1, electable)
+    return intersecting_quorum(electable, acks_needed) if acks_needed > 0 else min(1, electable)
 
 
 def votes_needed(term: Term) -> int:

@@ -16,7 +16,7 @@ from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.kubernetes_lease import KubernetesLeaseClient
 from gantry_admin.lease_client import LeaseConflict, LeaseSnapshot, LeaseUnavailable
-from gantry_admin.lease_renewal import HOLD_S, LeaseRenewal, has_lost_key
+from gantry_admin.lease_renewal import READABLE_S_MIN, LeaseRenewal, has_lost_lease
 from gantry_admin.settings import LeaseSettings
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import RECORD, VERSION, record_of
@@ -124,7 +124,7 @@ async def test_regained_role_waits_for_its_lease(tmp_path: Path, is_regained: bo
         await scene.renewal.step()
         given, reason = len(scene.given), scene.renewal.status.reason
 
-        scene.later_s = HOLD_S
+        scene.later_s = READABLE_S_MIN
         await scene.renewal.step()
         after = len(scene.given)
         server.status_of_all = 503
@@ -154,7 +154,7 @@ async def test_renewal_concurrent_with_a_new_epoch_gives_no_lease(tmp_path: Path
     """The compare-and-swap fails, the record is read again, and it does not name this broker any more."""
     with api_server() as server:
         scene = await take_epoch_while_renewing(server, tmp_path)
-        moved, requests = scene.renewal.moved, list(server.requests)
+        moved, requests = scene.renewal.conflicts, list(server.requests)
         await scene.renewal.step()
 
     assert (moved, requests, scene.given, server.writes) == (1, ["GET", "PUT"], [], [])
@@ -184,7 +184,7 @@ async def test_unrelated_change_of_the_lease_is_retried(tmp_path: Path) -> None:
         waits = [await scene.renewal.step(), await scene.renewal.step()]
 
     assert waits[0] == 0.0
-    assert (scene.renewal.moved, scene.renewal.renewed, len(scene.given)) == (1, 1, 1)
+    assert (scene.renewal.conflicts, scene.renewal.renewed, len(scene.given)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_lease_is_lost_with_its_term(
     base = msgspec.structs.replace(STATE, may_acknowledge=True)
     values = [None if one is None else msgspec.structs.replace(base, **one) for one in (before, state)]
 
-    assert has_lost_key(*values) is is_lost
+    assert has_lost_lease(*values) is is_lost
 
 
 async def test_refusal_of_the_broker_is_reported(tmp_path: Path) -> None:

@@ -242,13 +242,15 @@ class Keeper:
 class Beside:
     """The role recovery of a sidecar, with a broker whose reports are scripted."""
 
-    def __init__(self, snapshot: LeaseSnapshot | None, *, patience_s: float = 0.0, word: HaStatus = OWN) -> None:
+    def __init__(self, snapshot: LeaseSnapshot | None, *, election_wait_s: float = 0.0, word: HaStatus = OWN) -> None:
         self.word: HaStatus = word
         self.then: HaStatus | None = None
         """The report at the time of the order, if it differs."""
         self.ordered: list[AnyOrder] = []
         self.lease_client = Keeper(snapshot)
-        self.part = RoleRecovery(self.lease_client, self, lambda: self.word, self.order, patience_s=patience_s)
+        self.part = RoleRecovery(
+            self.lease_client, self, lambda: self.word, self.order, election_wait_s=election_wait_s
+        )
 
     async def ask_all(self, own: HaStatus) -> dict[int, Report]:
         return {SLAVE: PEER}
@@ -267,7 +269,7 @@ def lease() -> LeaseSnapshot:
 
 async def test_election_comes_first_if_the_lease_is_readable() -> None:
     """With patience nothing is ordered yet; without the Lease there is no election to wait for."""
-    patient, alone = Beside(lease(), patience_s=60.0), Beside(None, patience_s=60.0)
+    patient, alone = Beside(lease(), election_wait_s=60.0), Beside(None, election_wait_s=60.0)
 
     await patient.part.step()
     await alone.part.step()
@@ -326,7 +328,7 @@ def test_refusal_of_an_order_is_reported(tmp_path: Path) -> None:
     async def refuse(order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
         raise Problem(409, "no")
 
-    part = RoleRecovery(beside.lease_client, beside, lambda: OWN, refuse, patience_s=0)
+    part = RoleRecovery(beside.lease_client, beside, lambda: OWN, refuse, election_wait_s=0)
     asyncio.run(part.step())
 
-    assert part.reason == "the broker refused it: no"
+    assert part.reason == "the order to the broker failed: no"

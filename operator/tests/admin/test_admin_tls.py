@@ -193,11 +193,11 @@ async def test_new_account_is_used_from_the_next_request_on(tmp_path: Path) -> N
     paths = BrokerPaths(page=path, control=path, store=tmp_path, credentials=path, address="127.0.0.1:1")
     client = BrokerClient(paths, BrokerLink(str(path)))
     try:
-        first, _ = await client.connected()
-        assert (await client.connected())[0] is first
+        first, _ = await client.connect()
+        assert (await client.connect())[0] is first
         path.write_text("accessKey: sidecar\nsecretKey: second-secret-0123\n")
 
-        assert (await client.connected())[0] is not first
+        assert (await client.connect())[0] is not first
         assert "secret" not in repr(client)
     finally:
         await client.close()

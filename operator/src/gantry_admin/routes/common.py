@@ -81,7 +81,10 @@ def needs(scope: Scope) -> Any:
 
 
 def guarded(scope: Scope) -> Callable[..., Awaitable[Caller]]:
-    """Return the same as a function with its scope as an attribute. Probes ask for no token in the OpenAPI document."""
+    """Return the function that checks the permission, with its scope as an attribute.
+
+    Probes require no token in the OpenAPI document.
+    """
 
     async def open_to_all(request: Request) -> Caller:
         return allow(request, scope)

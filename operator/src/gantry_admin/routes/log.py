@@ -26,7 +26,7 @@ from starlette.types import Scope as AsgiScope
 from gantry_admin.documents import Document, LoopStateDocument
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
-from gantry_admin.ranges import OFFSET_MAX, RANGE_PATTERN, LogRange, clip_range, log_etag, log_span, plan_range
+from gantry_admin.ranges import OFFSET_MAX, RANGE_PATTERN, PlannedRange, clip_range, log_etag, log_span, plan_range
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX, Piece
@@ -64,7 +64,7 @@ class LogDocument(Document):
     """The readable part of the log: [begin, end)."""
 
     begin: int
-    end: int = Field(description="min(confirmed, committed): no covered fault removes data before it.")
+    end: int = Field(description="min(confirmed, committed): no fault that the mode covers removes data before it.")
     committed: int
     confirmed: int
     epoch: int | None
@@ -159,9 +159,9 @@ async def log_bytes(
 
     The log is one resource `[0, end)` of which the oldest part is deleted. The answer is 206 with the longest readable
     beginning of the range: never beyond min(confirmed, committed), never longer than `range_bytes_max`. It is 410 with
-    `oldest` if the first byte was deleted, 416 with `end` if it is not written yet. `ETag` contains store and epoch: as
-    long as it is the same, bytes that were read do not change; `If-Match` and `If-Range` with another one are answered
-    412.
+    `oldest` if the first byte was deleted, 416 with `end` if it is not readable yet. `ETag` contains store and epoch:
+    as long as it is the same, bytes that were read do not change; `If-Match` and `If-Range` with another one are
+    answered 412.
     """
     wanted = plan_range(
         request.headers,
@@ -179,12 +179,12 @@ async def checksum(
     length: Annotated[int, Query(ge=1, le=1 << 30)],
     algorithm: Literal["crc32", "sha256"] = "crc32",
 ) -> ChecksumDocument:
-    """Return the checksum of a range, as far as it is readable and at most `range_bytes_max`; see `length`."""
+    """Return the checksum of the readable beginning of a range, `length` bytes, which is at most `range_bytes_max`."""
     etag = log_etag(sidecar.broker.reading)
     wanted = clip_range(
         offset, offset + length, log_span(sidecar.broker.reading), etag, sidecar.settings.log.range_bytes_max
     )
-    with sidecar.limits.reader():
+    with sidecar.limits.hold_reader():
         await asyncio.sleep(sidecar.limits.bucket.take(wanted.length))
         text = await asyncio.to_thread(_checksum, sidecar, wanted.start, wanted.end, algorithm)
     return ChecksumDocument(
@@ -286,7 +286,7 @@ def _checksum(sidecar: Sidecar, start: int, end: int, algorithm: str) -> str:
 class RangeResponse(Response):
     """An answer that streams a range of the log, or the error if its files cannot be opened."""
 
-    def __init__(self, sidecar: Sidecar, wanted: LogRange) -> None:
+    def __init__(self, sidecar: Sidecar, wanted: PlannedRange) -> None:
         super().__init__(status_code=206, headers=wanted.headers())
         self._sidecar = sidecar
         self._wanted = wanted
@@ -295,7 +295,7 @@ class RangeResponse(Response):
         files, limits, wanted = self._sidecar.files, self._sidecar.limits, self._wanted
         with ExitStack() as stack:
             try:
-                stack.enter_context(limits.reader())
+                stack.enter_context(limits.hold_reader())
                 pieces = await asyncio.to_thread(files.open_range, wanted.start, wanted.end, stack)
             except Problem as problem:
                 refusal = JSONResponse(problem.document(), problem.status, headers=problem.headers)
@@ -319,4 +319,4 @@ class RangeResponse(Response):
                 left -= len(data)
                 await asyncio.sleep(bucket.take(len(data)))
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-                self._sidecar.limits.sent(len(data))
+                self._sidecar.limits.count_sent(len(data))

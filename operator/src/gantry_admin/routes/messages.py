@@ -41,7 +41,7 @@ from gantry_wire.names import dead_letter_topic, group_fault, topic_fault
 
 MESSAGES_MAX: Final = 64
 FOUND_MAX: Final = 32
-BROKER_PATIENCE_S: Final = 3.0
+BROKER_TIMEOUT_S: Final = 3.0
 PASSED_OVER_SHOWN: Final = 20
 NAME: Final = r"^[%|a-zA-Z0-9_-]+$"
 PRINTABLE: Final = r"^[\x21-\x7e]+$"
@@ -73,7 +73,7 @@ async def peek(
     """Return messages of a queue from an offset on, or its newest."""
     if (relayed := await relay_to_shard(request, sidecar, shard, MessagesDocument)) is not None:
         return relayed
-    found = await _in_queue(sidecar, topic, queue_id, start, count)
+    found = await _read_queue(sidecar, topic, queue_id, start, count)
     return MessagesDocument(
         topic=topic, queue_id=queue_id, begin=found.bounds.begin, end=found.bounds.end, left_out=found.left_out,
         messages=[message_document(one, body_bytes) for one in found.messages],
@@ -98,7 +98,7 @@ async def find(
     if (id is None) == (key is None):
         raise Problem(400, "set either id or key, not both")
     if id is not None:
-        with sidecar.limits.reader():
+        with sidecar.limits.hold_reader():
             at = await asyncio.to_thread(_by_offset_id, sidecar, id)
         if at is not None:
             return FoundDocument(messages=[message_document(at, body_bytes)], source="disk")
@@ -106,7 +106,7 @@ async def find(
         if id is not None:
             raise Problem(404, "no message of this broker has that id; the sender's message id needs the topic too")
         raise Problem(400, "a key needs the topic too")
-    records = await _ask(sidecar, topic, key or id or "", is_unique_key=key is None)
+    records = await _look_up_key(sidecar, topic, key or id or "", is_unique_key=key is None)
     return FoundDocument(messages=[message_document(one, body_bytes) for one in records], source="broker")
 
 
@@ -125,17 +125,17 @@ async def dead_letters(
     topic, reading = dead_letter_topic(group), sidecar.broker.reading
     if group_fault(group) is not None or topic_fault(topic) is not None or reading is None:
         raise Problem(404, "group not found")
-    shown = await sidecar.tables.get()
-    sent_again = shown.inventory.sent_again.get(group, {})
+    snapshot = await sidecar.inventory.get()
+    resent = snapshot.inventory.resent.get(group, {})
     ids = await asyncio.to_thread(sidecar.files.queue_ids, topic)
     queues: list[DeadLetterQueueDocument] = []
     for queue_id in ids[:8]:
-        found = await _in_queue(sidecar, topic, queue_id, None, count)
+        found = await _read_queue(sidecar, topic, queue_id, None, count)
         queues.append(
             DeadLetterQueueDocument(
                 topic=topic, queue_id=queue_id, begin=found.bounds.begin, end=found.bounds.end,
                 left_out=found.left_out, messages=[message_document(one, body_bytes) for one in found.messages],
-                sent_again_end=sent_again.get(queue_id),
+                sent_again_end=resent.get(queue_id),
             )
         )  # fmt: skip
     return DeadLettersDocument(group=group, broker_name=reading.origin.broker_name, queues=queues)
@@ -188,9 +188,9 @@ def _resent(group: str, result: ResendResult) -> ResentDocument:
     )  # fmt: skip
 
 
-async def _in_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> QueueMessages:
+async def _read_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> QueueMessages:
     """Read messages of a queue from its files, within the limits of the log's readers."""
-    with sidecar.limits.reader():
+    with sidecar.limits.hold_reader():
         span = log_span(sidecar.broker.reading)
         found = await asyncio.to_thread(queue_messages, sidecar.files, span, topic, queue_id, start, count)
         await asyncio.sleep(sidecar.limits.bucket.take(sum(one.size for one in found.messages)))
@@ -214,12 +214,12 @@ def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
     return message if message is not None and message.offset_message_id == text.upper() else None
 
 
-async def _ask(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
+async def _look_up_key(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
     """Look up a key in the broker's index. Raises ``Problem`` if the broker does not answer."""
-    sidecar.broker.check_moving("keys can only be looked up by the broker")
+    sidecar.broker.check_running("keys can only be looked up by the broker")
     try:
-        async with asyncio.timeout(BROKER_PATIENCE_S):
-            admin, address = await sidecar.client.connected()
+        async with asyncio.timeout(BROKER_TIMEOUT_S):
+            admin, address = await sidecar.client.connect()
             return await admin.messages.records_at(
                 address, topic, key, messages_max=FOUND_MAX, is_unique_key=is_unique_key
             )

@@ -13,7 +13,7 @@ from gantry_admin.guard import Scope
 from gantry_admin.routes.common import TheSidecar, needs, refusals, shared_of
 from gantry_admin.sidecar import Sidecar
 
-BROKER_PATIENCE_S = 1.0
+BROKER_TIMEOUT_S = 1.0
 
 router = APIRouter(tags=["observe"])
 
@@ -74,12 +74,12 @@ async def bundle(request: Request, sidecar: TheSidecar) -> Response:
 async def _broker_settings(sidecar: Sidecar) -> dict[str, str]:
     """Return the broker's settings without secrets, or why they are unavailable."""
     if sidecar.broker.loop_state().state != "running":
-        return {"not asked": sidecar.broker.loop_state().reason}
+        return {"unavailable": sidecar.broker.loop_state().reason}
     try:
-        async with asyncio.timeout(BROKER_PATIENCE_S):
+        async with asyncio.timeout(BROKER_TIMEOUT_S):
             return redacted_settings(await sidecar.client.broker_settings())
     except (TimeoutError, Problem) as error:
-        return {"not answered": str(error) or "in time"}
+        return {"unavailable": str(error) or f"the broker did not answer within {BROKER_TIMEOUT_S:g} s"}
 
 
 def _flat(settings: object, prefix: str = "") -> dict[str, str]:

@@ -81,8 +81,8 @@ async def promise(
     answer = await _order(request, sidecar, caller, PromiseRequest(epoch=body.epoch, to=body.to), timeout_ms)
     assert isinstance(answer, Promised), "the client checks the kind of the answer"
     return PromisedDocument(
-        epoch=answer.epoch, identity=answer.identity, broker_id=_known(answer.broker_id),
-        last_epoch=answer.last_epoch, end=_known(answer.end), granted_ms=answer.granted_ms,
+        epoch=answer.epoch, identity=answer.identity, broker_id=_none_if_unknown(answer.broker_id),
+        last_epoch=answer.last_epoch, end=_none_if_unknown(answer.end), granted_ms=answer.granted_ms,
     )  # fmt: skip
 
 
@@ -118,8 +118,8 @@ async def drain(
 ) -> RoleDocument:
     """Refuse sends, commit, flush, and wait for the slaves; a promotion in the same epoch accepts sends again.
 
-    With `withdraw`, the broker is withdrawn from sends at the name servers too, and stays so after a timeout. With
-    `clients_only`, only that is done: clients stop sending, and delayed messages, transactions and retries continue.
+    With `withdraw`, the routes are withdrawn, too, and the drain continues after a timeout. With `clients_only`, the
+    routes are withdrawn and only clients' sends are refused: delayed messages, transactions and retries continue.
     """
     order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, clients_only=body.clients_only)
     return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))
@@ -129,7 +129,7 @@ async def drain(
 async def flush(
     request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Flush all data that is written now to disk."""
+    """Flush all data that has been written so far to the disk."""
     return _role(await _order(request, sidecar, caller, Flush(), timeout_ms))
 
 
@@ -149,11 +149,11 @@ async def _order(
     what = str(type(order).__struct_config__.tag)
     on = {name: getattr(order, name) for name in order.__struct_fields__}
     with audited(request, caller, what, on):
-        sidecar.broker.check_moving("the order cannot be executed")
+        sidecar.broker.check_running("the order cannot be executed")
         return await sidecar.broker.link.order(order, timeout_s=timeout_ms / 1000, check=check)
 
 
-def _known(number: int) -> int | None:
+def _none_if_unknown(number: int) -> int | None:
     return None if number == UNKNOWN else number
 
 

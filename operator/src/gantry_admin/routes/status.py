@@ -26,7 +26,7 @@ from fastapi.responses import StreamingResponse
 
 from gantry_admin.documents import StatusDocument, WaitDocument
 from gantry_admin.errors import Problem
-from gantry_admin.group_view import GroupDocumentView
+from gantry_admin.group_view import BrokerGroupDocument
 from gantry_admin.guard import Scope
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.ranges import OFFSET_MAX
@@ -96,7 +96,7 @@ async def event_stream(
 
 
 @router.get("/v1/group")
-async def group(sidecar: TheSidecar) -> GroupDocumentView:
+async def group(sidecar: TheSidecar) -> BrokerGroupDocument:
     """Return this broker and those of the --peer sidecars, by shard."""
     return sidecar.group()
 
@@ -114,7 +114,7 @@ def _position(broker: ObservedBroker, level: Level) -> int | None:
 async def _wait_for(broker: ObservedBroker, offset: int, level: Level, timeout_ms: int) -> WaitDocument:
     """Wait until the offset is reached, the time is over, or it cannot be reached because the broker's process ended.
 
-    A broker that only is stalled is waited for: it may continue. Raises ``Problem`` 503 without a status page.
+    A stalled broker is waited for, because it may continue. Raises ``Problem`` 503 without a status page.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -34,16 +34,16 @@ async def topics(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX,
     """Return all topics of applications, and retry and dead letter topics, with the ends of their queues."""
     if (relayed := await relay_to_shard(request, sidecar, shard, TopicsDocument)) is not None:
         return relayed
-    shown = await sidecar.tables.get()
-    rows = [topic_row(shown.inventory, name) for name in shown.inventory.topics]
-    left_out = shown.inventory.topics_left_out + max(len(rows) - limit, 0)
+    snapshot = await sidecar.inventory.get()
+    rows = [topic_row(snapshot.inventory, name) for name in snapshot.inventory.topics]
+    left_out = snapshot.inventory.topics_left_out + max(len(rows) - limit, 0)
     return TopicsDocument(
         topics=rows[:limit],
         left_out=left_out,
-        system_messages=dict(shown.inventory.system_messages),
-        source=shown.source,
-        age_ms=shown.age_ms,
-        reason=shown.reason,
+        system_messages=dict(snapshot.inventory.system_messages),
+        source=snapshot.source,
+        age_ms=snapshot.age_ms,
+        reason=snapshot.reason,
     )
 
 
@@ -52,14 +52,14 @@ async def groups(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX,
     """Return all consumer groups, and their lag in each queue of this broker."""
     if (relayed := await relay_to_shard(request, sidecar, shard, GroupsDocument)) is not None:
         return relayed
-    shown = await sidecar.tables.get()
-    rows = [group_row(shown.inventory, name) for name in shown.inventory.groups]
+    snapshot = await sidecar.inventory.get()
+    rows = [group_row(snapshot.inventory, name) for name in snapshot.inventory.groups]
     return GroupsDocument(
         groups=rows[:limit],
         left_out=max(len(rows) - limit, 0),
-        source=shown.source,
-        age_ms=shown.age_ms,
-        reason=shown.reason,
+        source=snapshot.source,
+        age_ms=snapshot.age_ms,
+        reason=snapshot.reason,
     )
 
 

@@ -25,7 +25,7 @@ from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.loss import LossRecord, describe_missing
 from gantry_broker.store.message_store import MessageStore
 from gantry_status.orders import HaRole, HaStatus, RangeState, SlaveState
-from gantry_status.quorum import intersecting
+from gantry_status.quorum import intersecting_quorum
 
 
 class RoleStatus(NamedTuple):
@@ -88,7 +88,7 @@ def count_slaves_to_compare(electable: list[int], acks_needed: int) -> int:
     needed, all slaves are asked that could have been promoted.
     """
     slaves = max(len(electable), acks_needed)
-    return intersecting(slaves, acks_needed) if acks_needed else slaves
+    return intersecting_quorum(slaves, acks_needed) if acks_needed else slaves
 
 
 def describe_loss(loss: LossRecord) -> str:

@@ -33,17 +33,17 @@ export function chart({ title, hint, lines, format, redraw, base = 1000 }) {
     h("div", {
       class: "chart-plot", role: "img", tabindex: 0, "aria-label": `${title}, ${at === null ? "now" : `${Math.round((nowMs - at) / 1000)} s ago`}: ${words}`,
       onpointermove: (event) => point(shareOf(event)), onpointerleave: () => point(null), onblur: () => point(null),
-      onkeydown: (event) => steer(event, place ?? 1, point),
+      onkeydown: (event) => moveWithKeys(event, place ?? 1, point),
     },
     h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
       [0.25, 0.5, 0.75].map((part) => h("line", { class: "chart-line", key: part, x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part })),
-      lines.map((line, index) => drawn(line, nowMs, spanMs, top, index === 0)),
+      lines.map((line, index) => seriesElement(line, nowMs, spanMs, top, index === 0)),
       place === undefined ? null : h("line", { class: "chart-cross", key: "cross", x1: place * WIDTH, x2: place * WIDTH, y1: 0, y2: HEIGHT })),
     h("span", { class: "chart-top number" }, format(top)),
     h("span", { class: "chart-when" }, at === null ? duration(spanMs / 1000) : `${Math.round((nowMs - at) / 1000)} s ago`)));
 }
 
-function steer(event, place, point) {
+function moveWithKeys(event, place, point) {
   const step = { ArrowLeft: -0.02, ArrowRight: 0.02, Home: -1, End: 1 }[event.key];
   if (step !== undefined) {
     event.preventDefault();
@@ -56,7 +56,7 @@ function shareOf(event) {
   return (event.clientX - box.left) / box.width;
 }
 
-function drawn(line, nowMs, spanMs, top, isFilled) {
+function seriesElement(line, nowMs, spanMs, top, isFilled) {
   const paths = pieces(line.points).map((piece) =>
     piece.map((point) => [WIDTH * (1 - (nowMs - point.atMs) / spanMs), HEIGHT - (point.value / top) * (HEIGHT - 6)]));
   const strokes = paths.map((path) => `M${path.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L")}`).join("");

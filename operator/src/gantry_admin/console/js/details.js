@@ -17,14 +17,14 @@ export function openDetails(url) {
       title: titleOf(member),
       body: [
         h("p", { class: `member-health ${health.tone}` }, h("b", null, health.word), h("span", null, health.reason)),
-        member.status === null ? null : groups(member),
+        member.status === null ? null : factGroups(member),
       ],
       actions: [h("button", { type: "button", class: "button", onclick: close }, "Close")],
     };
   });
 }
 
-function groups(member) {
+function factGroups(member) {
   const { status } = member;
   const { reported_role: reported } = status;
   return h("div", { class: "fact-groups" },
@@ -52,7 +52,7 @@ function groups(member) {
     section("Resources", [
       ["disk", status.disk === null ? UNKNOWN : `${bytes(status.disk.used_bytes)} of ${bytes(status.disk.total_bytes)}`],
       ["write buffer", buffer(status)], ["connections", count(status.connections)], ["queues", count(status.queues)],
-      ["waiting sends", count(status.held_sends)], ["refusing sends", status.is_refusing_sends ? "yes" : "no"],
+      ["held sends", count(status.held_sends)], ["refusing sends", status.is_refusing_sends ? "yes" : "no"],
       status.certificate_ends_wall_ms ? ["certificate ends", exactly(status.certificate_ends_wall_ms)] : null,
       status.last_error ? ["last error", `${status.last_error} (${moment(status.last_error_wall_ms)})`] : null,
     ]));

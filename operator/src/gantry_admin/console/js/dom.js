@@ -5,10 +5,15 @@
 // (`require-trusted-types-for`) makes the browser refuse it too. The content of a message is only ever shown as text.
 
 const SVG = "http://www.w3.org/2000/svg";
-const OLD = Symbol("what was rendered last");
+const OLD = Symbol("last rendered nodes");
 const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "hidden", "indeterminate"]);
 
-/** Describe an element: `h("p", {class: "note"}, "text", h("b", null, "more"))`. Null children are left out. */
+/**
+ * Describe an element: `h("p", {class: "note"}, "text", h("b", null, "more"))`. Null children are left out.
+ *
+ * `key` identifies it among its siblings. `created` and `updated` are called with the element. The children of an element
+ * that is `opaque` are never changed here.
+ */
 export function h(tag, props, ...children) {
   return { tag, props: props ?? {}, children: flat(children) };
 }
@@ -59,7 +64,7 @@ function create(node, isSvg) {
   const element = inSvg ? document.createElementNS(SVG, node.tag) : document.createElement(node.tag);
   if (!node.props.opaque) patchChildren(element, [], node.children, inSvg && node.tag !== "foreignObject");
   for (const [name, value] of Object.entries(node.props)) set(element, name, value, undefined);
-  node.props.born?.(element);
+  node.props.created?.(element);
   return element;
 }
 
@@ -77,11 +82,11 @@ function patch(before, after, isSvg) {
   for (const [name, value] of Object.entries(after.props)) {
     if (value !== before.props[name] || AS_PROPERTY.has(name)) set(element, name, value, before.props[name]);
   }
-  after.props.kept?.(element);
+  after.props.updated?.(element);
 }
 
 function set(element, name, value, before) {
-  if (name === "key" || name === "born" || name === "kept" || name === "opaque") return;
+  if (name === "key" || name === "created" || name === "updated" || name === "opaque") return;
   if (name.startsWith("on")) element[name] = value ?? null;
   else if (name === "style") setStyle(element, value ?? {}, before ?? {});
   else if (AS_PROPERTY.has(name)) {

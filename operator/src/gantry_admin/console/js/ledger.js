@@ -18,7 +18,7 @@ const WINDOW_MIN = 64 * 1024;
 const TICKS = 6;
 const HEAD = 0.965;
 const FRAME_MS = 30;
-const stillness = matchMedia("(prefers-reduced-motion: reduce)");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Return the lanes from top to bottom: the levels, then every slave. */
 function lanesOf(status) {
@@ -35,7 +35,7 @@ function lanesOf(status) {
 export function ledger(status, isNow) {
   const lanes = lanesOf(status);
   const update = (element) => animationOf(element).feed(lanes, isNow);
-  return h("div", { class: `ledger${isNow ? "" : " stale"}`, key: "ledger", born: update, kept: update },
+  return h("div", { class: `ledger${isNow ? "" : " stale"}`, key: "ledger", created: update, updated: update },
     h("div", { class: "ledger-grid", "aria-hidden": "true", key: "grid" },
       Array.from({ length: TICKS }, (_, index) => h("div", { class: "tick", key: index }, h("span", { opaque: true })))),
     lanes.map((lane) => laneOf(lane, status.wrote)),
@@ -73,12 +73,12 @@ export function risks(status) {
 const FAULTS = { process: "the process", machine: "the machine", disk: "the disk", slave: "a slave, then the disk" };
 
 /** Return the acknowledged data at risk for each fault, where every copy counts; failovers are decided by it. */
-export function promised(counted) {
-  if (!counted?.is_fresh) return null;
-  return h("p", { class: "promised", key: "promised" }, h("span", null, "Acknowledged data at risk, counting slaves:"),
-    counted.risks.map((risk) => h("span", { key: risk.fault, "data-promised": risk.fault, class: risk.bytes > 0 ? "some" : "" },
+export function acknowledgedRisks(shardLedger) {
+  if (!shardLedger?.is_fresh) return null;
+  return h("p", { class: "acknowledged-risks", key: "acknowledged-risks" }, h("span", null, "Acknowledged data at risk, counting slaves:"),
+    shardLedger.risks.map((risk) => h("span", { key: risk.fault, "data-fault": risk.fault, class: risk.bytes > 0 ? "some" : "" },
       `${FAULTS[risk.fault]} `, h("b", { class: "number" }, risk.bytes === null ? "unknown" : bytes(risk.bytes)))),
-    counted.bottleneck === null || !counted.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `waiting for the ${counted.bottleneck}`));
+    shardLedger.bottleneck === null || !shardLedger.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `waiting for the ${shardLedger.bottleneck}`));
 }
 
 /** Return whether the whole log is on this broker alone, because it has no slave. */
@@ -131,7 +131,7 @@ class LaneAnimation {
 
   aim(key, value, isNow, nowMs) {
     const now = this.at(key, nowMs);
-    const isFar = now === null || value === null || value < now - 1 || !isNow || stillness.matches || this.fedMs === 0;
+    const isFar = now === null || value === null || value < now - 1 || !isNow || reducedMotion.matches || this.fedMs === 0;
     this.shown.set(key, { from: isFar ? value : now, to: value });
   }
 
@@ -180,8 +180,8 @@ class LaneAnimation {
   zoom(gap) {
     const wanted = Math.max(2 ** Math.ceil(Math.log2(Math.max(gap * 1.25, 1))), WINDOW_MIN);
     const isNear = Math.abs(Math.log2(this.window / wanted)) < 0.01;
-    this.window = isNear || stillness.matches ? wanted : 2 ** (Math.log2(this.window) * 0.88 + Math.log2(wanted) * 0.12);
-    return isNear || stillness.matches;
+    this.window = isNear || reducedMotion.matches ? wanted : 2 ** (Math.log2(this.window) * 0.88 + Math.log2(wanted) * 0.12);
+    return isNear || reducedMotion.matches;
   }
 
   ticks(head) {

@@ -10,9 +10,9 @@ import { h } from "./dom.js";
 import { count, plain, plural } from "./format.js";
 import { keyOf, messageItem } from "./messages.js";
 import { badge, button, empty, note } from "./parts.js";
-import { go, here } from "./router.js";
-import { changed, state, within } from "./store.js";
-import { shards } from "./topics.js";
+import { currentView, go } from "./router.js";
+import { changed, state, withShard } from "./store.js";
+import { shardSelector } from "./topics.js";
 
 const BATCH = 200;
 const WHY = "Reading dead letters requires a token.";
@@ -22,7 +22,7 @@ const shown = { group: null, shard: null, document: null, fault: null, result: n
 /** Return the view of dead letters. */
 export function lettersView() {
   const groups = (state.groups?.groups ?? []).filter((group) => group.dead_letters > 0);
-  const wanted = here().given.get("group") ?? groups[0]?.name ?? null;
+  const wanted = currentView().parameters.get("group") ?? groups[0]?.name ?? null;
   if (wanted !== shown.group || state.shard !== shown.shard) {
     Object.assign(shown, { group: wanted, shard: state.shard, document: null, fault: null, result: null });
     open.clear();
@@ -31,7 +31,7 @@ export function lettersView() {
   const names = [...new Set([...groups.map((group) => group.name), ...(wanted === null ? [] : [wanted])])];
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "head" },
-      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Dead letters"), h("span", { class: "grow" }), shards(),
+      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Dead letters"), h("span", { class: "grow" }), shardSelector(),
         names.length === 0 ? null : h("label", { class: "field row" }, h("span", null, "Group"),
           h("select", { onchange: (event) => go("letters", { group: event.target.value }) }, names.map((name) =>
             h("option", { key: name, value: name, selected: name === wanted }, name))))),
@@ -67,7 +67,7 @@ function list() {
 async function load() {
   const { group } = shown;
   try {
-    const document = await withToken(() => get(within(`${path("dead-letters", group)}?count=50`)), WHY);
+    const document = await withToken(() => get(withShard(`${path("dead-letters", group)}?count=50`)), WHY);
     if (shown.group === group) Object.assign(shown, { document, fault: null });
   } catch (error) {
     if (shown.group === group) shown.fault = error.message;
@@ -77,47 +77,47 @@ async function load() {
 
 async function sendOne(message) {
   // The target is fixed before the confirmation, because another group may be shown by the time it is confirmed.
-  const target = within(path("dead-letters", shown.group, message.queue_id, message.queue_offset, "resend"));
+  const target = withShard(path("dead-letters", shown.group, message.queue_id, message.queue_offset, "resend"));
   const origin = message.properties.RETRY_TOPIC ?? "its original topic";
-  const isMeant = await confirm("Resend this dead letter?", [
+  const isConfirmed = await confirm("Resend this dead letter?", [
     h("p", null, "It is sent to ", h("b", { class: "mono" }, plain(origin)), " and received by every group of that topic, even if it was resent before."),
     h("p", { class: "faint mono" }, plain(message.message_id)),
   ], "Resend");
-  if (!isMeant) return;
-  await order(() => post(target, {}), false);
+  if (!isConfirmed) return;
+  await sendOrder(() => post(target, {}), false);
   open.delete(keyOf(message));
 }
 
 async function sendAll(fresh) {
   const target = path("dead-letters", shown.group, "resend");
-  const isMeant = await confirm(`Resend ${plural(fresh, "dead letter")}?`, [
+  const isConfirmed = await confirm(`Resend ${plural(fresh, "dead letter")}?`, [
     h("p", null, "Each is sent to its original topic and received by every group of that topic. This includes the dead letters on all brokers of the topic; those that were resent already are left out."),
   ], `Resend ${count(fresh)}`);
-  if (isMeant) await order(() => post(target, { messages_max: BATCH }), true);
+  if (isConfirmed) await sendOrder(() => post(target, { messages_max: BATCH }), true);
 }
 
 /** Send one order, or repeat it until nothing is left, and show the result. */
-async function order(give, isRepeated) {
+async function sendOrder(send, isRepeated) {
   Object.assign(shown, { isBusy: true, isStopped: false, fault: null, result: null });
   changed();
   const sum = { sent: {}, passed: 0, left: 0 };
   try {
     do {
-      const done = await withToken(give, "Resending dead letters requires a token that may change.");
+      const done = await withToken(send, "Resending dead letters requires a token that permits changes.");
       for (const [topic, number] of Object.entries(done.sent)) sum.sent[topic] = (sum.sent[topic] ?? 0) + number;
       sum.passed += done.passed_over_count;
       sum.left = done.left;
-      shown.result = { tone: "good", text: words(sum) };
+      shown.result = { tone: "good", text: summaryOf(sum) };
       changed();
     } while (isRepeated && sum.left > 0 && !shown.isStopped);
   } catch (error) {
-    shown.fault = `${error.message}. ${Object.keys(sum.sent).length > 0 ? words(sum) : ""}`;
+    shown.fault = `${error.message}. ${Object.keys(sum.sent).length > 0 ? summaryOf(sum) : ""}`;
   }
   shown.isBusy = false;
   await load();
 }
 
-function words(sum) {
+function summaryOf(sum) {
   const topics = Object.entries(sum.sent);
   const sent = topics.length === 0 ? "Nothing was resent" : `Resent: ${topics.map(([topic, number]) => `${count(number)} to ${plain(topic)}`).join(", ")}`;
   const passed = sum.passed === 0 ? "" : `; skipped, because their original topic is unknown or they cannot be decompressed: ${count(sum.passed)}`;

@@ -10,7 +10,7 @@ import { messagesView } from "./messages.js";
 import { headline, shardsOf } from "./model.js";
 import { overview } from "./overview.js";
 import { button, dot, icon } from "./parts.js";
-import { go, here, VIEWS } from "./router.js";
+import { go, currentView, VIEWS } from "./router.js";
 import { changed, refreshNow, onChange, state, wantTables, watch } from "./store.js";
 import { groupsView, topicsView } from "./topics.js";
 
@@ -23,7 +23,7 @@ const KEYS = [
 const app = document.getElementById("app");
 
 function draw() {
-  const view = here();
+  const view = currentView();
   const { group } = state;
   const shards = group === null ? [] : shardsOf(group);
   wantTables(view.name !== "overview");
@@ -64,8 +64,8 @@ function bar(group, shards) {
     h("p", { class: `verdict ${shown.tone}`, role: "status", "aria-live": "polite" }, dot(shown.tone, shown.tone === "good"), h("span", null, shown.text)),
     h("span", { class: "grow" }),
     h("span", { class: `pulse ${state.connection}`, title: pulseTitle(), "data-connection": state.connection }, dot({ live: "good", polling: "warn", lost: "bad", refused: "warn" }[state.connection] ?? "idle", state.connection === "live"), state.connection),
-    tool("key", token() ? "Token: change or remove (k)" : "Enter a token (k)", giveToken, token() ? "has" : ""),
-    tool(window.gantryTheme.now() === "dark" ? "sun" : "moon", "Dark or light (t)", turn),
+    tool("key", token() ? "Token: change or remove (k)" : "Enter a token (k)", enterToken, token() ? "has" : ""),
+    tool(window.gantryTheme.now() === "dark" ? "sun" : "moon", "Dark or light (t)", toggleTheme),
     tool("help", "Keys (?)", help));
 }
 
@@ -80,15 +80,15 @@ function banner() {
     return h("div", { class: "banner bad", role: "alert", key: "banner" }, h("b", null, "This page's sidecar is not responding"), h("span", null, `since ${moment(state.sinceMs)} (${since}). The data below is the last that was received. Retrying every second.`));
   }
   if (state.notice !== null) {
-    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "Login code rejected"), h("span", null, state.notice), button("Enter a token", giveToken, { class: "primary" }));
+    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "Login code rejected"), h("span", null, state.notice), button("Enter a token", enterToken, { class: "primary" }));
   }
   if (state.connection === "refused") {
-    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "The sidecar requires a token"), h("span", null, state.fault ?? ""), button("Enter a token", giveToken, { class: "primary" }));
+    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "The sidecar requires a token"), h("span", null, state.fault ?? ""), button("Enter a token", enterToken, { class: "primary" }));
   }
   return null;
 }
 
-async function giveToken() {
+async function enterToken() {
   const given = await askToken(token() ? "Enter another token, or nothing to remove the current one." : "A token may read messages, or also change roles.");
   if (given === null) return;
   setToken(given);
@@ -97,7 +97,7 @@ async function giveToken() {
   changed();
 }
 
-function turn() {
+function toggleTheme() {
   window.gantryTheme.toggle();
   changed();
 }
@@ -113,16 +113,16 @@ addEventListener("keydown", (event) => {
   const isTyping = event.target.closest?.("input:not([type=radio]):not([type=checkbox]), select, textarea") !== null;
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || isOpen()) return;
   const view = VIEWS.find((one) => one.key === event.key);
-  const act = { "?": help, t: turn, k: giveToken, "/": toField }[event.key] ?? (view ? () => go(view.name) : null);
+  const act = { "?": help, t: toggleTheme, k: enterToken, "/": focusField }[event.key] ?? (view ? () => go(view.name) : null);
   if (act === null) return;
   event.preventDefault();
   act();
 });
 
-const toField = () => document.querySelector("main [data-search], main input.mono, main select")?.focus();
+const focusField = () => document.querySelector("main [data-search], main input.mono, main select")?.focus();
 
 /** Use the code in the address, if there is one. For a used or expired code, show the reason and the remedy. */
-async function enter() {
+async function logInWithCode() {
   try {
     return await codeFromAddress();
   } catch (error) {
@@ -133,8 +133,8 @@ async function enter() {
 
 app.replaceChildren();
 tokenFromAddress();
-await enter();
-addEventListener("hashchange", async () => ((await enter()) || tokenFromAddress()) && refreshNow()); // pasted into an open page
+await logInWithCode();
+addEventListener("hashchange", async () => ((await logInWithCode()) || tokenFromAddress()) && refreshNow()); // pasted into an open page
 onChange(draw);
 draw();
 watch();

@@ -6,41 +6,41 @@ import { h } from "./dom.js";
 import { withToken } from "./access.js";
 import { bytes, count, exactly, hexDump, moment, plain, plural } from "./format.js";
 import { badge, empty, facts, icon, note } from "./parts.js";
-import { go, here } from "./router.js";
-import { changed, state, within } from "./store.js";
-import { shards } from "./topics.js";
+import { currentView, go } from "./router.js";
+import { changed, state, withShard } from "./store.js";
+import { shardSelector } from "./topics.js";
 
 const WAYS = [["newest", "Newest"], ["offset", "From offset"], ["id", "By id"], ["key", "By key"]];
 const COUNT = 20;
 const BODY_BYTES = 4096;
 
 const form = { how: "newest", topic: "", queue: "0", offset: "0", id: "", key: "" };
-const found = { asked: null, messages: null, words: "", fault: null, isBusy: false };
+const found = { wanted: null, messages: null, words: "", fault: null, isBusy: false };
 const open = new Set();
-let given = null;
+let executed = null; // the parameters of the last search
 
 /** Return the view of messages. A search in the address is executed at once. */
 export function messagesView() {
-  const now = here().given.toString();
-  if (now !== given) {
-    given = now;
-    for (const [name, value] of here().given) if (name in form) form[name] = value;
-    if (now !== "") queueMicrotask(ask);
+  const now = currentView().parameters.toString();
+  if (now !== executed) {
+    executed = now;
+    for (const [name, value] of currentView().parameters) if (name in form) form[name] = value;
+    if (now !== "") queueMicrotask(search);
   }
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "form" },
-      h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), shards()), asking()),
+      h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), shardSelector()), searchForm()),
     h("section", { class: "panel results", "aria-label": "Found", "aria-busy": String(found.isBusy), key: "found" }, results()));
 }
 
-function asking() {
+function searchForm() {
   const submit = (event) => {
     event.preventDefault();
     const fields = { newest: ["topic", "queue"], offset: ["topic", "queue", "offset"], id: ["id", "topic"], key: ["topic", "key"] }[form.how];
     const query = Object.fromEntries(fields.filter((name) => form[name] !== "").map((name) => [name, form[name]]));
     const before = location.hash;
     go("messages", { how: form.how, ...query });
-    if (location.hash === before) ask();
+    if (location.hash === before) search();
   };
   const names = state.topics?.topics.map((topic) => topic.name) ?? [];
   return h("form", { class: "ask", onsubmit: submit },
@@ -60,7 +60,8 @@ const field = (name, title, props) =>
   h("label", { class: `field ${props.class ?? ""}`, key: name }, h("span", null, title),
     h("input", { ...props, class: "mono", name, value: form[name], autocomplete: "off", spellcheck: "false", oninput: (event) => (form[name] = event.target.value) }));
 
-function question() {
+/** Return the path of the request for the search in the form. */
+function searchPath() {
   const body = `body_bytes=${BODY_BYTES}`;
   if (form.how === "newest") return `${path("queues", form.topic, form.queue, "messages")}?count=${COUNT}&${body}`;
   if (form.how === "offset") return `${path("queues", form.topic, form.queue, "messages")}?count=${COUNT}&from=${encodeURIComponent(form.offset)}&${body}`;
@@ -69,13 +70,13 @@ function question() {
   return `/v1/messages?${query}&${body}`;
 }
 
-async function ask() {
-  const asked = question();
-  Object.assign(found, { isBusy: true, fault: null, asked });
+async function search() {
+  const wanted = searchPath();
+  Object.assign(found, { isBusy: true, fault: null, wanted });
   changed();
   try {
-    const document = await withToken(() => get(within(asked)), "Reading messages requires a token.");
-    if (found.asked !== asked) return;
+    const document = await withToken(() => get(withShard(wanted)), "Reading messages requires a token.");
+    if (found.wanted !== wanted) return;
     const isQueue = document.end !== undefined;
     open.clear();
     found.messages = form.how === "newest" ? document.messages.toReversed() : document.messages;
@@ -115,7 +116,7 @@ export function messageItem(message, openOnes, actions = null) {
         h("span", { class: "message-gist" }, gist(message))),
       message.tags ? badge("plain", plain(message.tags)) : null,
       actions),
-    isOpen ? whole(message) : null);
+    isOpen ? messageDetails(message) : null);
 }
 
 function gist(message) {
@@ -124,7 +125,7 @@ function gist(message) {
   return plain(message.body.shown.slice(0, 160).replaceAll(/\s+/g, " "));
 }
 
-function whole(message) {
+function messageDetails(message) {
   const { body } = message;
   return h("div", { class: "message-whole" },
     facts([

@@ -19,19 +19,19 @@ export const LOSSES = {
   master: { title: "If the master is lost", what: "its disk or node is gone" },
 };
 
-/** Return the shards with their members in display order; `leader` is the only master of the newest epoch, or null. */
+/** Return the shards with their members in display order; `master` is the only master of the newest epoch, or null. */
 export function shardsOf(group) {
   const byUrl = new Map(group.members.map((member) => [member.url, inOrder(member)]));
   return group.shards.map((shard) => {
     const members = shard.members.map((url) => byUrl.get(url)).filter((member) => member !== undefined);
     const masters = shard.masters.map((url) => byUrl.get(url)).filter((member) => member !== undefined);
-    const leader = masters.length === 1 ? masters[0] : null;
+    const master = masters.length === 1 ? masters[0] : null;
     return {
       name: shard.broker_name,
       epoch: shard.epoch,
-      counted: shard.ledger ?? null,
-      leader,
-      lastLeader: leader ?? lastMaster(members),
+      ledger: shard.ledger ?? null,
+      master,
+      lastMaster: master ?? findLastMaster(members),
       isSplit: masters.length > 1,
       members: members.toSorted((a, b) => rank(a, shard) - rank(b, shard) || order(a) - order(b)),
     };
@@ -43,13 +43,13 @@ const inOrder = (member) =>
   member.status === null ? member : { ...member, status: { ...member.status, slaves: member.status.slaves.toSorted((a, b) => a.slave_id - b.slave_id) } };
 
 /** Return the members whose broker has not been reported yet. */
-export const strangersOf = (group) => group.members.filter((member) => !member.status?.broker_name);
+export const membersWithoutReport = (group) => group.members.filter((member) => !member.status?.broker_name);
 
 const rank = (member, shard) => (shard.masters.includes(member.url) ? 0 : 1);
 const order = (member) => member.status?.reported_role?.broker_id ?? 99;
 
 /** Return the member that was master in the newest epoch, for a shard without a master now. */
-function lastMaster(members) {
+function findLastMaster(members) {
   const were = members.filter((member) => member.status?.role === "master");
   return were.toSorted((a, b) => (b.status.epoch ?? 0) - (a.status.epoch ?? 0))[0] ?? null;
 }
@@ -93,14 +93,14 @@ function recovery(status) {
 }
 
 /** Return the state of replication to a slave: it runs if the slave's event loop runs and the master lists the slave. */
-export function followingOf(member, leader) {
+export function followingOf(member, master) {
   const { status } = member;
   const reported = status?.reported_role;
   const follows = reported?.master ?? null;
   const isLoopRunning = member.is_reachable && status?.loop_state.state === "running";
-  if (leader === null) return { isRunning: false, follows, behind: null };
-  const seen = leader.status.slaves.find((slave) => slave.slave_id === reported?.broker_id);
-  const end = leader.status.wrote;
+  if (master === null) return { isRunning: false, follows, behind: null };
+  const seen = master.status.slaves.find((slave) => slave.slave_id === reported?.broker_id);
+  const end = master.status.wrote;
   const own = status?.wrote ?? null;
   const behind = seen?.behind_bytes ?? (end === null || own === null ? null : Math.max(end - own, 0));
   return { isRunning: isLoopRunning && seen !== undefined, follows, behind, seen: seen ?? null };
@@ -109,9 +109,9 @@ export function followingOf(member, leader) {
 /** Return the health of a shard: a tone and a short text. */
 export function healthOfShard(shard) {
   if (shard.isSplit) return { tone: "bad", word: "two masters" };
-  if (shard.leader === null) return { tone: "bad", word: "no master" };
-  const master = healthOf(shard.leader);
-  if (master.tone !== "good") return { tone: master.tone, word: `master ${master.word}` };
+  if (shard.master === null) return { tone: "bad", word: "no master" };
+  const health = healthOf(shard.master);
+  if (health.tone !== "good") return { tone: health.tone, word: `master ${health.word}` };
   return shard.members.every((member) => healthOf(member).tone === "good") ? { tone: "good", word: "healthy" } : { tone: "warn", word: "degraded" };
 }
 
@@ -120,19 +120,19 @@ export function problemsOf(group, shards) {
   const found = [];
   for (const shard of shards) {
     if (shard.isSplit) found.push({ tone: "bad", text: `${shard.name} has ${shard.members.length} members and more than one master` });
-    else if (shard.leader === null) found.push({ tone: "bad", text: `${shard.name} has no master` });
+    else if (shard.master === null) found.push({ tone: "bad", text: `${shard.name} has no master` });
     for (const member of shard.members) {
       const health = healthOf(member);
       if (health.tone !== "good") found.push({ tone: health.tone, text: `${titleOf(member)}: ${health.word}`, why: health.reason });
     }
-    if (shard.leader?.status.is_refusing_sends) found.push({ tone: "warn", text: `${shard.name} is refusing sends` });
+    if (shard.master?.status.is_refusing_sends) found.push({ tone: "warn", text: `${shard.name} is refusing sends` });
   }
-  for (const member of strangersOf(group)) {
+  for (const member of membersWithoutReport(group)) {
     const { word, reason } = healthOf(member);
     found.push({ tone: "warn", text: `${hostOf(member)}: ${word}`, why: reason });
   }
-  const worth = { bad: 0, warn: 1, idle: 2 };
-  return found.toSorted((a, b) => worth[a.tone] - worth[b.tone]);
+  const severity = { bad: 0, warn: 1, idle: 2 };
+  return found.toSorted((a, b) => severity[a.tone] - severity[b.tone]);
 }
 
 /** Return the state of the group as one line. */

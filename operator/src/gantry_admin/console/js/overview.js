@@ -3,8 +3,8 @@
 import { chart } from "./charts.js";
 import { h } from "./dom.js";
 import { bytes, duration, millis, plural, short } from "./format.js";
-import { ledger, promised, risks } from "./ledger.js";
-import { healthOf, healthOfShard, hostOf, problemsOf, shardsOf, strangersOf, titleOf } from "./model.js";
+import { acknowledgedRisks, ledger, risks } from "./ledger.js";
+import { healthOf, healthOfShard, hostOf, membersWithoutReport, problemsOf, shardsOf, titleOf } from "./model.js";
 import { badge, command, dot, empty, icon } from "./parts.js";
 import { newest, series } from "./series.js";
 import { changed, state } from "./store.js";
@@ -20,14 +20,14 @@ export function overview() {
     tiles(shards),
     problems(group, shards),
     shards.map(shardPanel),
-    strangers(group),
+    withoutReport(group),
     charts());
 }
 
 function tiles(shards) {
-  const statuses = shards.map((shard) => shard.lastLeader?.status).filter((status) => status != null);
-  const atRisk = worst(statuses, "machine");
-  const lags = shards.flatMap((shard) => shard.leader?.status.slaves ?? []).map((slave) => slave.behind_bytes).filter((lag) => lag !== null);
+  const statuses = shards.map((shard) => shard.lastMaster?.status).filter((status) => status != null);
+  const atRisk = totalAtRisk(statuses, "machine");
+  const lags = shards.flatMap((shard) => shard.master?.status.slaves ?? []).map((slave) => slave.behind_bytes).filter((lag) => lag !== null);
   const lag = lags.length === 0 ? null : Math.max(...lags);
   return h("section", { class: "tiles", "aria-label": "Now", key: "tiles" },
     tile("Messages in", short(newest("putIn")), "per second", "in"),
@@ -39,9 +39,10 @@ function tiles(shards) {
 }
 
 const rateOf = (value) => (value === null ? "–" : bytes(value));
-const ackWords = () => (newest("ackMedian") === null ? "no sends now" : "at most, 99% of sends");
+const ackWords = () => (newest("ackMedian") === null ? "no sends now" : "99th percentile, at most");
 
-function worst(statuses, loss) {
+/** Return the sum of the bytes at risk in all shards, and the age of the oldest. */
+function totalAtRisk(statuses, loss) {
   const found = statuses.flatMap((status) => status.at_risk).filter((risk) => risk.loss === loss && risk.bytes !== null);
   if (found.length === 0) return { bytes: null, seconds: null };
   return { bytes: found.reduce((sum, risk) => sum + risk.bytes, 0), seconds: Math.max(...found.map((risk) => risk.seconds ?? 0)) };
@@ -60,27 +61,27 @@ function problems(group, shards) {
 }
 
 function shardPanel(shard) {
-  const leader = shard.lastLeader;
-  const isNow = shard.leader !== null && leader.is_reachable && leader.status.loop_state.state === "running" && state.connection !== "lost";
+  const master = shard.lastMaster;
+  const isNow = shard.master !== null && master.is_reachable && master.status.loop_state.state === "running" && state.connection !== "lost";
   const { tone, word } = healthOfShard(shard);
   return h("section", { class: "panel shard", key: shard.name, "data-shard": shard.name, "aria-label": `Shard ${shard.name}` },
     h("header", { class: "panel-head" },
       h("h2", null, shard.name), badge(tone, word), h("span", { class: "epoch big", "data-epoch": shard.epoch ?? "" }, `epoch ${shard.epoch ?? "–"}`),
       h("span", { class: "grow" }), h("span", { class: "faint" }, plural(shard.members.length, "broker"))),
     topology(shard),
-    leader === null ? null : h("div", { class: "durability", key: "durability" },
+    master === null ? null : h("div", { class: "durability", key: "durability" },
       h("div", { class: "durability-head" }, h("h3", null, "Durability"),
-        h("span", { class: "faint" }, `${shard.leader === null ? "last report of " : ""}${titleOf(leader)}`),
+        h("span", { class: "faint" }, `${shard.master === null ? "last report of " : ""}${titleOf(master)}`),
         h("span", { class: "grow" }),
-        h("span", { class: "faint number" }, `${rateOf(leader.status.written_bytes_per_second)}/s`)),
-      ledger(leader.status, isNow), risks(leader.status), promised(shard.counted)),
+        h("span", { class: "faint number" }, `${rateOf(master.status.written_bytes_per_second)}/s`)),
+      ledger(master.status, isNow), risks(master.status), acknowledgedRisks(shard.ledger)),
     move(shard));
 }
 
 /** Return the commands that move the master role; the command line does it, because it reaches all members. */
 function move(shard) {
   const number = /-(\d+)$/.exec(shard.name)?.[1] ?? (/^\d+$/.test(shard.name) ? shard.name : null);
-  const others = shard.members.filter((member) => member !== shard.leader && member.status?.reported_role?.broker_id != null);
+  const others = shard.members.filter((member) => member !== shard.master && member.status?.reported_role?.broker_id != null);
   return h("details", { class: "move", key: "move" },
     h("summary", null, icon("chevron"), "Move the master"),
     h("div", { class: "move-body" },
@@ -89,12 +90,12 @@ function move(shard) {
       others.map((member) => command(number === null ? `gantry ha promote --to ${member.status.reported_role.broker_id}` : `gantry promote ${number}=${member.status.reported_role.broker_id}`))));
 }
 
-function strangers(group) {
-  const found = strangersOf(group);
+function withoutReport(group) {
+  const found = membersWithoutReport(group);
   if (found.length === 0) return null;
-  return h("section", { class: "panel", key: "strangers", "aria-label": "Unknown brokers" },
+  return h("section", { class: "panel", key: "without-report", "aria-label": "Brokers without a report" },
     h("header", { class: "panel-head" }, h("h2", null, "Brokers without a report")),
-    h("div", { class: "strangers" }, found.map((member) => {
+    h("div", { class: "without-report" }, found.map((member) => {
       const health = healthOf(member);
       return h("article", { class: `card member ${health.tone}`, key: member.url, "data-member": member.url, "data-state": health.word },
         h("header", { class: "card-head" }, dot(health.tone), h("h3", null, hostOf(member))),

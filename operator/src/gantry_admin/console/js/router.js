@@ -11,15 +11,15 @@ export const VIEWS = [
 ];
 
 /** Return the current view and its parameters. */
-export function here() {
+export function currentView() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
   const view = VIEWS.find((one) => one.name === name) ?? VIEWS[0];
-  return { name: view.name, title: view.title, given: new URLSearchParams(query ?? "") };
+  return { name: view.name, title: view.title, parameters: new URLSearchParams(query ?? "") };
 }
 
 /** Go to a view with parameters. */
-export function go(name, given = {}) {
-  const query = new URLSearchParams(Object.entries(given).map(([key, value]) => [key, String(value)])).toString();
+export function go(name, parameters = {}) {
+  const query = new URLSearchParams(Object.entries(parameters).map(([key, value]) => [key, String(value)])).toString();
   location.hash = `/${name}${query ? `?${query}` : ""}`;
 }
 

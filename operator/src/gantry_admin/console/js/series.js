@@ -8,7 +8,7 @@ const POINTS_MAX = 600;
 export const series = { putIn: [], getOut: [], bytesIn: [], bytesOut: [], ackMedian: [], ackHigh: [], answer: [] };
 
 /** Add one point of each series from a document of the group. */
-export function note(group, atMs) {
+export function record(group, atMs) {
   const rates = group.members
     .filter((member) => member.is_reachable && member.status?.rates && member.status.loop_state.state === "running")
     .map((member) => ({ ...member.status.rates, role: member.status.role }));

@@ -5,11 +5,11 @@
 // of two, the one that was observed later is used, so no offset ever goes back.
 
 import { events, get, Refused, Unreachable } from "./api.js";
-import { note } from "./series.js";
+import { record } from "./series.js";
 
 const GROUP_MS = 1000;
 const TABLES_MS = 2000;
-const SELDOM = 5; // the factor of the interval while no view shows tables; the count of dead letters is always shown
+const IDLE_FACTOR = 5; // While no view shows tables, they are polled this much less often, for the count of dead letters.
 const BACK_OFF_MS = [500, 1000, 2000, 4000];
 
 export const state = {
@@ -52,7 +52,7 @@ export function wantTables(isWanted) {
 }
 
 /** Return a path with the chosen shard as a parameter. */
-export function within(path) {
+export function withShard(path) {
   return state.shard === null ? path : `${path}${path.includes("?") ? "&" : "?"}shard=${encodeURIComponent(state.shard)}`;
 }
 
@@ -73,11 +73,11 @@ export function refreshNow() {
 export function watch() {
   followGroup();
   followEvents();
-  let turn = 0;
+  let ticks = 0;
   refreshTables();
   setInterval(() => {
-    turn += 1;
-    if (!document.hidden && (tablesWanted || turn % SELDOM === 0)) refreshTables();
+    ticks += 1;
+    if (!document.hidden && (tablesWanted || ticks % IDLE_FACTOR === 0)) refreshTables();
   }, TABLES_MS);
   document.addEventListener("visibilitychange", () => document.hidden || refreshNow());
 }
@@ -105,7 +105,7 @@ async function followGroup() {
       const group = await get("/v1/group");
       state.group = lastOffsets !== null && isOlder(own(group), lastOffsets) ? withOffsets(group, lastOffsets) : group;
       state.groupAtMs = Date.now();
-      note(state.group, state.groupAtMs);
+      record(state.group, state.groupAtMs);
       setConnection(performance.now() - state.liveAtMs < 15_000 ? "live" : "polling", null);
     } catch (error) {
       setConnection(error instanceof Refused && error.status !== 429 ? "refused" : "lost", error.message);
@@ -149,10 +149,10 @@ function withOffsets(group, { slaves, at_risk: risks, buffers_free: buffersFree,
   const members = group.members.map((member) => {
     const { status } = member;
     if (!member.is_self || status === null) return member;
-    const lastOffsets = new Map(slaves.map(([id, received, flushed]) => [id, { received, flushed }]));
+    const bySlave = new Map(slaves.map(([id, received, flushed]) => [id, { received, flushed }]));
     const newer = {
       ...offsets,
-      slaves: status.slaves.map((slave) => behind({ ...slave, ...lastOffsets.get(slave.slave_id) }, offsets.wrote)),
+      slaves: status.slaves.map((slave) => behind({ ...slave, ...bySlave.get(slave.slave_id) }, offsets.wrote)),
       at_risk: risks.map(([loss, bytes, seconds]) => ({ loss, bytes, seconds })),
       buffer: status.buffer && { ...status.buffer, buffers_free: buffersFree },
     };
@@ -166,7 +166,7 @@ const behind = (slave, wrote) => ({ ...slave, behind_bytes: wrote === null || sl
 async function refreshTables() {
   try {
     const asked = state.shard;
-    const [topics, groups] = await Promise.all([get(within("/v1/topics")), get(within("/v1/groups"))]);
+    const [topics, groups] = await Promise.all([get(withShard("/v1/topics")), get(withShard("/v1/groups"))]);
     if (asked !== state.shard) return;
     Object.assign(state, { topics: withRates(topics, state.topics), groups, tablesFault: null });
   } catch (error) {

@@ -20,9 +20,9 @@ export function topicsView() {
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Topics"), h("span", { class: "faint" }, plural(shown.length, "topic")),
       h("span", { class: "grow" }),
-      shards(), search("topics", "Filter topics"),
+      shardSelector(), search("topics", "Filter topics"),
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: filter.isAll, onchange: (event) => { filter.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
-    source(topics),
+    sourceNote(topics),
     shown.length === 0 ? empty("No topics", words ? "No topic name contains this text." : "No application has created a topic on this broker.")
       : table("Topics table", [
           { title: "Topic" }, { title: "Messages", class: "right" }, { title: "Rate", class: "right" }, { title: "Queues", class: "right" }, { title: "Permission", class: "middle" }, { title: "Last message", class: "right" },
@@ -30,7 +30,7 @@ export function topicsView() {
 }
 
 /** Return the choice of a shard, for every view of tables and messages. */
-export function shards() {
+export function shardSelector() {
   const names = state.group?.shards.map((shard) => shard.broker_name) ?? [];
   const own = state.group?.members.find((member) => member.is_self)?.status?.broker_name ?? null;
   return shardChoice(names, own, state.shard, selectShard);
@@ -64,8 +64,8 @@ export function groupsView() {
   const shown = groups.groups.filter((group) => group.name.toLowerCase().includes(words));
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Consumer groups"), h("span", { class: "faint" }, plural(shown.length, "group")),
-      h("span", { class: "grow" }), shards(), search("groups", "Filter groups")),
-    source(groups),
+      h("span", { class: "grow" }), shardSelector(), search("groups", "Filter groups")),
+    sourceNote(groups),
     shown.length === 0 ? empty("No groups", words ? "No group name contains this text." : "No group has consumed from this broker yet.")
       : table("Consumer groups table", [
           { title: "Group" }, { title: "Lag", class: "right" }, { title: "Retries", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
@@ -105,7 +105,7 @@ const search = (what, label) =>
   h("input", { type: "search", class: "search", placeholder: label, "aria-label": label, "data-search": true, value: filter[what], oninput: (event) => { filter[what] = event.target.value; changed(); } });
 
 /** Return a note on the source of a table, if it is not the broker. */
-function source(document) {
+function sourceNote(document) {
   if (state.tablesFault !== null) return note("warn", `Outdated: ${state.tablesFault}`);
   if (document.source === "disk") return note("warn", `From the broker's files, ${duration(document.age_ms / 1000)} old: ${document.reason ?? ""}`);
   return document.left_out > 0 ? note("plain", `${count(document.left_out)} more are not shown.`) : null;

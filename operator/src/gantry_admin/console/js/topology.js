@@ -10,7 +10,7 @@ import { badge, dot, meter } from "./parts.js";
 export function topology(shard) {
   const masters = shard.members.filter((member) => isMasterOf(member, shard));
   const others = shard.members.filter((member) => !isMasterOf(member, shard));
-  const flows = others.map((member) => followingOf(member, shard.leader));
+  const flows = others.map((member) => followingOf(member, shard.master));
   return h("div", { class: `topology${others.length === 0 ? " alone" : ""}`, key: "topology" },
     h("div", { class: "topology-side", key: "masters" },
       masters.length === 0 ? vacancy() : masters.map((member) => card(member, shard, null))),
@@ -19,7 +19,7 @@ export function topology(shard) {
       others.map((member, index) => card(member, shard, flows[index]))));
 }
 
-const isMasterOf = (member, shard) => shard.leader === member || (shard.isSplit && member.status?.role === "master" && member.status.epoch === shard.epoch);
+const isMasterOf = (member, shard) => shard.master === member || (shard.isSplit && member.status?.role === "master" && member.status.epoch === shard.epoch);
 
 const vacancy = () =>
   h("div", { class: "card vacant", key: "vacant" }, h("strong", null, "No master"),
@@ -72,7 +72,7 @@ function figures(member, flow, shard) {
     h("dl", { class: "pairs" },
       pair("log end", count(flow?.seen?.received ?? status.wrote)),
       flow === null ? pair("connections", count(status.connections)) : pair("replication lag", behind === null ? "–" : bytes(behind)),
-      flow === null ? pair("waiting sends", count(status.held_sends)) : pair("last seen", flow.seen?.silent_ms == null ? "–" : `${duration(flow.seen.silent_ms / 1000)} ago`)),
+      flow === null ? pair("held sends", count(status.held_sends)) : pair("last seen", flow.seen?.silent_ms == null ? "–" : `${duration(flow.seen.silent_ms / 1000)} ago`)),
     disk?.total_bytes ? meter("disk", disk.used_bytes / disk.total_bytes, `${Math.round((disk.used_bytes / disk.total_bytes) * 100)}%`, disk.used_bytes / disk.total_bytes > 0.85 ? "warn" : "plain") : null,
     buffer?.buffers_total
       ? meter("write buffer", 1 - buffer.buffers_free / buffer.buffers_total, `${buffer.buffers_free} of ${buffer.buffers_total} free`, buffer.buffers_free === 0 ? "warn" : "plain")

@@ -1,4 +1,4 @@
-"""The inventory for answers: cached for a moment, refreshed by one request at a time, with a short limit on waiting.
+"""The cache of the inventory: refreshed by one request at a time, with a short limit on waiting.
 
     fresh enough             -> answered from the cache
     the broker runs          -> requested from the broker; if it answers at once, that is the answer
@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple, final
 from gantry_access import AccessFileError
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
-from gantry_admin.inventory import Inventory, inventory_from_broker, inventory_from_disk, server_topics
+from gantry_admin.inventory import Inventory, inventory_from_broker, inventory_from_disk, topics_of_broker
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.ranges import log_span
 from gantry_admin.store_files import StoreFiles
@@ -55,7 +55,7 @@ class InventorySnapshot(NamedTuple):
 
 
 @final
-class Tables:
+class InventoryCache:
     """The cached inventory of one broker. Owned by the event loop."""
 
     def __init__(self, broker: ObservedBroker, client: BrokerClient, files: StoreFiles) -> None:
@@ -68,7 +68,7 @@ class Tables:
         self._disk_task: asyncio.Task[None] | None = None
         self._settings_task: asyncio.Task[None] | None = None
         self._flush_mode: Literal["sync", "async"] | None = None
-        self._flush_mode_of: object = None
+        self._flush_mode_boot_id: object = None
         """The boot id of the broker that the flush mode belongs to."""
         self._fault = "not requested yet"
         self._disk_fault = "not read yet"
@@ -76,7 +76,7 @@ class Tables:
         """Set when the broker answers again after a failed request."""
 
     def __repr__(self) -> str:
-        return f"<Tables from_broker={self._from_broker is not None} from_disk={self._from_disk is not None}>"
+        return f"<InventoryCache from_broker={self._from_broker is not None} from_disk={self._from_disk is not None}>"
 
     async def close(self) -> None:
         """Cancel the pending requests, and wait for their end."""
@@ -99,17 +99,17 @@ class Tables:
             reason = loop_state.reason
         if self._from_disk is None or self._from_disk.age_s > FRESH_S:
             self._disk_task = await _run_within(self._disk_task, self._read_disk, DISK_WAIT_S)
-        known = [shown for shown in (self._from_disk, self._from_broker) if shown is not None]
+        known = [snapshot for snapshot in (self._from_disk, self._from_broker) if snapshot is not None]
         if not known:
             text = f"not known yet: {reason}; {self._disk_fault}"
             raise Problem(503, text, headers={"Retry-After": "1"})
-        newest = max(known, key=lambda shown: shown.at_s)
+        newest = max(known, key=lambda snapshot: snapshot.at_s)
         return newest._replace(reason=reason)
 
     def latest(self, old_s: float) -> InventorySnapshot | None:
         """Return the known inventory without waiting; if it is older than ``old_s``, refresh it in the background."""
-        known = [shown for shown in (self._from_disk, self._from_broker) if shown is not None]
-        newest = max(known, key=lambda shown: shown.at_s) if known else None
+        known = [snapshot for snapshot in (self._from_disk, self._from_broker) if snapshot is not None]
+        newest = max(known, key=lambda snapshot: snapshot.at_s) if known else None
         if newest is None or newest.age_s > old_s:
             if self._broker.loop_state().state == "running":
                 self._broker_task = _ensure_running(self._broker_task, self._query_broker)
@@ -121,7 +121,7 @@ class Tables:
         """Return whether sends wait for the broker's disk; requested in the background, once per broker start."""
         reading = self._broker.reading
         boot = None if reading is None else reading.origin.boot_id
-        if boot != self._flush_mode_of:
+        if boot != self._flush_mode_boot_id:
             self._flush_mode = None
             if self._broker.loop_state().state == "running":
                 self._settings_task = _ensure_running(self._settings_task, self._query_flush_mode)
@@ -138,17 +138,17 @@ class Tables:
                     await self._has_recovered.wait()
             return
         self._flush_mode = "sync" if found == "SYNC_FLUSH" else "async" if found == "ASYNC_FLUSH" else None
-        self._flush_mode_of = None if reading is None else reading.origin.boot_id
+        self._flush_mode_boot_id = None if reading is None else reading.origin.boot_id
 
-    def _servers(self) -> set[str]:
+    def _broker_topics(self) -> set[str]:
         state, reading = self._broker.link.role_report.status, self._broker.reading
         broker = reading.origin.broker_name if reading is not None else ""
-        return server_topics(broker, state.cluster if state is not None else "")
+        return topics_of_broker(broker, state.cluster if state is not None else "")
 
     async def _query_broker(self) -> None:
         try:
-            admin, address = await self._client.connected()
-            inventory = await inventory_from_broker(admin, address, self._servers())
+            admin, address = await self._client.connect()
+            inventory = await inventory_from_broker(admin, address, self._broker_topics())
         except (ClientError, AccessFileError, Problem) as error:
             self._fault = str(error)[:300]
         else:
@@ -159,7 +159,7 @@ class Tables:
     async def _read_disk(self) -> None:
         try:
             span = log_span(self._broker.reading)
-            inventory = await asyncio.to_thread(inventory_from_disk, self._files, span, self._servers())
+            inventory = await asyncio.to_thread(inventory_from_disk, self._files, span, self._broker_topics())
         except (OSError, Problem) as error:
             self._disk_fault = str(error)[:300]
         else:
@@ -174,9 +174,9 @@ def _ensure_running(running: asyncio.Task[None] | None, work: Callable[[], Await
 
 
 async def _run_within(
-    running: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]], patience_s: float
+    running: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]], wait_s: float
 ) -> asyncio.Task[None]:
-    """Return the running task, or start a new one, and wait up to ``patience_s`` for its end."""
+    """Return the running task, or start a new one, and wait up to ``wait_s`` for its end."""
     task = _ensure_running(running, work)
-    await asyncio.wait([task], timeout=patience_s)
+    await asyncio.wait([task], timeout=wait_s)
     return task
