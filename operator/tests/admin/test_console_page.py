@@ -48,6 +48,22 @@ CLOSED_AND_ASKED_AGAIN = """() => {
 """The browser delivers the close event of a dialog late: the next dialog may be open by then."""
 
 
+COLOURS_OF_TONE = """([tone, parts]) => {
+    const colours = (prepare) => {
+        const made = document.createElement("div");
+        prepare(made);
+        document.body.append(made);
+        const {backgroundColor, color} = getComputedStyle(made);
+        made.remove();
+        return [backgroundColor, color];
+    };
+    const expected = colours((made) => Object.assign(made.style, {
+        background: `var(--${tone}-ground)`, color: `var(--${tone})`}));
+    return [expected, ...parts.map((part) => colours((made) => { made.className = `${part} ${tone}`; }))];
+}"""
+"""The colours of a tone's tokens, then those of each part that has the tone."""
+
+
 def by_id(group: Group, topic: str, number: str | None) -> int:
     """How many messages the broker's index has of this id by now: it is built a moment after they are acknowledged."""
     answer = group.sidecars[0].get(f"/v1/messages?topic={topic}&id={number}", token=TOKEN)
@@ -203,6 +219,16 @@ def test_every_view_fits_and_has_enough_contrast(
             assert [one for one in contrasts if one[0] < 4.5] == [], view
             picture = page.screenshot(path=tmp_path / f"{view}-{size}-{scheme}.png", full_page=True)
             assert len(picture) > 10_000
+
+
+@pytest.mark.parametrize("tone", ["good", "warn", "bad"])
+def test_tones_have_colours_of_their_own(group: Group, chromium: Browser, tone: str) -> None:
+    """A verdict, a badge, a note and a banner have the two colours of their tone."""
+    with page_at(chromium, group.console) as page:
+        parts = ["verdict", "badge", "note", *(["banner"] if tone != "good" else [])]
+        expected, *found = page.evaluate(COLOURS_OF_TONE, [tone, parts])
+
+    assert found == [expected] * len(found)
 
 
 def test_theme_choice_is_remembered(group: Group, chromium: Browser) -> None:
