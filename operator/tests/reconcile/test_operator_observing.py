@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
@@ -212,7 +213,16 @@ def test_last_report_is_read_back_older_never_younger() -> None:
     assert later is not None and later.asked_ms == clock.now_ms() - SKEW_MS
     assert parse_last_report({LAST_REPORT: "nonsense"}, clock) is None
     assert not is_annotation_outdated(report, annotations)
-    assert is_annotation_outdated(LastReport(epoch=3000, asked_ms=0, wrote=8, peak_bytes_per_s=9), annotations)
+    changes: list[dict[str, Any]] = [
+        {"epoch": 4000},
+        {"wrote": 8},
+        {"peak_bytes_per_s": 8},
+        {"boot_id": "c"},
+        {"epoch_start": 5},
+    ]
+    for change in changes:
+        assert is_annotation_outdated(msgspec.structs.replace(report, **change), annotations), change
+    assert not is_annotation_outdated(msgspec.structs.replace(report, asked_ms=0), annotations)
 
 
 def test_last_report_of_an_earlier_version_is_read_and_replaced() -> None:

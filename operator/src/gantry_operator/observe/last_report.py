@@ -87,4 +87,5 @@ def is_annotation_outdated(report: LastReport, annotations: Mapping[str, str]) -
         document = msgspec.json.decode(annotations.get(LAST_REPORT, ""), type=LastReportAnnotation)
     except msgspec.DecodeError:
         return True
-    return (document.epoch, document.wrote, document.peak) != (report.epoch, report.wrote, report.peak_bytes_per_s)
+    written = (document.epoch, document.boot_id, document.epoch_start, document.wrote, document.peak)
+    return written != (report.epoch, report.boot_id, report.epoch_start, report.wrote, report.peak_bytes_per_s)
