@@ -36,13 +36,13 @@ def name_server_option(command: F) -> F:
 
 
 def data_option(command: F) -> F:
-    """Add the option --data, the directory of a local stack."""
+    """Add the option --data, the directory of a local group."""
     return click.option(
         "--data",
         type=click.Path(file_okay=False, path_type=Path),
         default=DEFAULT_DIRECTORY,
         show_default=True,
-        help="Directory of the local stack.",
+        help="Directory of the local group.",
     )(command)
 
 

@@ -29,7 +29,7 @@ LOCAL_HINT: Final = "name a local group with --data, a group in a cluster with b
 def target_options(*namespace: str, of: str = "", context_help: str) -> Callable[[F], F]:
     """Return a decorator that adds --namespace, --context and --kubeconfig and passes them on as a ``target``.
 
-    ``namespace`` has the names of the first option; ``of`` starts the help of options that need a named group.
+    ``namespace`` has the names of the first option; ``of`` is the named group in the help of options that need one.
     """
 
     def decorate(command: F) -> F:
@@ -39,9 +39,8 @@ def target_options(*namespace: str, of: str = "", context_help: str) -> Callable
         ) -> Any:
             return command(*arguments, target=Target(kubeconfig, context, namespace), **others)
 
-        file_help = (
-            f"Of {of}  [default: KUBECONFIG or ~/.kube/config]." if of else "[default: KUBECONFIG or ~/.kube/config]"
-        )
+        file_default = "[default: KUBECONFIG or ~/.kube/config]"
+        file_help = f"Kubeconfig for {of}  {file_default}." if of else file_default
         place_help = f"Namespace of {of}  [default: the context's]." if of else "[default: the context's]"
         decorated = click.option("--kubeconfig", metavar="FILE", type=click.Path(), help=file_help)(with_target)
         decorated = click.option("--context", metavar="NAME", shell_complete=complete_context, help=context_help)(
@@ -55,7 +54,7 @@ def target_options(*namespace: str, of: str = "", context_help: str) -> Callable
     return decorate
 
 
-cluster_options: Final = target_options("--namespace", of="bg/GROUP", context_help="Of the kubeconfig, for bg/GROUP.")
+cluster_options: Final = target_options("--namespace", of="bg/GROUP", context_help="Context of the kubeconfig.")
 """The options for `gantry`, where `-n` is the name server of clients."""
 
 

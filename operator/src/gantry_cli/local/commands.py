@@ -213,8 +213,8 @@ POLL_S: Final = 0.05
 
 @click.command(
     epilog=examples(
-        ("gantry down", "stop the stack that `gantry up --detach` started here"),
-        ("gantry down --data /tmp/second", "stop the stack of another directory"),
+        ("gantry down", "stop the group that `gantry up --detach` started here"),
+        ("gantry down --data /tmp/second", "stop the group of another directory"),
     )
 )
 @data_option
@@ -230,12 +230,12 @@ def down(data: Path) -> None:
         return
     record = directory.running()
     if record is None:
-        raise CliError(f"the stack on {data} is starting or stopping", "try again in a moment")
+        raise CliError(f"the group in {data} is starting or stopping", "try again in a moment")
     try:
         os.kill(record.pid, signal.SIGTERM)
     except PermissionError as error:
         raise CliError(
-            f"the stack on {data} belongs to another user (pid {record.pid})", "run the command as that user"
+            f"the group in {data} belongs to another user (pid {record.pid})", "run the command as that user"
         ) from error
     except ProcessLookupError:
         pass  # the process has ended already, and its lock with it
@@ -243,6 +243,6 @@ def down(data: Path) -> None:
     with spinner("stopping: what is in memory goes to disk"):
         while directory.is_running():
             if time.monotonic() > deadline:
-                raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.path / 'logs'}")
+                raise CliError(f"the group (pid {record.pid}) is still running", f"see {directory.path / 'logs'}")
             time.sleep(POLL_S)
     click.echo(f"Stopped name server {record.name_server} and broker {record.broker}")

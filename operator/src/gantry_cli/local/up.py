@@ -140,7 +140,7 @@ def detach(data: Path, arguments: Sequence[str]) -> None:
         click.echo(outcome["ready"])
         return
     process.wait(DETACH_TIMEOUT_S)
-    raise CliError(outcome.get("error", f"the stack did not start; see {directory.log}"))
+    raise CliError(outcome.get("error", f"the group did not start; see {directory.log}"))
 
 
 def run_detached(descriptor: int, run: Callable[[DetachedOutput], None]) -> None:
