@@ -123,20 +123,21 @@ class ConsumerSettings:
     """The folder of the offsets of a broadcast consumer; by default `~/.gantry/offsets`."""
 
     fetch_messages_max: int = 32
-    """The maximum number of messages in one pull; RocketMQ's default, and the limit of a broker."""
+    """The maximum number of messages in one pull; RocketMQ's default, and the limit of its brokers."""
 
     suspend_ms: int = 15_000
     """How long a broker may hold a pull while there are no messages; RocketMQ's default."""
 
     cached_messages_max: int = 1000
-    """The maximum number of fetched messages of one queue that are not done. RocketMQ's default."""
+    """The maximum number of fetched messages of one queue that are not handled yet. RocketMQ's default."""
 
     cached_bytes_max: int = 100 * 1024 * 1024
-    """The maximum body bytes of fetched messages of one queue that are not done; RocketMQ's default of 100 MiB."""
+    """The maximum body bytes of fetched messages of one queue that are not handled yet; RocketMQ's default,
+    100 MiB."""
 
     cached_span_max: int = 2000
-    """The maximum distance between the first message that is not done and the next fetch; RocketMQ's default. It bounds
-    how many messages are redelivered when a consumer with one stuck handler crashes."""
+    """The maximum distance between the first message that is not handled yet and the next fetch; RocketMQ's default. It
+    bounds how many messages are redelivered when a consumer with one stuck handler crashes."""
 
     commit_interval_ms: int = 5000
     """The interval between commits; RocketMQ's default. After a crash at most this much is consumed again."""

@@ -43,7 +43,8 @@ class NameServerSettings:
     """Answer registrations with the table of ordered topics."""
 
     support_acting_master: bool = False
-    """Present the smallest slave id of a read-only broker without a master as its master, if the broker enables it."""
+    """If a read-only broker has no master, show its slave with the smallest id as its master, provided that the broker
+    enables it."""
 
     enable_all_topic_list: bool = True
     """Answer request code 206 (list of all topics)."""

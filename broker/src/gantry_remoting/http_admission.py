@@ -103,20 +103,20 @@ class HttpLimitSettings:
     16. The kubelet, a supervisor and a person need one each at a time."""
 
     handshake_timeout_ms: int = 5_000
-    """For a TLS handshake. An ordinary one takes milliseconds, or some hundred on an overloaded core."""
+    """The timeout of a TLS handshake. An ordinary one takes milliseconds, or some hundred on an overloaded core."""
 
     head_timeout_ms: int = 5_000
-    """From the connection, or from the first byte of a further request, to the end of its head. A head fits in a few
-    packets; the kubelet allows the whole probe 3 s."""
+    """The timeout of a request's head, from the connection or from the first byte of a further request. A head fits in
+    a few packets; the kubelet allows the whole probe 3 s."""
 
     body_timeout_ms: int = 10_000
-    """For the body of a request; the longest that a sidecar accepts has 64 KiB."""
+    """The timeout of the body of a request; the longest that a sidecar accepts has 64 KiB."""
 
     idle_timeout_ms: int = 30_000
-    """Between two requests. Prometheus and browsers reconnect by themselves."""
+    """The timeout between two requests. Prometheus and browsers reconnect by themselves."""
 
     reader_timeout_ms: int = 30_000
-    """For an answer that its peer does not read, and for the rest of one when the connection closes."""
+    """The timeout of an answer that its peer does not read, and of its rest when the connection closes."""
 
     def limit_ms(self, phase: Phase) -> int | None:
         """Return the deadline of a phase in milliseconds; a pending answer has none."""

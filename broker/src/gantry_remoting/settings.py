@@ -177,13 +177,13 @@ class ListenerSettings:
     Reads below 16 KiB have a second budget of this size, so that small requests do not wait for large ones."""
 
     turn_connections_max: int = 4
-    """How many of the connections whose bytes wait in the kernel are read in one turn, and the others after them: each
-    counts as this share of `turn_read_bytes_max` before it is read. Beside a hundred flooders a small request therefore
-    waits no longer than beside four."""
+    """How many connections whose bytes wait in the kernel are read in one turn; the others wait for later turns. Before
+    it is read, each counts as a fourth (1 / `turn_connections_max`) of `turn_read_bytes_max`. So a small request waits
+    no longer beside a hundred flooding connections than beside four."""
 
     turn_reply_bytes_max: int = 16 * 1024 * 1024
-    """Handle no more requests of this port in a turn of the event loop in which this much was written: one small
-    request may ask for 8 MiB, and connections that are closed for it are freed only when the turn ends."""
+    """How many bytes of replies this port writes in one turn of the event loop; further requests wait for the next
+    turn. One small request may ask for 8 MiB, and the memory of closed connections is freed only when the turn ends."""
 
     deferred_answers_max: int = 1024
     """Requests of the port with deferred answers, of all connections together: about 2.5 MiB. Answers that wait for the
@@ -192,7 +192,7 @@ class ListenerSettings:
 
     deferred_answers_per_connection_max: int = 64
     """The same for one connection, so that sixteen are needed to fill the port. Administrators' tools send one request
-    after another; a client that ends 64 transactions while the journal is still being read waits for half of them."""
+    after another; a client can end 64 transactions at once while the broker still reads their half messages."""
 
     unfinished_frame_bytes_max: int = 128 * 1024 * 1024
     """Budget of the port for incomplete frames, of all connections together: 32 sends of 4 MiB that arrive side by
@@ -203,8 +203,8 @@ class ListenerSettings:
     requests of 4 MiB at once, and all that unauthenticated peers may cost."""
 
     unread_reply_bytes_max: int = 256 * 1024 * 1024
-    """Budget of the port for replies that peers have not read, of all connections together: a hundred consumers that
-    read slowly, with all that one may have waiting. Beyond it connections are closed in the same order."""
+    """Budget of the port for replies that peers have not read, of all connections together: room for a
+    hundred consumers that read slowly. Beyond it connections are closed in the same order."""
 
     is_guarded: bool = False
     """Whether the service authenticates its peers, as with access control."""

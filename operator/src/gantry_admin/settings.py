@@ -167,13 +167,14 @@ class HealthSettings:
     """--stale-after: the broker is stalled if it publishes nothing for longer; it publishes every 100 ms."""
 
     down_after_ms: int = 3_000
-    """--down-after: how long a ready broker must fail the checks before it is not ready; a second of load is normal."""
+    """--down-after: how long a ready broker must fail the checks before it is not ready; it may fail them for a second
+    under load."""
 
     up_after_ms: int = 1_000
     """--up-after: how long an unready broker must pass the checks before it is ready."""
 
     lag_bytes_max: int = 64 * MEBIBYTE
-    """--max-lag: a slave further behind its master is not ready. The lag is known only if its master's sidecar is a
+    """--max-lag: a slave further behind its master is not ready. The lag is known only if the master's sidecar is a
     --peer."""
 
 

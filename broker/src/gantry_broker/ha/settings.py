@@ -123,7 +123,8 @@ class ReplicationSettings:
     """
 
     memory_percent_max: int = 40
-    """accessMessageInMemoryMaxRatio: percent of the memory by which a consumer may lag before it is far behind."""
+    """accessMessageInMemoryMaxRatio: a consumer is far behind if it lags by more than this percentage of the machine's
+    memory."""
 
     control_path: str = ""
     """controlSocketPath: Unix socket for orders; empty: `control.sock` in storePathRootDir."""

@@ -143,7 +143,8 @@ class StoreSettings:
     """How long sends are refused after the disk was full, before the next attempt to create a file."""
 
     delay_levels_ms: tuple[int, ...] = field(default_factory=lambda: parse_delay_levels(DEFAULT_DELAY_LEVELS))
-    """messageDelayLevel: the delays of the levels. Recovery computes delivery times of delayed messages with it."""
+    """messageDelayLevel: the delays of the levels, by default those of RocketMQ (1s 5s 10s ... 2h). Recovery computes
+    delivery times of delayed messages with it."""
 
     scrub_bytes_per_second: int = 4 << 20
     """scrubBytesPerSecond: how fast the whole log is read, again and again, to find damage before a message is needed.

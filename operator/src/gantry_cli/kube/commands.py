@@ -110,7 +110,7 @@ class GantryEntryPoint:
         return decorate
 
     def exec_option(self, command: F) -> F:
-        return no_exec("Do not ask the sidecars of bg/GROUP, which runs a program in its pods.")(command)
+        return no_exec("Do not query the sidecars of bg/GROUP: a query runs a program in its pods.")(command)
 
     def examples(self, local: tuple[tuple[str, str], ...], *cluster: tuple[str, str]) -> str:
         made = ((words.format(orders="bg/orders", shop="--namespace shop"), meaning) for words, meaning in cluster)
@@ -140,7 +140,7 @@ class KubectlEntryPoint:
         return decorate
 
     def exec_option(self, command: F) -> F:
-        return no_exec("Do not ask the sidecars, which runs a program in their pods.")(command)
+        return no_exec("Do not query the sidecars: a query runs a program in their pods.")(command)
 
     def examples(self, local: tuple[tuple[str, str], ...], *cluster: tuple[str, str]) -> str:
         made = ((words.format(orders="orders", shop="-n shop"), meaning) for words, meaning in cluster)

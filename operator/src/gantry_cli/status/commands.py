@@ -67,7 +67,7 @@ class ClusterDocument:
 )
 @click.option("--watch", "is_watching", is_flag=True, help="Refresh every second, until Ctrl-C.")
 @cluster_options
-@no_exec("Do not query the sidecars of bg/GROUP, which runs a program in its pods.")
+@no_exec("Do not query the sidecars of bg/GROUP: a query runs a program in its pods.")
 @output_option
 def status(
     group: str | None, target: Target, may_exec: bool,

@@ -42,7 +42,7 @@ class Spec(Part, frozen=True):
     """The number of slaves of each master."""
 
     image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """The image of brokers and sidecars. Empty: the operator's broker image."""
+    """The image of brokers, sidecars and name servers. Empty: the operator's default (`brokerImage` of its chart)."""
 
     name_servers: NameServers = NameServers()
     """The name servers where brokers register and clients get routes."""

@@ -202,7 +202,7 @@ class Engine(Part, frozen=True):
     own."""
 
     image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """The image of driver and executors. Empty: the operator's pipeline image."""
+    """The image of driver and executors. Empty: the operator's default (`pipelineImage` of its chart)."""
 
     cores: Annotated[int, msgspec.Meta(ge=0, le=512)] = 0
     """The number of concurrent tasks in mode `local`. 0: the number of the machine's cores."""
