@@ -19,7 +19,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import log_catalogue
 import package_graph
@@ -77,8 +77,13 @@ def default_of(field: ast.AnnAssign, constants: dict[str, str]) -> str:
     if value is None:
         return "required"
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
-        factory = {keyword.arg: keyword.value for keyword in value.keywords}.get("default_factory")
-        return "computed" if factory is None else f"{ast.unparse(factory)}()"
+        given = {keyword.arg: keyword.value for keyword in value.keywords}
+        if "default" in given:
+            return constants.get(ast.unparse(given["default"]), ast.unparse(given["default"]))
+        factory = given.get("default_factory")
+        if factory is None:
+            return "computed"
+        return ast.unparse(factory.body) if isinstance(factory, ast.Lambda) else f"{ast.unparse(factory)}()"
     return constants.get(ast.unparse(value), ast.unparse(value))
 
 
@@ -309,9 +314,12 @@ def output_page(text: str) -> str:
     lines = [text.partition(FIELDS_BEGIN)[0] + FIELDS_BEGIN]
     for kind, names in commands.items():
         lines += ["", f"## {', '.join(names)}", ""]
-        if not isinstance(kind, type):
-            lines.append("A list of names.")
-            continue
+        if get_origin(kind) is list:
+            (kind,) = get_args(kind)
+            lines.append("A list of names." if kind is str else "A list; each entry:")
+            if kind is str:
+                continue
+            lines.append("")
         purpose = (inspect.getdoc(kind) or "").split("\n\n")[0]
         lines += [" ".join(purpose.split()), "", "| field | | |", "|---|---|---|"]
         lines += document_rows(msgspec.inspect.type_info(kind))

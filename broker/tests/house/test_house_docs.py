@@ -21,7 +21,7 @@ from gantry_broker.setting_keys import effective_settings
 from gantry_broker.settings import BrokerSettings
 from gantry_testing.tree import ROOT
 
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)]*)?\)")
 WRITTEN = [
     "ARCHITECTURE.md",
     *(f"docs/{name}.md" for name in ("settings", "commands", "output", "groups", "pipelines", "logs")),
@@ -37,8 +37,22 @@ def documents() -> Iterator[Path]:
 
 
 def dead_links(page: Path) -> list[str]:
-    """Relative links of a page that lead to no file."""
-    return [match[1] for match in LINK.finditer(page.read_text()) if not (page.parent / match[1]).exists()]
+    """Return the links of a page that lead to no file of the tree, or to no heading of a page."""
+    found = []
+    for path, anchor in LINK.findall(page.read_text()):
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+            found.append(path + anchor)
+    return found
+
+
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, as code hosts make them, and those that it sets itself."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.*?) *$", text, re.MULTILINE)
+    slugs = (re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", one).lower()).replace(" ", "-") for one in headings)
+    return frozenset("#" + one for one in (*slugs, *re.findall(r'<a (?:id|name)="([^"]+)"', text)))
 
 
 def commands() -> list[tuple[str, click.Command]]:
@@ -173,11 +187,12 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_a_dead_link_is_caught(tmp_path: Path) -> None:
-    """Links to other sites and within the page are left alone."""
+    """A link leads to a file, and an anchor to a heading; links to other sites are left alone."""
     page = tmp_path / "page.md"
-    page.write_text("[a](gone.md) [b](page.md#part) [c](#part) [d](https://example.org/x)")
+    text = "[a](gone.md) [b](page.md#a-part-of-it) [c](#no-part) [d](https://example.org/x) [e](page.md#no-part)\n"
+    page.write_text(text + "## A `part` of it\n```\n# No part\n```\n")
 
-    assert dead_links(page) == ["gone.md"]
+    assert dead_links(page) == ["gone.md", "#no-part", "page.md#no-part"]
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:

@@ -91,7 +91,7 @@ class TransactionChecker:
             self._journal.halves.check_later(half, now_ms + ABSENT_RETRY_MS)
             return
         if message is None or place is None:
-            log.error("unreadable half message; giving up the transaction", extra={"offset": half.queue_offset})
+            log.error("unreadable half message; abandoning the transaction", extra={"offset": half.queue_offset})
             self._writer.end(half, Outcome.GIVEN_UP, [])
             return
         settings = self._core.settings
@@ -118,7 +118,7 @@ class TransactionChecker:
         self.given_up += 1
         unique = message.properties.get(keys.UNIQUE_KEY, "")
         facts = {"group": half.group, "asked": half.checks, "message_id": unique}
-        log.warning("transaction given up", extra=facts)
+        log.warning("transaction abandoned", extra=facts)
 
     def _producer(self, group: str, topic: str) -> Connection | None:
         """Return a live producer of the group that may see the message, in rotation; None if there is none."""
