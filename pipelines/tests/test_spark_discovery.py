@@ -75,6 +75,15 @@ def discovery(brokers_fake: FakeBrokers, sidecars_fake: FakeSidecars, **more: An
     return Discovery(ReadSettings(**given | more), brokers_fake, sidecars_fake)  # type: ignore[arg-type]
 
 
+def test_slaves_of_sidecars_of_an_earlier_version_are_found() -> None:
+    """Their status names the role that the broker reports `said`."""
+    sidecars = FakeSidecars(s0=50, s2=50)
+    for status in sidecars.statuses.values():
+        status["said"] = status.pop("reported_role")
+
+    assert [one.number for one in found(FakeBrokers(0), sidecars)] == [2, 0]
+
+
 def test_slaves_come_first_and_the_master_last() -> None:
     """Slaves are ordered by their broker ids; each replica has all its known transports."""
     replicas = found(FakeBrokers(0, 1, 2), FakeSidecars(s0=50, s2=50), directories={"a:1": "/one"})

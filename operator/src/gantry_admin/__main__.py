@@ -66,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--topics-file", type=Path, metavar="FILE", help="topics and groups to create on a master, as JSON"
     )
-    made.add_argument("--wanted", dest="topics_file", type=Path, help=argparse.SUPPRESS)  # by pods of earlier operators
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     made.add_argument("--ignore-unknown", action="store_true", help="ignore options of newer versions, with a warning")

@@ -194,9 +194,10 @@ class StatusDocument(Document):
     store_uuid: str | None
     pid: int | None
     started_wall_ms: int | None
-    loop_state: LoopStateDocument
+    loop_state: LoopStateDocument = Field(validation_alias=AliasChoices("loop_state", "motion"))
     observed_ms: int | None = Field(
         default=None,
+        validation_alias=AliasChoices("observed_ms", "looked_ms"),
         description="When this sidecar read the status page, on its machine's clock since boot: of two answers"
         " the one with the larger number is newer. Null from a sidecar of an older version.",
     )
@@ -253,9 +254,10 @@ class StatusDocument(Document):
         default=None, description="Why a broker that lost its role when its process ended has not regained it."
     )
     reported_role: RoleDocument | None = Field(
-        description="The role that the broker last reported; `reported_role_fresh` has the age of the report."
+        validation_alias=AliasChoices("reported_role", "said"),
+        description="The role that the broker last reported; `reported_role_fresh` has the age of the report.",
     )
-    reported_role_fresh: ReportFreshness
+    reported_role_fresh: ReportFreshness = Field(validation_alias=AliasChoices("reported_role_fresh", "said_fresh"))
     rates: RatesDocument | None = Field(default=None, description="Null from a sidecar of an older version.")
     sidecar: dict[str, str]
 

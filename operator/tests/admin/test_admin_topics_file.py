@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.__main__ import parse_arguments
 from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_client import Admin, SubscriptionGroupConfig
 from gantry_client.topic_reconciler import group_change, topic_change
@@ -54,13 +53,6 @@ def pair(tmp_path: Path) -> Iterator[tuple[BrokerChild, SidecarChild, Path]]:
     options = ("--topics-file", str(declared))
     with broker_beside(tmp_path / "store") as broker, sidecar_beside(broker.store, *options) as sidecar:
         yield broker, sidecar, declared
-
-
-def test_pod_of_an_earlier_operator_names_the_file() -> None:
-    """Its StatefulSet has the former name of the option, and may run this image."""
-    options, _ = parse_arguments(["--page", "p", "--control", "c", "--store", "s", "--wanted", "topics"])
-
-    assert options.topics_file == Path("topics")
 
 
 def write(path: Path, queues: int) -> None:

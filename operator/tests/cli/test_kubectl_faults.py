@@ -179,8 +179,9 @@ def test_former_names_in_a_status_are_read() -> None:
     [shard] = shards_of({"eachShard": [{"number": 0, "durability": {"bound": "disk"}}]})
     assert shard.bottleneck == "disk"
     former = ("moving", "standing still", "gone", "ended")
-    states = [loop_state_of({"loop_state": {"state": state}}) for state in former]
-    assert states == ["running", "stalled", "crashed", "ended"]
+    for field in ("loop_state", "motion"):
+        states = [loop_state_of({field: {"state": state}}) for state in former]
+        assert states == ["running", "stalled", "crashed", "ended"]
     assert loop_state_of({}) is None
 
 

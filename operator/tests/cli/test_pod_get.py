@@ -64,7 +64,8 @@ def test_former_name_of_the_command_is_hidden(sidecar: tuple[SidecarChild, Path]
 
     former = CliRunner().invoke(cli, ["pod", "ask", *options, "/v1/role/now"])
 
-    assert former.exit_code == 0 and json.loads(former.stdout)["/v1/role/now"]["status"] == 200
+    answer = json.loads(former.stdout)["/v1/role/now"]
+    assert former.exit_code == 0 and answer["status"] == 200 and answer["said"]["role"] == "MASTER"
     assert " ask " not in CliRunner().invoke(cli, ["pod", "--help"]).stdout
 
 

@@ -99,7 +99,8 @@ class Discovery:
 
     def _add_sidecars(self, found: dict[str, dict[int, _KnownReplica]]) -> None:
         for url, status in self._sidecars.members().items():
-            broker, reported = status.get("broker_name"), status.get("reported_role") or {}
+            # A sidecar of an earlier version names it `said`.
+            broker, reported = status.get("broker_name"), status.get("reported_role") or status.get("said") or {}
             number = MASTER if status.get("role") == "master" else reported.get("broker_id")
             if not broker or number is None:
                 continue

@@ -235,7 +235,7 @@ def _member(
 
 def loop_state_of(document: Mapping[str, Any]) -> str | None:
     """Return the state of the event loop in a sidecar's status. Sidecars of earlier versions use former names."""
-    state = dict_of(document.get("loop_state")).get("state")
+    state = dict_of(document.get("loop_state") or document.get("motion")).get("state")
     return None if state is None else LOOP_STATES.get(str(state), str(state))
 
 

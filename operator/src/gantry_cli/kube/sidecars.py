@@ -70,7 +70,7 @@ class SidecarClient:
         try:
             data = self._get(pod, [STATUS, ROLE], REQUEST_TIMEOUT_S)
             answers = json.loads(data)
-            documents = {path: one["body"] for path, one in answers.items() if one.get("status") == 200}
+            documents = {path: _body_of(one) for path, one in answers.items() if one.get("status") == 200}
             faults = [
                 str(one.get("reason") or one.get("status")) for one in answers.values() if one.get("status") != 200
             ]
@@ -118,6 +118,11 @@ class SidecarClient:
         if isinstance(result[0], bytes):
             return result[0]
         raise _api_error_of(what, result[0])
+
+
+def _body_of(answer: dict[str, Any]) -> Any:
+    """Return the content of an answer, which `gantry pod ask` of an earlier version names ``said``."""
+    return answer["body"] if "body" in answer else answer["said"]
 
 
 def _read(socket: Any, what: str, deadline: float) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -167,11 +168,15 @@ def get(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> Non
     A user who may run programs in the pod needs no token of his own, and the token does not leave the pod. Prints one
     JSON object with the answer to each PATH, or, with --raw, the one answer unchanged. Cannot give orders.
     """
+    _print_answers(paths, url, token_file, is_raw=is_raw, content="body")
+
+
+def _print_answers(paths: tuple[str, ...], url: str, token_file: Path, *, is_raw: bool, content: str) -> None:
     if is_raw and len(paths) > 1:
         raise click.UsageError("--raw needs exactly one PATH")
     answers = {path: query_sidecar(url, path, token_file) for path in paths}
     if not is_raw:
-        click.echo(msgspec.json.encode({path: answer.as_document() for path, answer in answers.items()}))
+        click.echo(msgspec.json.encode({path: answer.as_document(content) for path, answer in answers.items()}))
         return
     [answer] = answers.values()
     if answer.status != 200:
@@ -179,10 +184,8 @@ def get(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> Non
     sys.stdout.buffer.write(answer.body)
 
 
-# The former name of `get`: a `kubectl gantry` of an earlier version runs it in this version's pods.
-pod.add_command(
-    click.Command("ask", callback=get.callback, params=get.params, help=get.help, epilog=get.epilog, hidden=True)
-)
+# The former name of `get`, and of what it prints: a `kubectl gantry` of an earlier version runs it in these pods.
+pod.add_command(click.Command("ask", callback=partial(_print_answers, content="said"), params=get.params, hidden=True))
 
 
 def _run_server(server: PodServer) -> None:

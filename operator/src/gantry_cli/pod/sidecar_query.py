@@ -32,13 +32,13 @@ class Answer(NamedTuple):
     body: bytes
     reason: str
 
-    def as_document(self) -> dict[str, Any]:
-        """Return the JSON document of the answer: its status, with the content or the reason of a failure."""
+    def as_document(self, content: str = "body") -> dict[str, Any]:
+        """Return the JSON document of the answer: its status, with the ``content`` or the reason of a failure."""
         try:
             document = msgspec.json.decode(self.body) if self.status == 200 else None
         except msgspec.DecodeError:
             return {"status": 0, "reason": "the answer is not JSON"}
-        return {"status": self.status, "body": document} if self.status == 200 else {
+        return {"status": self.status, content: document} if self.status == 200 else {
             "status": self.status, "reason": self.reason
         }  # fmt: skip
 
