@@ -15,7 +15,7 @@ from gantry_wire import properties as names
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.send import SendMessageV2
-from gantry_wire.compress import pack
+from gantry_wire.compress import compress_body
 from gantry_wire.errors import LocalProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.names import AUTO_CREATE_TOPIC, NOT_SENDABLE_TOPICS, RETRY_PREFIX, group_fault, topic_fault
@@ -83,7 +83,7 @@ def prepare_message(message: Message, message_id: str, settings: ProducerSetting
     body, sys_flag = _check_body(message, settings.message_bytes_max), 0
     if len(body) > settings.compress_above_bytes:
         try:
-            body = pack(body, settings.compress_codec, settings.compress_level)
+            body = compress_body(body, settings.compress_codec, settings.compress_level)
         except LocalProtocolError as error:
             raise InvalidMessage(f"the body cannot be compressed: {error}") from error
         sys_flag = settings.compress_codec.flags
