@@ -195,9 +195,9 @@ class Registration:
             return await channel.request(command, REQUEST_TIMEOUT_MS)
         signer.switch_account(self._account.credentials)
         reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
-        former = self._account.former
-        if reply.code == ResponseCode.NO_PERMISSION and former is not None:
-            signer.switch_account(former)
+        previous = self._account.previous
+        if reply.code == ResponseCode.NO_PERMISSION and previous is not None:
+            signer.switch_account(previous)
             reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
         return reply
 
