@@ -185,7 +185,7 @@ class Registration:
             await self._request(address, channel, Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write()))
 
     async def _request(self, address: str, channel: Channel, command: Command) -> Command:
-        """Send a request, signed with the current account, or with the former one if that is refused.
+        """Send a request, signed with the current account, or with the previous one if that is refused.
 
         A new account may not be known at the name server yet. The existing connection is kept: with another connection,
         name servers would drop the broker for a moment.
