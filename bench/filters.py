@@ -26,7 +26,7 @@ from rich.table import Table
 
 from gantry_wire.message import StoredMessage, encode_record, stored_properties
 from gantry_wire.properties import format_properties
-from gantry_wire.sql92 import EXPRESSION_WORDS_MAX, SqlFilter
+from gantry_wire.sql92 import EXPRESSION_TOKENS_MAX, SqlFilter
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 EVALUATIONS_MIN: Final = 200_000
@@ -43,7 +43,7 @@ FILTERS: Final = {
         "(region = 'eu' OR region = 'ch') AND price >= 9.5 AND NOT (kind STARTSWITH 'test') AND TAGS <> 'old' "
         "AND (vip = TRUE OR price > 250 OR kind IN ('urgent', 'late'))"
     ),
-    LARGEST: " OR ".join(["price < 0"] * (EXPRESSION_WORDS_MAX // 4)),
+    LARGEST: " OR ".join(["price < 0"] * (EXPRESSION_TOKENS_MAX // 4)),
 }
 
 

@@ -17,9 +17,9 @@
 RocketMQ ignores what it does not understand, so that half of a file may define the permissions. Here an unknown field,
 a duplicate account, or an invalid permission refuses the whole file, and the error names the file, account and field.
 
-There are two differences to RocketMQ, both stricter: a peer that is trusted by `whiteRemoteAddress` has the permissions
-of its account, not all permissions; and an administrator with further permissions is refused, because RocketMQ would
-ignore `admin` for most of them.
+There are two differences from RocketMQ, both stricter: a peer that is trusted by `whiteRemoteAddress` has the
+permissions of its account, not all permissions; and an administrator with further permissions is refused, because
+RocketMQ would ignore `admin` for most of them.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def _account(entry: Node, number: int, mode: AccessMode) -> Account:
     given = [name for name in _PERMISSION_FIELDS if entry.get(name) not in (None, [])]
     if is_admin and given:
         raise AccessFileError(
-            f"{where}: {given[0]} beside admin: true; admin accounts already have every permission, remove one"
+            f"{where}: {given[0]} beside admin: true; admin accounts already have every permission; "
+            "remove one of the two"
         )
     address = entry.get("whiteRemoteAddress")
     patterns = AddressPatterns() if address is None else _patterns(address, f"{where}: whiteRemoteAddress", mode)

@@ -54,7 +54,7 @@ def read_patterns(text: str) -> AddressPatterns:
     """Parse a pattern. Raises ValueError with a remedy."""
     found = AddressPatterns()
     for part in _alternatives(text):
-        found += _one(part)
+        found += _parse_one(part)
     if any(all(one == _WHOLE for one in octets) for octets in found.octets) or any(
         network.prefixlen == 0 for network in found.networks
     ):
@@ -74,7 +74,7 @@ def _alternatives(text: str) -> list[str]:
     return parts
 
 
-def _one(text: str) -> AddressPatterns:
+def _parse_one(text: str) -> AddressPatterns:
     if text == "*":
         raise ValueError("matches every peer, which would disable access control; list the peers")
     try:

@@ -60,7 +60,7 @@ class OwnAccount:
     def __init__(self, path: str) -> None:
         """Read the file for the first time. Blocking. Raises AccessFileError."""
         self.credentials: Credentials = read_credentials(path, waits=False)
-        self.former: Credentials | None = None
+        self.previous: Credentials | None = None
         """The previous credentials, for servers that do not have the new account yet: files are not updated at once."""
 
         self._path = path
@@ -83,4 +83,4 @@ class OwnAccount:
         self._fault = ""
         if found != self.credentials:
             log.info("credentials reloaded", extra={"file": self._path})
-            self.former, self.credentials = self.credentials, found
+            self.previous, self.credentials = self.credentials, found

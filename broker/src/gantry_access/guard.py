@@ -92,7 +92,7 @@ class Guard:
         return self.deny(missing, command.code, peer, account)
 
     def identify(self, command: Command, peer: str) -> None:
-        """Set `requester` for the audit of a request that is refused without the guard."""
+        """Set `requester` for the audit log of a request that is refused with any account."""
         account = self.authenticate(command, peer)
         self.requester = None if isinstance(account, str) else account.access_key or None
 
@@ -148,7 +148,7 @@ class Guard:
 
     # ------- authorization
 
-    def may_observe(self, access_key: str | None, peer: str, topic: str) -> bool:
+    def may_receive_half_messages(self, access_key: str | None, peer: str, topic: str) -> bool:
         """Return whether a connected peer may receive half messages of a topic, which needs permission to publish."""
         if self.is_trusted(peer):
             return True

@@ -9,8 +9,8 @@ handler.
     a group's name                SUB
     an offset in the log          the permission for the topic of the message at that offset, looked up by the guard
 
-It reads exactly the fields that the handlers read, so that a request cannot name one topic to the guard and another to
-the handler. Pure functions.
+The functions here read exactly the fields that the handlers read, so that a request cannot name one topic to the guard
+and another to the handler. They are pure.
 """
 
 from collections.abc import Callable

@@ -37,7 +37,7 @@ def read_plain_yaml(text: str, loader: Loader = LOADER) -> Node:
     try:
         return _Reader(yaml.parse(text, Loader=loader)).document()
     except yaml.MarkedYAMLError as error:
-        raise _no_yaml(error) from None
+        raise _syntax_error(error) from None
     except yaml.YAMLError:
         raise _fault(0, "invalid YAML") from None
 
@@ -95,7 +95,7 @@ def _line(event: yaml.Event) -> int:
     return 0 if event.start_mark is None else event.start_mark.line
 
 
-def _no_yaml(error: yaml.MarkedYAMLError) -> AccessFileError:
+def _syntax_error(error: yaml.MarkedYAMLError) -> AccessFileError:
     """Return the error of the parser without the line that it quotes."""
     mark, began = error.problem_mark, error.context_mark
     context = f", {error.context} that begins in line {began.line + 1}" if error.context and began else ""

@@ -54,6 +54,6 @@ def redact(text: str) -> str:
 
 def add_bundle_entry(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     """Add a file to a diagnostics bundle, readable by its owner only. The caller has redacted it."""
-    facts = tarfile.TarInfo(f"gantry-bundle/{name}")
-    facts.size, facts.mtime, facts.mode = len(data), int(time.time()), 0o600
-    archive.addfile(facts, io.BytesIO(data))
+    entry = tarfile.TarInfo(f"gantry-bundle/{name}")
+    entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+    archive.addfile(entry, io.BytesIO(data))

@@ -10,7 +10,7 @@ class AccessMode(StrEnum):
     V1 = "V1"
     """Accept the signatures of RocketMQ's clients, and strict ones."""
     STRICT = "STRICT"
-    """Accept only signatures that also cover request, time and replays. No address is trusted."""
+    """Accept only signatures that also cover the request code and the time, and reject replays. Trust no address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,8 @@ class AccessSettings:
     """aclFile: the file of accounts, in the format of RocketMQ's `plain_acl.yml`. It is reloaded when it changes."""
 
     mode: AccessMode = AccessMode.V1
-    """aclMode: V1 accepts the signatures of RocketMQ's clients; STRICT only those that cover time and replay, too."""
+    """aclMode: V1 accepts the signatures of RocketMQ's clients; STRICT accepts only signatures that also cover the
+    request code and the time, and rejects replays."""
 
     window_ms: int = 60_000
     """aclTimeWindow: the maximum difference between the time of a strict signature and the server's. A longer window

@@ -185,7 +185,7 @@ class Registration:
             await self._request(address, channel, Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write()))
 
     async def _request(self, address: str, channel: Channel, command: Command) -> Command:
-        """Send a request, signed with the current account, or with the former one if that is refused.
+        """Send a request, signed with the current account, or with the previous one if that is refused.
 
         A new account may not be known at the name server yet. The existing connection is kept: with another connection,
         name servers would drop the broker for a moment.
@@ -195,9 +195,9 @@ class Registration:
             return await channel.request(command, REQUEST_TIMEOUT_MS)
         signer.switch_account(self._account.credentials)
         reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
-        former = self._account.former
-        if reply.code == ResponseCode.NO_PERMISSION and former is not None:
-            signer.switch_account(former)
+        previous = self._account.previous
+        if reply.code == ResponseCode.NO_PERMISSION and previous is not None:
+            signer.switch_account(previous)
             reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
         return reply
 

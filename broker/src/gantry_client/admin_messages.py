@@ -60,14 +60,14 @@ class Messages:
     async def records_at(
         self, address: str, topic: str, key: str, *, messages_max: int = 32, is_unique_key: bool = False
     ) -> list[StoredMessage]:
-        """Return what the index of one broker holds of `topic` under `key`, by store time. Needs no name server."""
+        """Return the records of `topic` that one broker's index lists under `key`, by offset. Needs no name server."""
         self._session.require_open()
         request = QueryMessage(
             topic=topic, key=key, max_num=messages_max, begin_timestamp=0, end_timestamp=TIMESTAMP_MAX
         )
         found = await self._query_index(address, request, is_unique_key=is_unique_key)
-        mine = (record for record in found if key in _keys_of(record, is_unique_key=is_unique_key))
-        unique = {record.physical_offset: record for record in mine}
+        matching = (record for record in found if key in _keys_of(record, is_unique_key=is_unique_key))
+        unique = {record.physical_offset: record for record in matching}
         return [unique[offset] for offset in sorted(unique)][:messages_max]
 
     async def _query_index(self, address: str, request: QueryMessage, *, is_unique_key: bool) -> list[StoredMessage]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from gantry_client.calls import parse_header, require_success
-from gantry_client.fetching import FetchStatus, read_pull
+from gantry_client.fetching import FetchStatus, parse_pull_reply
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.commands.offsets import (
@@ -71,7 +71,7 @@ class Replicas:
             max_msg_bytes=bytes_max,
         )
         reply = await self._session.calls.request(address, RequestCode.PULL_MESSAGE, request)
-        status, header = read_pull(reply, address)
+        status, header = parse_pull_reply(reply, address)
         return RawPullResult(
             status=status,
             records=bytes(reply.body) if status is FetchStatus.FOUND else b"",
@@ -107,8 +107,8 @@ class Replicas:
     async def commit(self, address: str, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit `offset`, below which `group` has consumed everything. `address` must be a master."""
         self._session.require_open()
-        statement = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
-        await self._session.calls.request_success(address, RequestCode.UPDATE_CONSUMER_OFFSET, statement)
+        request = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+        await self._session.calls.request_success(address, RequestCode.UPDATE_CONSUMER_OFFSET, request)
 
     async def _end(self, address: str, code: RequestCode, topic: str, queue_id: int) -> int:
         self._session.require_open()

@@ -18,7 +18,7 @@ from gantry_client.fetching import FetchStatus
 from gantry_client.messages import ReceivedMessage
 from gantry_client.producer import Producer
 from gantry_client.pull_consumer import PullConsumer
-from gantry_wire import properties as names
+from gantry_wire import properties as property_names
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import SYSTEM_GROUP_PREFIX, dead_letter_topic, group_fault, is_retry_or_dead_letter, topic_fault
 
@@ -165,7 +165,7 @@ class ResendRun:
             offset = result.next_offset
 
     async def _send(self, message: ReceivedMessage) -> None:
-        topic = message.properties.get(names.RETRY_TOPIC, "")
+        topic = message.properties.get(property_names.RETRY_TOPIC, "")
         if topic_fault(topic) is not None or is_retry_or_dead_letter(topic):
             self.result.without_origin.append(message.message_id)
             return

@@ -34,7 +34,7 @@ class QueueProgress(Document):
     """The progress of a group in one queue."""
 
     min_offset: Int64 = 0
-    """The offset of the queue's first message. Only our brokers report it."""
+    """The offset of the queue's first message. Only Gantry's brokers report it."""
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
     pull_offset: Int64 = 0

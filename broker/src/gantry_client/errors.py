@@ -1,4 +1,4 @@
-"""The errors of the client, arranged by who must act.
+"""The errors of the client.
 
 Each error states whether to correct the call, to retry, or to check the cluster. An error after which a message may or
 may not be stored sets `is_outcome_unknown`: sending the message again may store it twice, not sending it again may lose
@@ -118,10 +118,10 @@ class DamagedMessage(RequestFailed):
     The caller should check the disks of the brokers, and continue at `queue_offset + 1` to skip the message.
     """
 
-    def __init__(self, place: str, queue_offset: int, message_id: str, addresses: tuple[str, ...]) -> None:
+    def __init__(self, queue_name: str, queue_offset: int, message_id: str, addresses: tuple[str, ...]) -> None:
         super().__init__(
-            f"message {message_id} at offset {queue_offset} of {place} is damaged: the checksum of its body does not"
-            f" match, as sent by {', '.join(addresses)}"
+            f"message {message_id} at offset {queue_offset} of {queue_name} is damaged: the checksum of its body does "
+            f"not match, as sent by {', '.join(addresses)}"
         )
         self.queue_offset = queue_offset
         self.message_id = message_id

@@ -157,7 +157,7 @@ class Fetcher:
 
 
 def _decode_reply(reply: Command, request: FetchRequest, address: str) -> _PullReply:
-    status, header = read_pull(reply, address)
+    status, header = parse_pull_reply(reply, address)
     records, damaged = _records(reply.body, address) if status is FetchStatus.FOUND else ([], None)
     next_offset = header.next_begin_offset
     if damaged is not None:
@@ -181,7 +181,7 @@ def _decode_reply(reply: Command, request: FetchRequest, address: str) -> _PullR
     )
 
 
-def read_pull(reply: Command, address: str) -> tuple[FetchStatus, PullResult]:
+def parse_pull_reply(reply: Command, address: str) -> tuple[FetchStatus, PullResult]:
     """Decode the status and header of a reply to a pull. Raises BrokerRefused and BadReply."""
     status = _STATUSES.get(reply.code)
     if status is None:

@@ -209,7 +209,7 @@ class GroupMember:
 
     async def _rebalance(self) -> bool:
         """Release and acquire queues; return False if the rebalance must be repeated soon."""
-        await self.commit()  # So the new owner of a released queue starts as late as possible.
+        await self.commit()  # So the new owner of a released queue receives as few messages as possible twice.
         assignment = await self._assigner.assign(list(self.subscriptions))
         undecided = assignment.unknown_topics & self.subscriptions.keys()
         lost = [queue for queue in self.readers if queue not in assignment.queues and queue.topic not in undecided]

@@ -12,4 +12,5 @@ class MemberRole:
     group: str
     is_ordered: bool = False
     is_passive: bool = True
-    """True for a push consumer, False for a poll consumer. It is only reported to the brokers."""
+    """True for a push consumer, which also consumes the retry topic of its group; False for a poll consumer. The
+    brokers receive it with every heartbeat."""

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from gantry_client.errors import UnreadableBody
 from gantry_remoting.addresses import join_address
-from gantry_wire import properties as names
+from gantry_wire import properties as property_names
 from gantry_wire.codes import ResponseCode
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.compress import inflate_body
@@ -78,11 +78,11 @@ class TaggedMessage:
 
     @property
     def tags(self) -> str | None:
-        return self.properties.get(names.TAGS)
+        return self.properties.get(property_names.TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return names.split_keys(self.properties.get(names.KEYS, ""))
+        return property_names.split_keys(self.properties.get(property_names.KEYS, ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class ReceivedMessage(TaggedMessage):
     @property
     def message_id(self) -> str:
         """The unique id that the sender assigned, or the broker's id if the sender assigned none."""
-        return self.properties.get(names.UNIQUE_KEY) or self.offset_message_id
+        return self.properties.get(property_names.UNIQUE_KEY) or self.offset_message_id
 
 
 def to_received_message(
@@ -133,7 +133,7 @@ def to_received_message(
     except RemoteProtocolError as error:
         body, fault = record.body, str(error)
     return ReceivedMessage(
-        topic=properties.get(names.RETRY_TOPIC, record.topic) if is_retry else record.topic,
+        topic=properties.get(property_names.RETRY_TOPIC, record.topic) if is_retry else record.topic,
         queue=MessageQueue(topic=record.topic, broker_name=broker_name, queue_id=record.queue_id),
         queue_offset=record.queue_offset,
         stored_body=body,

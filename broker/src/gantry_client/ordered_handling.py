@@ -1,6 +1,6 @@
 """Calls the handler for the messages of a queue one after another, in order.
 
-There is one task per queue. A failed message is handled again in its place after a pause, and all messages behind it
+There is one task per queue. A failed message is handled again after a pause, while the later messages of its queue
 wait; after `max_reconsume_times` it goes to the dead letter topic. A queue whose lock is not certainly held pauses
 until the lock is renewed.
 """
@@ -94,7 +94,10 @@ class OrderedHandling:
             return self._settings.ordered_retry_delay_ms
 
     async def _move_to_dead_letters_if_due(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Send a failed message to the dead letter topic if it is due; return True if it has arrived there."""
+        """Send a failed message to the dead letter topic if it is due; return True if it is done.
+
+        A broadcast message that is due is dropped instead.
+        """
         times_max = self._settings.max_reconsume_times
         is_exhausted = times_max is not None and message.reconsume_times >= times_max
         if delay_level != DEAD_LETTER_LEVEL and not is_exhausted:

@@ -11,17 +11,26 @@ from typing import final
 from gantry_client.errors import InvalidMessage
 from gantry_client.messages import SHARDING_KEY, Message
 from gantry_client.settings import ProducerSettings
-from gantry_wire import properties as names
+from gantry_wire import properties as property_names
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.send import SendMessageV2
-from gantry_wire.compress import pack
+from gantry_wire.compress import compress_body
 from gantry_wire.errors import LocalProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.names import AUTO_CREATE_TOPIC, NOT_SENDABLE_TOPICS, RETRY_PREFIX, group_fault, topic_fault
 from gantry_wire.properties import format_properties
 
-_RESERVED = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY, SHARDING_KEY})
+_RESERVED = frozenset(
+    {
+        property_names.KEYS,
+        property_names.TAGS,
+        property_names.WAIT_STORE,
+        property_names.DELAY_LEVEL,
+        property_names.UNIQUE_KEY,
+        SHARDING_KEY,
+    }
+)
 """Properties that are set by arguments of Message and therefore are not allowed in its `properties`."""
 
 
@@ -83,7 +92,7 @@ def prepare_message(message: Message, message_id: str, settings: ProducerSetting
     body, sys_flag = _check_body(message, settings.message_bytes_max), 0
     if len(body) > settings.compress_above_bytes:
         try:
-            body = pack(body, settings.compress_codec, settings.compress_level)
+            body = compress_body(body, settings.compress_codec, settings.compress_level)
         except LocalProtocolError as error:
             raise InvalidMessage(f"the body cannot be compressed: {error}") from error
         sys_flag = settings.compress_codec.flags
@@ -110,7 +119,7 @@ def prepare_batch(first: Message, entries: Sequence[BatchEntry], ids: Sequence[s
     return OutgoingMessage(
         topic=first.topic,
         body=encode_batch(entries),
-        properties=format_properties({names.WAIT_STORE: _java_boolean(first.waits_for_store)}),
+        properties=format_properties({property_names.WAIT_STORE: _java_boolean(first.waits_for_store)}),
         flag=0,
         sys_flag=0,
         message_id=",".join(ids),
@@ -130,7 +139,7 @@ def prepare_packed_batch(topic: str, entries: Sequence[BatchEntry], settings: Pr
     if len(body) > settings.message_bytes_max:
         raise InvalidMessage(f"the batch has {len(body)} bytes, but the limit is {settings.message_bytes_max}")
     return OutgoingMessage(
-        topic=topic, body=body, properties=format_properties({names.WAIT_STORE: _java_boolean(True)}), flag=0,
+        topic=topic, body=body, properties=format_properties({property_names.WAIT_STORE: _java_boolean(True)}), flag=0,
         sys_flag=0, message_id="", is_batch=True,
     )  # fmt: skip
 
@@ -161,18 +170,18 @@ def _format_properties(message: Message, message_id: str) -> str:
     if reserved:
         raise InvalidMessage(f"properties {sorted(reserved)} must be set by the arguments of Message")
     pairs = dict(message.properties)
-    pairs[names.UNIQUE_KEY] = message_id
-    pairs[names.WAIT_STORE] = _java_boolean(message.waits_for_store)
+    pairs[property_names.UNIQUE_KEY] = message_id
+    pairs[property_names.WAIT_STORE] = _java_boolean(message.waits_for_store)
     if message.tags:
-        pairs[names.TAGS] = message.tags.strip()
+        pairs[property_names.TAGS] = message.tags.strip()
     if message.keys:
         if isinstance(message.keys, str) or any(not key or key.split() != [key] for key in message.keys):
             raise InvalidMessage("keys must be a list of strings without spaces")
-        pairs[names.KEYS] = names.KEY_SEPARATOR.join(message.keys)
+        pairs[property_names.KEYS] = property_names.KEY_SEPARATOR.join(message.keys)
     if message.delay_level:
         if message.delay_level < 1:
             raise InvalidMessage(f"delay level {message.delay_level} is below 1")
-        pairs[names.DELAY_LEVEL] = str(message.delay_level)
+        pairs[property_names.DELAY_LEVEL] = str(message.delay_level)
     if message.sharding_key is not None:
         pairs[SHARDING_KEY] = message.sharding_key
     try:

@@ -20,7 +20,7 @@ from gantry_client.outgoing import check_batch, prepare_batch, prepare_entry, pr
 from gantry_client.replies import Reply, ReplyingClient, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
-from gantry_wire import properties as names
+from gantry_wire import properties as property_names
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
 from gantry_wire.commands.clients import MessageQueue
 
@@ -29,33 +29,41 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 DEFAULT_GROUP: Final = "GANTRY_PRODUCER"
 
-_ARGUMENT_PROPERTIES: Final = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY})
+_ARGUMENT_PROPERTIES: Final = frozenset(
+    {
+        property_names.KEYS,
+        property_names.TAGS,
+        property_names.WAIT_STORE,
+        property_names.DELAY_LEVEL,
+        property_names.UNIQUE_KEY,
+    }
+)
 """Properties that become arguments of the rebuilt message, or its id."""
 
 _TRANSPORT_PROPERTIES: Final = frozenset(
     {
-        names.RETRY_TOPIC,
-        names.REAL_TOPIC,
-        names.REAL_QUEUE_ID,
-        names.ORIGIN_MESSAGE_ID,
-        names.RECONSUME_TIME,
-        names.MAX_RECONSUME_TIMES,
-        names.MIN_OFFSET,
-        names.MAX_OFFSET,
-        names.MESSAGE_REGION,
-        names.TRACE_ON,
-        names.CLUSTER,
-        names.RECORD_CRC,
-        names.POP_CHECKPOINT,
-        names.TRANSACTION_PREPARED,
-        names.PRODUCER_GROUP,
-        names.TIMER_DELAY_SECONDS,
-        names.TIMER_DELAY_MS,
-        names.TIMER_DELIVER_MS,
-        names.BORN_HOST,
-        names.TRANSACTION_ID,
-        names.TRANSACTION_CHECK_TIMES,
-        names.CHECK_IMMUNITY_SECONDS,
+        property_names.RETRY_TOPIC,
+        property_names.REAL_TOPIC,
+        property_names.REAL_QUEUE_ID,
+        property_names.ORIGIN_MESSAGE_ID,
+        property_names.RECONSUME_TIME,
+        property_names.MAX_RECONSUME_TIMES,
+        property_names.MIN_OFFSET,
+        property_names.MAX_OFFSET,
+        property_names.MESSAGE_REGION,
+        property_names.TRACE_ON,
+        property_names.CLUSTER,
+        property_names.RECORD_CRC,
+        property_names.POP_CHECKPOINT,
+        property_names.TRANSACTION_PREPARED,
+        property_names.PRODUCER_GROUP,
+        property_names.TIMER_DELAY_SECONDS,
+        property_names.TIMER_DELAY_MS,
+        property_names.TIMER_DELIVER_MS,
+        property_names.BORN_HOST,
+        property_names.TRANSACTION_ID,
+        property_names.TRANSACTION_CHECK_TIMES,
+        property_names.CHECK_IMMUNITY_SECONDS,
         "CONSUME_START_TIME",
         "1ST_POP_TIME",
         "DLQ_ORIGIN_TOPIC",
@@ -214,7 +222,7 @@ class Producer(ProducerClient, ReplyingClient):
         route = await self._session.routes.for_sending(message.topic)
         if queue is not None:
             return queue(route.write_queues, message)
-        assert message.sharding_key is not None, "the first line returned for neither"
+        assert message.sharding_key is not None, "without both, None was returned above"
         return queue_for_key(route, message.sharding_key)
 
 

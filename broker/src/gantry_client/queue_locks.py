@@ -70,7 +70,7 @@ class QueueLocks:
             )
 
     async def _lock_at(self, queues: list[MessageQueue]) -> set[MessageQueue]:
-        asked_at = asyncio.get_running_loop().time()
+        requested_at = asyncio.get_running_loop().time()
         try:
             address = await self._master_of(queues[0])
             reply = await self._session.calls.request(
@@ -82,7 +82,7 @@ class QueueLocks:
             return set()
         for queue in queues:
             if queue in granted:
-                self._granted_at[queue] = asked_at
+                self._granted_at[queue] = requested_at
             else:
                 self._granted_at.pop(queue, None)
         return granted.intersection(queues)

@@ -33,7 +33,7 @@ from gantry_client.outgoing import prepare_message
 from gantry_client.routes import Route
 from gantry_client.session import Session
 from gantry_client.settings import ProducerSettings
-from gantry_wire import properties as names
+from gantry_wire import properties as property_names
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import MessageQueue
@@ -54,7 +54,12 @@ ANNOUNCE_MS_MAX: Final = 1000
 """How long a first request waits for its heartbeats: a broker that is down must not use up the deadline."""
 
 _CORRELATION_PROPERTIES: Final = frozenset(
-    {names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TIME_TO_LIVE, names.MESSAGE_TYPE}
+    {
+        property_names.CORRELATION_ID,
+        property_names.REPLY_TO_CLIENT,
+        property_names.TIME_TO_LIVE,
+        property_names.MESSAGE_TYPE,
+    }
 )
 """The properties that correlate requests and replies."""
 
@@ -100,9 +105,9 @@ class Requests:
         await self._announce_client(message.topic, deadline)
         correlation_id = str(uuid.uuid4())
         correlation = {
-            names.CORRELATION_ID: correlation_id,
-            names.REPLY_TO_CLIENT: self._session.client_id,
-            names.TIME_TO_LIVE: str(deadline.remaining_ms),
+            property_names.CORRELATION_ID: correlation_id,
+            property_names.REPLY_TO_CLIENT: self._session.client_id,
+            property_names.TIME_TO_LIVE: str(deadline.remaining_ms),
         }
         waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = waiter
@@ -162,7 +167,7 @@ class Requests:
             log.warning("invalid reply to request", extra={"broker": address, "reason": str(error)})
             return command.reply(ResponseCode.SYSTEM_ERROR, f"invalid reply: {error}")
         properties = parse_properties(header.properties or "")
-        waiter = self._waiting.get(properties.get(names.CORRELATION_ID, ""))
+        waiter = self._waiting.get(properties.get(property_names.CORRELATION_ID, ""))
         if waiter is None or waiter.done():
             log.info("discarded reply without pending request", extra={"broker": address})
             return command.reply()
@@ -241,7 +246,7 @@ def reply_message(
     request_properties = request.properties
     missing = [
         name
-        for name in (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.CLUSTER)
+        for name in (property_names.CORRELATION_ID, property_names.REPLY_TO_CLIENT, property_names.CLUSTER)
         if not request_properties.get(name)
     ]
     if missing:
@@ -250,13 +255,13 @@ def reply_message(
     if reserved:
         raise InvalidMessage(f"properties {sorted(reserved)} are reserved for replies")
     correlation = {
-        names.MESSAGE_TYPE: names.REPLY_TYPE,
-        names.CORRELATION_ID: request_properties[names.CORRELATION_ID],
-        names.REPLY_TO_CLIENT: request_properties[names.REPLY_TO_CLIENT],
-        names.TIME_TO_LIVE: request_properties.get(names.TIME_TO_LIVE, ""),
+        property_names.MESSAGE_TYPE: property_names.REPLY_TYPE,
+        property_names.CORRELATION_ID: request_properties[property_names.CORRELATION_ID],
+        property_names.REPLY_TO_CLIENT: request_properties[property_names.REPLY_TO_CLIENT],
+        property_names.TIME_TO_LIVE: request_properties.get(property_names.TIME_TO_LIVE, ""),
     }
     return Message(
-        reply_topic(request_properties[names.CLUSTER]),
+        reply_topic(request_properties[property_names.CLUSTER]),
         body,
         tags=tags,
         keys=keys,

@@ -134,7 +134,10 @@ class RouteTable:
         return route if route is not None and route.write_queues else None
 
     async def for_sending(self, topic: str) -> Route:
-        """Return the route of `topic`, or where brokers would create an unknown topic. Raises NoRoute, NoMaster."""
+        """Return the route of `topic`; for an unknown topic, the queues with which brokers would create it.
+
+        Raises NoRoute and NoMaster.
+        """
         route = self._routes.get(topic) or await self.refresh(topic) or await self._guess(topic)
         if not route.write_queues:
             without = tuple(sorted(name for name in route.brokers if route.master_address(name) is None))

@@ -200,7 +200,7 @@ class Sender:
             attempts = (Attempt(queue.broker_name, error),)
             if deadline.has_passed:
                 raise SendTimeout(outgoing.topic, attempts, "the deadline passed") from error
-            raise SendFailed(outgoing.topic, attempts, "and its queue is fixed") from error
+            raise SendFailed(outgoing.topic, attempts, "and no other queue is allowed") from error
 
     async def _route(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> Route:
         known = self._session.routes.find_for_sending(topic)

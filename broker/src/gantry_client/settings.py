@@ -45,7 +45,8 @@ class ClientSettings:
     """The account that signs every request; None does not sign. `read_credentials` reads it from a file."""
 
     signature: SignatureKind = SignatureKind.V1
-    """V1 signs like RocketMQ's clients; STRICT, for Gantry servers, also covers the request, its time and replays."""
+    """V1 signs like RocketMQ's clients. STRICT, for Gantry servers, also signs the request code, the time and a number,
+    so that servers reject replays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

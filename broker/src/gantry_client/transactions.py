@@ -30,7 +30,7 @@ from gantry_client.errors import (
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, to_received_message
 from gantry_client.outgoing import prepare_message
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
-from gantry_wire import properties as names
+from gantry_wire import properties as property_names
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command, oneway
 from gantry_wire.commands.clients import HeartbeatData, MessageQueue, ProducerData
@@ -105,8 +105,8 @@ class TransactionProducer(ProducerClient):
         """Create a producer; ``topics`` names topics whose brokers may send checks from the start on.
 
         ``topics`` is needed only where brokers do not create topics automatically. With ``answers_checks`` False the
-        producer is not registered: brokers send it no checks and count none, and an open transaction stays open as
-        long as the broker keeps messages, unless another producer of the group is connected.
+        producer is not registered, so brokers send it no checks. Unless another producer of the group is connected,
+        they do not count checks either, and an open transaction stays open as long as the broker keeps messages.
         """
         super().__init__(name_servers, group, settings, client_settings, is_announced=answers_checks)
         self._answers_checks: Final = answers_checks
@@ -148,7 +148,7 @@ class TransactionProducer(ProducerClient):
             raise InvalidMessage("a transaction cannot be delayed")
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
         transaction_properties = format_properties(
-            {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
+            {property_names.TRANSACTION_PREPARED: "true", property_names.PRODUCER_GROUP: self.group}
         )
         outgoing = replace(
             outgoing,
@@ -218,7 +218,7 @@ class TransactionProducer(ProducerClient):
     # ------- checks by brokers
 
     async def _register_with_brokers(self) -> None:
-        """Send heartbeats before the first message: brokers have checks for a producer that restarted."""
+        """Send heartbeats before the first message: brokers may have checks for a producer that restarted."""
         routes = self._session.routes
         while not routes.addresses(masters_only=True):
             for topic in self._topics:

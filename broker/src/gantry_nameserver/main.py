@@ -46,8 +46,8 @@ Examples:
     "-c", "--config", type=click.Path(path_type=Path), help="Settings file (namesrv.conf) with RocketMQ's keys."
 )
 @click.option("--tls", type=click.Choice([mode.value for mode in TlsMode]),
-              help="Use TLS: with plain text on the same port (permissive), or only (enforcing) [default: permissive, "
-              "which without a certificate is plain text].")  # fmt: skip
+              help="What the port accepts: plain text (disabled), plain text and TLS (permissive), or TLS only "
+              "(enforcing) [default: permissive; plain text only without a certificate].")  # fmt: skip
 @click.option("--tls-cert", type=click.Path(), help="Certificate chain in PEM form; reloaded when it changes.")
 @click.option("--tls-key", type=click.Path(), help="Private key in PEM form.")
 @click.option("--tls-ca", type=click.Path(), help="CA of client certificates; requires clients to present one.")

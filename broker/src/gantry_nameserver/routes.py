@@ -2,7 +2,7 @@
 
 It follows the rules that RocketMQ's brokers and clients rely on:
 
-- Queues come from registrations of the master, and from the smallest id of brokers that can act as master. They are
+- Queues come from registrations of the master and, from RocketMQ 5 on, of the member with the smallest id. They are
   updated only when the data version changes, so that a wiped write permission stays wiped.
 - The first registration of a broker must not contain exactly one topic: it cannot be distinguished from an incremental
   update of an unknown broker, and accepting it would publish a broker without its other topics.
@@ -93,7 +93,7 @@ class RouteTable:
         self, registration: BrokerRegistration, now_ms: int, *, deletes_absent_topics: bool = False
     ) -> RegisterBrokerResult:
         """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused."""
-        if self._is_outdated(registration):
+        if self._ignore_if_outdated(registration):
             return RegisterBrokerResult()
         live = self.brokers.find_live(registration.cluster, registration.address)
         self._check_acceptable(registration, is_new=live is None)
@@ -183,7 +183,7 @@ class RouteTable:
             return None
         if with_acting_master:
             for broker in brokers:
-                _promote_acting_master(broker, queues[broker.broker_name])
+                _present_acting_master(broker, queues[broker.broker_name])
         return TopicRoute(
             queue_datas=[msgspec.structs.replace(queues[name]) for name in sorted(queues)],
             broker_datas=brokers,
@@ -231,8 +231,11 @@ class RouteTable:
         holder = self.brokers.find_holder(registration.name, registration.broker_id)
         return holder is not None and (any_address or holder.address == registration.address)
 
-    def _is_outdated(self, registration: BrokerRegistration) -> bool:
-        """Return whether a live broker with the same id has a newer state version."""
+    def _ignore_if_outdated(self, registration: BrokerRegistration) -> bool:
+        """Return whether a live broker with the same id has a newer state version.
+
+        If so, log the registration as ignored, and unregister its address unless the newer broker has the same one.
+        """
         holder = self.brokers.find_holder(registration.name, registration.broker_id)
         if holder is None or holder.version.state_version <= registration.topics.data_version.state_version:
             return False
@@ -300,7 +303,7 @@ def _live_broker(registration: BrokerRegistration, previous: LiveBroker | None, 
 
 
 def _provides_topics(registration: BrokerRegistration, broker: BrokerData) -> bool:
-    """Return whether its topics count: the master, and the smallest id of brokers that can act as master."""
+    """Return whether routes use the topics of the registration: a master's, or from RocketMQ 5 on the smallest id's."""
     if registration.broker_id == MASTER_ID:
         return True
     return registration.can_act_as_master is not None and registration.broker_id == min(broker.broker_addrs)
@@ -320,7 +323,7 @@ def _copy(broker: BrokerData) -> BrokerData:
     return msgspec.structs.replace(broker, broker_addrs=dict(sorted(broker.broker_addrs.items())))
 
 
-def _promote_acting_master(broker: BrokerData, queues: QueueData) -> None:
+def _present_acting_master(broker: BrokerData, queues: QueueData) -> None:
     """Present the smallest slave id as the master of a read-only broker without a master."""
     addresses = broker.broker_addrs
     if not addresses or MASTER_ID in addresses or not broker.enable_acting_master or queues.perm & PERMISSION_WRITE:

@@ -50,7 +50,7 @@ def wall_ms() -> int:
 
 @final
 class NameServer:
-    """A name server that listens on one port. Owned by the event loop that starts it."""
+    """A name server with its internal and, if configured, its external port. Owned by the event loop that starts it."""
 
     def __init__(
         self, settings: NameServerSettings, directory: Path, *, now_ms: Callable[[], int] = monotonic_ms

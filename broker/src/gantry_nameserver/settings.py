@@ -71,7 +71,8 @@ class NameServerSettings:
     """The file of accounts, in the format of RocketMQ's `plain_acl.yml`. It is reloaded when it changes."""
 
     acl_mode: AccessMode = AccessMode.V1
-    """V1 accepts the signatures of RocketMQ's clients; STRICT only signatures that cover request, time and replays."""
+    """V1 accepts the signatures of RocketMQ's clients; STRICT accepts only signatures that also cover the request code
+    and the time, and rejects replays."""
 
     acl_time_window: int = 60_000
     """The maximum difference between the time of a strict signature and the server's, in milliseconds."""

@@ -22,7 +22,7 @@ _MAPPED: Final = "::ffff:"
 
 @final
 class PortInUse(OSError):
-    """Another process listens on the port. A server with several ports learns from this error which one it is."""
+    """Another process listens on the port. `port` is its number, for a server that listens on several."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(errno.EADDRINUSE, f"address already in use: {join_address(host, port)}")
@@ -120,18 +120,18 @@ async def stop_listening(server: asyncio.Server) -> None:
 
 def _open_socket(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
     """Return a listening socket. An IPv6 socket on all addresses accepts both families."""
-    found = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != ANYWHERE))
-        found.setblocking(False)
-        found.bind(address)
-        found.listen(backlog)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != ANYWHERE))
+        listening.setblocking(False)
+        listening.bind(address)
+        listening.listen(backlog)
     except OSError:
-        found.close()
+        listening.close()
         raise
-    return found
+    return listening
 
 
 def _normalized(address: str) -> tuple[str, int]:

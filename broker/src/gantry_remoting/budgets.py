@@ -60,7 +60,7 @@ class ByteBudget:
         self._measure = measure
         self._now = now
         self._claimed_bytes = 0
-        self._measured_at_bytes = bytes_max
+        self._next_measure_bytes = bytes_max
 
     def __repr__(self) -> str:
         return f"<ByteBudget claimed={self._claimed_bytes} max={self.bytes_max}>"
@@ -68,7 +68,7 @@ class ByteBudget:
     def add(self, count: int) -> None:
         """Count bytes that a connection has taken. May close connections, including the caller's own."""
         self._claimed_bytes += count
-        if self._claimed_bytes > self._measured_at_bytes:
+        if self._claimed_bytes > self._next_measure_bytes:
             self._enforce()
 
     @property
@@ -82,7 +82,7 @@ class ByteBudget:
         if held_bytes > self.bytes_max:
             held_bytes = self._evict_costliest(holdings, held_bytes)
         self._claimed_bytes = held_bytes
-        self._measured_at_bytes = max(self.bytes_max, held_bytes + self.bytes_max // 8)
+        self._next_measure_bytes = max(self.bytes_max, held_bytes + self.bytes_max // 8)
 
     def _evict_costliest(self, holdings: list[Holding], held_bytes: int) -> int:
         """Close the most costly connections until an eighth is free, so that not every read has to do it."""

@@ -7,9 +7,9 @@ Each new connection takes `current`; existing connections keep their context. Ch
 files, so it does not matter whether they were written in place, renamed, or are a mounted Secret whose `..data` link
 was switched. Touching a file is no change.
 
-Files that are written one after the other do not match for a moment. So a change that cannot be used is logged only
-when it is still present at the next check, and one during which the files changed again is not used. An expired
-certificate does not replace a valid one.
+Files that are written one after the other do not match for a moment. So a change that cannot be used is logged only if
+the next check finds the same files, and files that change while they are loaded are loaded again at the next check. An
+expired certificate does not replace a valid one.
 
 `build` makes the object that the owner needs of the files, one context or a pair of them, so that both directions of a
 pair change at the same moment. This module does not know the purpose of a certificate.
@@ -168,7 +168,8 @@ class CertificateSource(Generic[T_co]):
     def _check(self, validity: Validity | None) -> None:
         now = self._now()
         if self.expires_at is not None and now >= self.expires_at:
-            return  # there is no valid one to keep, and an authority may have been removed from its file on purpose
+            # The certificate in use has expired, too. The new files are used, since they may withdraw an authority.
+            return
         if validity is not None and not validity.begins_at <= now < validity.ends_at:
             is_over = now >= validity.ends_at
             when = f"it ended {_date(validity.ends_at)}" if is_over else f"it begins {_date(validity.begins_at)}"

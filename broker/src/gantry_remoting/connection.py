@@ -41,12 +41,11 @@ CLOSE_TIMEOUT_S: Final = 5.0
 """How long a connection that this side closed may take to send its last replies to the peer."""
 
 PASS_REPLY_BYTES_MAX: Final = 1024 * 1024
-"""The replies of one pass after which a service should stop: small requests can ask for large replies. A connection
-holds at most `reply_bytes_high`, one pass and one reply before it is no longer read."""
+"""The bytes of replies after which a service should end its pass, which is one call of `Service.handle`: small requests
+can ask for large replies. A connection is not read any more when it holds `reply_bytes_high`, so it never holds more
+than that, the replies of one pass, and one reply."""
 
-QUEUED: Final = struct.Struct("i")
-QUEUED_ROOM: Final = bytes(QUEUED.size)
-"""The buffer that FIONREAD fills with a number."""
+_UNREAD_BYTES: Final = struct.Struct("i")  # the number that FIONREAD returns
 
 
 class Service(Protocol):
@@ -275,9 +274,10 @@ class Connection(asyncio.Protocol):
 
     def queued_bytes(self) -> int:
         """Return how many bytes from the peer are in the kernel and not read by this process."""
-        found = self._transport.get_extra_info("socket")
+        zero, peer_socket = bytes(_UNREAD_BYTES.size), self._transport.get_extra_info("socket")
         try:
-            return int(QUEUED.unpack(fcntl.ioctl(found.fileno(), termios.FIONREAD, QUEUED_ROOM))[0]) if found else 0
+            unread = fcntl.ioctl(peer_socket.fileno(), termios.FIONREAD, zero) if peer_socket else zero
+            return int(_UNREAD_BYTES.unpack(unread)[0])
         except (OSError, ValueError):  # it is closed
             return 0
 

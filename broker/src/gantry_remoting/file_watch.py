@@ -1,7 +1,7 @@
 """Periodic checks of files that other programs write while this process runs, such as certificates and secrets.
 
 The files are read every few seconds and compared by content, so that a mounted Secret whose link is switched is
-detected like an edit. The owner of a file decides what a change means, and when it is not used.
+detected like an edit. The owner of a file decides how a change is used, and which changes are refused.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class FileWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        assert self._task is None, "started once"
+        assert self._task is None, "a watch is started only once"
         self._task = asyncio.create_task(self._run(), name=f"watch {self._name}")
 
     async def close(self) -> None:

@@ -7,9 +7,9 @@ requests would displace all other clients, including probes. Here no peer can ho
                                  `-> UNREAD (the peer does not read its answer)          CLOSING (unsent bytes are left)
 
 - A phase that exceeds its deadline ends the connection. Single bytes do not extend the deadline.
-- At the limit of an address its oldest connection without a pending answer is evicted for the new one. At the total
-  limit that of the address with the most connections is. So a flood displaces itself, and a client that sends a whole
-  request at once is answered.
+- At the limit of an address, the oldest of its connections without a pending answer is evicted for the new one. At the
+  total limit, the same happens to the address with the most connections. So a flood displaces itself, and a client that
+  sends a whole request at once is answered.
 - If every slot has a pending answer, a few more slots are reserved for probes.
 
 Each listener owns one table in one event loop. Counters may be read from any thread: their keys never change.
@@ -322,7 +322,7 @@ class HttpListener:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._admission.record_close(Reason.REFUSED, "any: no descriptors or memory for it")
+                    self._admission.record_close(Reason.REFUSED, "unknown (no file descriptor or memory for it)")
                     self._loop.remove_reader(self._socket)
                     self._resume = self._loop.call_later(
                         ACCEPT_PAUSE_S, self._loop.add_reader, self._socket, self._accept

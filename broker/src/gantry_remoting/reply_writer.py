@@ -90,7 +90,7 @@ class ReplyWriter:
 
     def reset_on_close(self) -> None:
         """Make the kernel reset the connection instead of keeping 4 MiB and more that its peer does not read."""
-        found = self._transport.get_extra_info("socket")
-        if found is not None:
-            with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(found.fileno())) as copy:
+        peer_socket = self._transport.get_extra_info("socket")
+        if peer_socket is not None:
+            with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(peer_socket.fileno())) as copy:
                 copy.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

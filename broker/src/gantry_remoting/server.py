@@ -1,8 +1,8 @@
 """The server side of RocketMQ's remoting: a port, its connections, and the limits on their number.
 
-A `Service` behind a listener handles bytes; `CommandService` is the readable adapter for services that are not hot. The
-cost of a peer is limited here by number and in `connection` by time and bytes. A connection over a limit is closed with
-one log line, and other connections are not affected.
+A `Service` behind a listener handles bytes; `CommandService` is an adapter for services that handle one command at a
+time and need no particular speed. The listener limits the number of connections; `connection` limits the time and the
+bytes of each. A connection over a limit is closed with one log line, and other connections are not affected.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ def format_value(value: Any) -> str:
 
 
 def ignores_unknown(entries: Mapping[str, str]) -> bool:
-    """Return whether the entries order that keys are ignored that this version does not know."""
+    """Return whether the entries have `ignoreUnknownSettings=true`, so that unknown keys are ignored."""
     return entries.get("ignoreUnknownSettings", "").lower() == "true"
 
 

@@ -71,7 +71,7 @@ def listener_tls(
     if requires_client_certificate and mode is not TlsMode.ENFORCING:
         raise ValueError(
             f"tlsServerNeedClientAuth=true and tlsMode={mode.value}: plain text would need no certificate; "
-            "write tlsMode=enforcing, or leave it to clients to show one"
+            "set tlsMode=enforcing, or remove tlsServerNeedClientAuth"
         )
     if mode is TlsMode.DISABLED or not certificate:
         return None
@@ -142,7 +142,8 @@ class ListenerSettings:
     """The port; 0 takes a free one."""
 
     connections_max: int = 8000
-    """All connections of this port: below the usual 20,000 descriptors of a process, which the store also needs."""
+    """All connections of this port. Each takes a file descriptor. A broker raises its limit of descriptors to the hard
+    limit, and its store needs some, too."""
 
     connections_per_address_max: int = 4000
     """Connections of one peer address, so that a single faulty host does not lock out the others."""
@@ -211,7 +212,7 @@ class ListenerSettings:
 
     first_frame_bytes_max: int = 16 * 1024 * 1024
     """The largest frame of a connection that has not authenticated. A signature covers the whole body, and the first
-    request may be a send: the limit must leave room for the largest message, and need not for more."""
+    request may be a send, so the largest message must fit; nothing larger has to."""
 
     handshakes_max: int = 256
     """Concurrent TLS handshakes; at the limit the oldest is closed. An ordinary one takes milliseconds, so this allows

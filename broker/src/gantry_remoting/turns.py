@@ -27,7 +27,7 @@ buffer, which is larger. So such a connection never needs a bound of its own."""
 
 SHORT_READS_STEP: Final = 64 * 1024
 """Short reads are counted when their sum reaches this, so that a few small requests schedule no callback. The sum may
-span several turns: a turn can be charged with this much too much, and never with too little."""
+include reads of earlier turns, so up to this many bytes too many may be counted for a turn, and never too few."""
 
 
 class ReadPause(IntFlag):

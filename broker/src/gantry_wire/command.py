@@ -71,14 +71,14 @@ class Command:
         return encode_frame(encode(header), self.body, serialization)
 
     def encode_reply(self, limits: WireLimits) -> bytes:
-        """Return the frame of this answer; that of an error in its place if the answer exceeds the limit of a frame.
+        """Return the frame of this reply. If it exceeds the limit of a frame, return the frame of an error instead.
 
-        A client of RocketMQ closes its connection at a larger frame, and loses every answer behind it.
+        A client of RocketMQ closes its connection at a larger frame, and loses the replies that follow it.
         """
         data = self.encode()
         if len(data) <= limits.frame_bytes_max:
             return data
-        remark = f"the answer has {len(data)} bytes, a frame at most {limits.frame_bytes_max}: ask for less at once"
+        remark = f"the reply has {len(data)} bytes, but a frame at most {limits.frame_bytes_max}; request less at once"
         return Command(code=int(ResponseCode.SYSTEM_ERROR), opaque=self.opaque, flag=self.flag, remark=remark).encode()
 
 

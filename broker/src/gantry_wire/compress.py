@@ -64,7 +64,7 @@ def deflate(body: bytes, level: int = LEVEL) -> bytes:
     return zlib.compress(body, level)
 
 
-def pack(body: bytes, codec: Codec, level: int = LEVEL) -> bytes:
+def compress_body(body: bytes, codec: Codec, level: int = LEVEL) -> bytes:
     """Return `body` compressed as Java's client does it. Raises LocalProtocolError if the codec is not installed."""
     if codec is Codec.ZLIB:
         return deflate(body, level)
@@ -78,14 +78,14 @@ def pack(body: bytes, codec: Codec, level: int = LEVEL) -> bytes:
 
 def inflate(data: bytes, bytes_max: int = BODY_INFLATED_BYTES_MAX) -> bytes:
     """Return the content of a zlib stream of at most `bytes_max` bytes. Raises RemoteProtocolError."""
-    return _unpack_completely(data, Codec.ZLIB, bytes_max)
+    return _decompress_completely(data, Codec.ZLIB, bytes_max)
 
 
 def inflate_body(body: bytes, sys_flag: int, bytes_max: int = BODY_INFLATED_BYTES_MAX) -> bytes:
     """Return the body for a consumer, decompressed if the message's flags say so. Raises RemoteProtocolError."""
     if not sys_flag & FLAG_COMPRESSED:
         return body
-    return _unpack_completely(body, codec_of(sys_flag), bytes_max)
+    return _decompress_completely(body, codec_of(sys_flag), bytes_max)
 
 
 def inflate_prefix(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
@@ -95,7 +95,7 @@ def inflate_prefix(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
     """
     if not sys_flag & FLAG_COMPRESSED:
         return body[:bytes_max]
-    found, _ = _unpack(body, codec_of(sys_flag), bytes_max)
+    found, _ = _decompress(body, codec_of(sys_flag), bytes_max)
     return found
 
 
@@ -118,8 +118,8 @@ def missing_codec_text(codec: Codec) -> str:
     return f"no package for {codec.value} is installed: {_REMEDY}"
 
 
-def _unpack_completely(data: bytes, codec: Codec, bytes_max: int) -> bytes:
-    body, is_complete = _unpack(data, codec, bytes_max + 1)
+def _decompress_completely(data: bytes, codec: Codec, bytes_max: int) -> bytes:
+    body, is_complete = _decompress(data, codec, bytes_max + 1)
     if len(body) > bytes_max:
         raise RemoteProtocolError(f"a compressed body exceeds the limit of {bytes_max} bytes")
     if not is_complete:
@@ -127,7 +127,7 @@ def _unpack_completely(data: bytes, codec: Codec, bytes_max: int) -> bytes:
     return body
 
 
-def _unpack(data: bytes, codec: Codec, bytes_max: int) -> tuple[bytes, bool]:
+def _decompress(data: bytes, codec: Codec, bytes_max: int) -> tuple[bytes, bool]:
     """Return (at most `bytes_max` bytes, whether that was all of them).
 
     Raises RemoteProtocolError for damaged data, or for a codec that is not installed.
@@ -144,12 +144,12 @@ def _unpack(data: bytes, codec: Codec, bytes_max: int) -> tuple[bytes, bool]:
     make = module.LZ4FrameDecompressor if codec is Codec.LZ4 else module.ZstdDecompressor
     damage = RuntimeError if codec is Codec.LZ4 else module.ZstdError
     try:
-        return _unpack_frames(data, make, bytes_max)
+        return _decompress_frames(data, make, bytes_max)
     except (damage, EOFError) as error:
         raise RemoteProtocolError(f"a compressed body is damaged: {error}") from error
 
 
-def _unpack_frames(data: bytes, make: Callable[[], _FrameDecompressor], bytes_max: int) -> tuple[bytes, bool]:
+def _decompress_frames(data: bytes, make: Callable[[], _FrameDecompressor], bytes_max: int) -> tuple[bytes, bool]:
     """Decompress frames that follow each other, as Java's readers do."""
     pieces: list[bytes] = []
     room, is_complete = bytes_max, False

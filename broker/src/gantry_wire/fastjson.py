@@ -1,9 +1,9 @@
-"""The JSON dialect of RocketMQ's Java side, read tolerantly and written carefully.
+"""The JSON dialect of fastjson, the library that RocketMQ's Java code uses.
 
-Java's library writes maps with numeric keys unquoted (`{0:"a"}`) and maps with object keys as bare objects
-(`{{"queueId":0}:5}`), neither of which is JSON. `loads` reads standard JSON fast and falls back to a parser of that
-dialect; it returns an object that is used as a key as an `ObjectKey`. `dumps` writes standard JSON, and an `ObjectKey`
-that is used as a key as the bare object, which is the only form that Java reads back.
+fastjson does not quote numeric keys of maps (`{0:"a"}`), and it writes keys that are objects as objects
+(`{{"queueId":0}:5}`). Neither is JSON. `loads` reads standard JSON fast and falls back to a parser of that dialect; an
+object that is a key becomes an `ObjectKey`. `dumps` writes standard JSON, except that it writes an `ObjectKey` as an
+object, which is the only form of such a key that Java reads.
 """
 
 import re
@@ -59,7 +59,7 @@ def loads(data: bytes | str) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """Return `value` as JSON with numeric keys quoted and `ObjectKey` keys bare."""
+    """Return `value` as JSON, with numeric keys in quotes and each `ObjectKey` as an object."""
     if _has_object_key(value):
         return _dump_dialect(value).encode()
     return msgspec.json.encode(value)

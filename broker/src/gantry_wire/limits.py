@@ -25,8 +25,8 @@ class WireLimits:
     """The size of a frame with its length field: 16 MiB, beyond which Java's decoder closes the connection."""
 
     header_bytes_max: int = HEADER_BYTES_MAX
-    """The size of a header: 1 MiB. Java has no such limit; properties (32767 bytes) that are escaped to JSON fit six
-    times."""
+    """The size of a header: 1 MiB. Java has no such limit. The longest properties (32767 bytes) fit, even if JSON
+    escapes each of their bytes as six."""
 
     ext_fields_max: int = EXT_FIELDS_MAX
     """The number of entries in a header's map: 1024. The largest real request has about thirty."""

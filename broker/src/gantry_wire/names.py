@@ -1,8 +1,8 @@
 """Names of topics and groups, and the only conversion from a name to a path.
 
 RocketMQ takes topic names from the network and makes directories of them; a name such as `../../etc` has been a
-published vulnerability there. Here a name is either valid (`topic_fault`, `group_fault`) or refused, and no other
-module of this project joins a name to a path: they call `path_component`.
+published vulnerability there. Here a name is either valid (`topic_fault`, `group_fault`) or refused, and every module
+that makes a path of a name calls `path_component`.
 """
 
 import re

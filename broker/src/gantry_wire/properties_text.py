@@ -21,9 +21,9 @@ def split_property(line: str) -> tuple[str, str] | None:
 
 
 def read_properties(text: str, *, is_duplicate_allowed: bool = True) -> dict[str, str]:
-    """Return the entries of `text`; of several with one key the last wins, as in Java, or they are refused.
+    """Return the entries of `text`. Of several entries with one key the last wins, as in Java.
 
-    Raises ValueError for a line without a separator.
+    Raises ValueError for a line without a separator, and for a duplicate key unless `is_duplicate_allowed`.
     """
     entries: dict[str, str] = {}
     for number, line in property_lines(text):
@@ -37,8 +37,8 @@ def read_properties(text: str, *, is_duplicate_allowed: bool = True) -> dict[str
     return entries
 
 
-def entries_of(text: str) -> dict[str, str]:
-    """Return the entries of a foreign text: the last of each key, without lines that are no entries."""
+def read_valid_entries(text: str) -> dict[str, str]:
+    """Return the entries of a text whose other lines are ignored; of several entries with one key the last wins."""
     found = (split_property(line) for _, line in property_lines(text))
     return dict(entry for entry in found if entry is not None)
 

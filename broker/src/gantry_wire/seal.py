@@ -49,6 +49,6 @@ def sealable_properties(properties: bytes) -> tuple[bytes, int]:
 def has_seal(data: bytes | bytearray | memoryview, end: int) -> bool:
     """Return whether a seal's mark is at its place before `end`, a record's end.
 
-    The CRC behind the mark may be wrong, or the mark may be part of a value.
+    The CRC after the mark may be wrong, or the mark may be part of a value.
     """
     return bytes(data[end - SEAL_BYTES : end - SEAL_BYTES + len(SEAL_MARK)]) == SEAL_MARK

@@ -92,7 +92,7 @@ async def test_pipe_or_device_as_credentials_file_changes_nothing(
     async with asyncio.timeout(120):
         await account.refresh()
 
-    assert (account.credentials, account.former) == (ADMIN, None)
+    assert (account.credentials, account.previous) == (ADMIN, None)
 
 
 def test_command_waits_for_the_writer_of_a_pipe(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from gantry_client import (
 )
 from gantry_testing.client import FakeCluster
 from gantry_wire.codes import RequestCode
-from gantry_wire.compress import Codec, pack
+from gantry_wire.compress import Codec, compress_body
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import (
     COMPRESSION_LZ4,
@@ -205,8 +205,8 @@ async def test_reply_without_fields_raises_bad_reply(cluster: FakeCluster) -> No
         (zlib.compress(bytes(1_000_000)), "limit"),
         (zlib.compress(b"x" * 100)[:-3], "cut short"),
         (b"\x00garbage", "damaged"),
-        (pack(bytes(1_000_000), Codec.LZ4), "limit"),
-        (pack(bytes(1_000_000), Codec.ZSTD), "limit"),
+        (compress_body(bytes(1_000_000), Codec.LZ4), "limit"),
+        (compress_body(bytes(1_000_000), Codec.ZSTD), "limit"),
     ],
     ids=["bomb", "cut", "garbage", "LZ4 bomb", "Zstandard bomb"],
 )

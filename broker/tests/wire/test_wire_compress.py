@@ -11,7 +11,16 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_wire.compress import Codec, codec_of, deflate, inflate, inflate_body, inflate_prefix, is_available, pack
+from gantry_wire.compress import (
+    Codec,
+    codec_of,
+    compress_body,
+    deflate,
+    inflate,
+    inflate_body,
+    inflate_prefix,
+    is_available,
+)
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.message import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FLAG_COMPRESSED
 
@@ -38,14 +47,14 @@ def test_body_compressed_by_java_is_decompressed(codec: Codec) -> None:
 @given(body=st.binary(max_size=500) | st.integers(0, 300_000).map(bytes))
 def test_compression_round_trip(codec: Codec, body: bytes) -> None:
     """Decompression is the inverse of compression, also for a body of exactly the maximum size."""
-    assert inflate_body(pack(body, codec), codec.flags, len(body)) == body
+    assert inflate_body(compress_body(body, codec), codec.flags, len(body)) == body
 
 
 def test_other_readers_accept_each_codec() -> None:
     """Other programs' readers accept each codec's output; Java's reader of LZ4 requires independent blocks."""
-    assert zlib.decompress(pack(BODY, Codec.ZLIB)) == zlib.decompress(deflate(BODY)) == BODY
-    assert zstd.decompress(pack(BODY, Codec.ZSTD)) == BODY
-    packed = pack(BODY, Codec.LZ4)
+    assert zlib.decompress(compress_body(BODY, Codec.ZLIB)) == zlib.decompress(deflate(BODY)) == BODY
+    assert zstd.decompress(compress_body(BODY, Codec.ZSTD)) == BODY
+    packed = compress_body(BODY, Codec.LZ4)
     assert lz4.frame.decompress(packed) == BODY
     assert lz4.frame.get_frame_info(packed)["block_linked"] is False
 
@@ -54,7 +63,7 @@ def test_other_readers_accept_each_codec() -> None:
 def test_compression_level_applies_to_zlib_and_zstandard(codec: Codec) -> None:
     """zlib and Zstandard use the level; LZ4 has none, as in Java."""
     body = b" ".join(b"%d" % (number * number) for number in range(5000))
-    assert (pack(body, codec, 1) == pack(body, codec, 9)) == (codec is Codec.LZ4)
+    assert (compress_body(body, codec, 1) == compress_body(body, codec, 9)) == (codec is Codec.LZ4)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +73,7 @@ def test_compression_level_applies_to_zlib_and_zstandard(codec: Codec) -> None:
 def test_flags_select_the_codec(kind: int, codec: Codec) -> None:
     """Type 0 is an old client's zlib; without the flag nothing is decompressed."""
     assert codec_of(FLAG_COMPRESSED | kind) is codec
-    assert inflate_body(pack(b"x", codec), FLAG_COMPRESSED | kind) == b"x"
+    assert inflate_body(compress_body(b"x", codec), FLAG_COMPRESSED | kind) == b"x"
     assert inflate_body(b"as is", kind) == b"as is" == inflate_prefix(b"as is", kind, 100)
 
 
@@ -79,17 +88,17 @@ def test_undefined_compression_type_is_refused(kind: int) -> None:
 def test_body_above_the_size_limit_is_refused(codec: Codec) -> None:
     """S5: a body that exceeds the limit is refused; one of exactly that size passes."""
     with pytest.raises(RemoteProtocolError, match="limit of 1000000"):
-        inflate_body(pack(bytes(50_000_000), codec), codec.flags, 1_000_000)
-    assert inflate_body(pack(bytes(1000), codec), codec.flags, 1000) == bytes(1000)
+        inflate_body(compress_body(bytes(50_000_000), codec), codec.flags, 1_000_000)
+    assert inflate_body(compress_body(bytes(1000), codec), codec.flags, 1000) == bytes(1000)
     with pytest.raises(RemoteProtocolError, match="limit of 1000"):
-        inflate_body(pack(bytes(1001), codec), codec.flags, 1000)
+        inflate_body(compress_body(bytes(1001), codec), codec.flags, 1000)
 
 
 @CODECS
 def test_decompression_stops_at_the_size_limit(codec: Codec) -> None:
     """S5: decompression stops at the limit and allocates no more memory."""
-    bomb = pack(bytes(64_000_000), codec)
-    inflate_body(pack(b"warm", codec), codec.flags)
+    bomb = compress_body(bytes(64_000_000), codec)
+    inflate_body(compress_body(b"warm", codec), codec.flags)
     tracemalloc.start()
     with pytest.raises(RemoteProtocolError):
         inflate_body(bomb, codec.flags, 100_000)
@@ -103,7 +112,7 @@ def test_decompression_stops_at_the_size_limit(codec: Codec) -> None:
 @CODECS
 def test_incomplete_body_is_refused(codec: Codec) -> None:
     """S5: a body that is cut anywhere, or followed by other bytes, is refused."""
-    packed = pack(BODY, codec)
+    packed = compress_body(BODY, codec)
     for end in range(len(packed)):
         with pytest.raises(RemoteProtocolError, match=r"cut short|damaged"):
             inflate_body(packed[:end], codec.flags)
@@ -114,7 +123,7 @@ def test_incomplete_body_is_refused(codec: Codec) -> None:
 @CODECS
 def test_flipped_bits_raise_only_protocol_errors(codec: Codec) -> None:
     """S5: any bit may be wrong; the only exception is RemoteProtocolError."""
-    packed = pack(BODY, codec)
+    packed = compress_body(BODY, codec)
     for place in range(len(packed)):
         for bit in (1, 16, 128):
             spoilt = bytearray(packed)
@@ -128,7 +137,7 @@ def test_flipped_bits_raise_only_protocol_errors(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_consecutive_frames_are_one_body(codec: Codec) -> None:
     """Frames that follow each other are decompressed as one body, as Java's readers do."""
-    both = pack(b"one, ", codec) + pack(b"two", codec)
+    both = compress_body(b"one, ", codec) + compress_body(b"two", codec)
     assert inflate_body(both, codec.flags) == b"one, two"
     assert inflate_body(both, codec.flags, 8) == b"one, two"
     with pytest.raises(RemoteProtocolError, match="limit"):
@@ -140,9 +149,9 @@ def test_consecutive_frames_are_one_body(codec: Codec) -> None:
 @CODECS
 def test_prefix_of_a_truncated_body_is_decompressed(codec: Codec) -> None:
     """The first bytes can be shown, also of a body whose end is missing."""
-    packed = pack(bytes(range(256)) * 4000, codec)
+    packed = compress_body(bytes(range(256)) * 4000, codec)
     assert inflate_prefix(packed, codec.flags, 300) == bytes(range(256)) + bytes(range(44))
-    assert inflate_prefix(pack(b"short", codec), codec.flags, 300) == b"short"
+    assert inflate_prefix(compress_body(b"short", codec), codec.flags, 300) == b"short"
 
 
 def test_error_names_the_missing_codec_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +163,7 @@ def test_error_names_the_missing_codec_package(monkeypatch: pytest.MonkeyPatch) 
             raise ModuleNotFoundError(f"No module named {name!r}")
         return real(name, package)
 
-    packed = {codec: pack(b"x", codec) for codec in Codec}
+    packed = {codec: compress_body(b"x", codec) for codec in Codec}
     monkeypatch.setattr(importlib, "import_module", without)
 
     assert [is_available(codec) for codec in Codec] == [True, False, False]
@@ -163,7 +172,7 @@ def test_error_names_the_missing_codec_package(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(RemoteProtocolError, match=rf"{codec.value} is installed.*gantry-mq\[codecs\]"):
             inflate_body(packed[codec], codec.flags)
         with pytest.raises(LocalProtocolError, match=r"gantry-mq\[codecs\]"):
-            pack(b"x", codec)
+            compress_body(b"x", codec)
 
 
 def test_registration_is_a_zlib_stream() -> None:

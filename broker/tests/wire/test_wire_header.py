@@ -222,7 +222,7 @@ def test_answer_that_fits_no_frame_becomes_an_error() -> None:
     [(frame, _)] = split_frames(reply.encode_reply(WireLimits(frame_bytes_max=len(whole) - 1)), WireLimits())
     error = decode_command(frame)
     assert (error.code, error.opaque, error.is_reply) == (ResponseCode.SYSTEM_ERROR, 77, True)
-    assert error.remark is not None and "ask for less" in error.remark and error.body == b""
+    assert error.remark is not None and "request less" in error.remark and error.body == b""
 
 
 def test_request_ids_differ() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gantry_wire.sql92 import (
     EXPRESSION_CHARACTERS_MAX,
-    EXPRESSION_WORDS_MAX,
+    EXPRESSION_TOKENS_MAX,
     NESTING_MAX,
     ExpressionFault,
     SqlFilter,
@@ -156,7 +156,7 @@ def test_filter_of_the_maximum_size_is_accepted() -> None:
     assert verdict(f"a IN ({texts})") is True
     assert verdict("(" * NESTING_MAX + "a = 5" + ")" * NESTING_MAX) is True
     assert verdict("NOT " * (NESTING_MAX - 1) + "(a = 6)") is (NESTING_MAX % 2 == 0)
-    assert verdict(" OR ".join(["a = 6"] * (EXPRESSION_WORDS_MAX // 4))) is False
+    assert verdict(" OR ".join(["a = 6"] * (EXPRESSION_TOKENS_MAX // 4))) is False
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_filter_of_the_maximum_size_is_accepted() -> None:
         "- " * 500 + "a > 5",
         "a" + " IS NULL" * (NESTING_MAX + 1),
         "a" + " IS NULL" * 1_000,
-        " OR ".join(["a = 6"] * EXPRESSION_WORDS_MAX),
+        " OR ".join(["a = 6"] * EXPRESSION_TOKENS_MAX),
         "a = '" + "x" * EXPRESSION_CHARACTERS_MAX + "'",
     ],
     ids=["brackets", "open brackets", "NOT", "signs", "rows", "long rows", "words", "characters"],

@@ -15,7 +15,7 @@ from console_scene import Group, body_of, console_group, store_dead_letters
 from gantry_admin.documents import AckWaitDocument
 from gantry_admin.message_documents import as_text, body_document
 from gantry_admin.rates import Counters, counters_of, rates_between, upper_end_ms
-from gantry_wire.compress import Codec, pack
+from gantry_wire.compress import Codec, compress_body
 from gantry_wire.message import StoredMessage
 
 LETTERS = 5
@@ -155,7 +155,7 @@ def test_body_is_text_only_if_it_is_readable(data: bytes, is_cut: bool, text: st
 @pytest.mark.parametrize("codec", Codec, ids=[one.value for one in Codec])
 def test_compressed_body_is_decompressed_only_as_far_as_shown(codec: Codec) -> None:
     """A decompression bomb costs only what is shown; a damaged body is shown as stored, with the reason."""
-    bomb = StoredMessage(topic="t", queue_id=0, body=pack(b"a" * 50_000_000, codec), sys_flag=codec.flags)
+    bomb = StoredMessage(topic="t", queue_id=0, body=compress_body(b"a" * 50_000_000, codec), sys_flag=codec.flags)
     shown = body_document(bomb, 100)
     damaged = body_document(StoredMessage(topic="t", queue_id=0, body=b"no frame", sys_flag=codec.flags), 100)
 

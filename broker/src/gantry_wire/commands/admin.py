@@ -32,7 +32,7 @@ class TopicConfig(Document):
 
 
 class TopicConfigTable(Document):
-    """The body of codes 21 and 103, and the content of topics.json."""
+    """The body of the reply to code 21, a part of the body of code 103, and the content of topics.json."""
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
@@ -100,7 +100,7 @@ class TopicConfigList(Document):
 
 
 class TopicName(Fields):
-    """The request header of codes 105, 202, 215, 216, 300 and 351: one topic."""
+    """The request header of codes 202, 215, 217, 300 and 351: one topic. The guard reads code 105 with it."""
 
     topic: str
 

@@ -78,7 +78,7 @@ class CheckClientConfig(Document):
 
 
 class ConsumerGroup(Fields):
-    """The request header of codes 38, 40, 203 and 208: one group."""
+    """The request header of codes 38, 40 and 203: one group."""
 
     consumer_group: str
     topic: str | None = None

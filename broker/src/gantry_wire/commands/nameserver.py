@@ -15,10 +15,10 @@ MASTER_ID: Final = 0
 PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
 PERMISSION_INHERIT: Final = 1
+"""Marks a topic whose settings brokers copy to new topics. A topic's permission is a sum of these three."""
 PERMISSION_NORMAL: Final = PERMISSION_READ | PERMISSION_WRITE
-"""The permissions of a topic's queues for clients, and whether new topics inherit from the topic: a sum of these."""
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""The namespace of the key-value table that assigns the messages of ordered topics to queues."""
+"""The namespace of the key-value table that names the brokers of each ordered topic and their numbers of queues."""
 
 
 class RegisterBroker(Fields):

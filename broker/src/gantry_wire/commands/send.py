@@ -17,7 +17,7 @@ class MessageFields(Fields):
 
 
 class SendMessage(MessageFields):
-    """Code 10, and after renaming 310 and 320: one message, or a batch of them."""
+    """Code 10: one message, or a batch of them. `SendMessageV2` has the same fields under other names."""
 
     properties: str | None = None
     reconsume_times: Int32 | None = None
@@ -45,7 +45,7 @@ class SendMessageV2(
         "broker_name": "n",
     },
 ):
-    """Codes 310 and 320: the same with one-letter names, which every Java client uses.
+    """Codes 310 and 320: `SendMessage` with names of one letter, which every Java client sends, and a broker name.
 
     The fields are listed again, since a struct renames only those of its own.
     """

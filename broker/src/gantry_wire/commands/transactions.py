@@ -9,7 +9,7 @@ ENDS_ONCE: Final = "GANTRY_ENDS_ONCE"
 
 
 class EndTransaction(Fields):
-    """Code 37: commit (8) or roll back (12) the half message at these two offsets; 0 means not known yet."""
+    """Code 37: commit the half message at these two offsets (8), roll it back (12), or report no decision yet (0)."""
 
     producer_group: str
     tran_state_table_offset: Int64

@@ -12,11 +12,11 @@ The package has no I/O and no clock, and does not depend on topics or subscripti
 
 from gantry_wire.sql92.errors import EvaluationFault, ExpressionFault
 from gantry_wire.sql92.filter import SqlFilter, parse_sql_filter
-from gantry_wire.sql92.limits import EXPRESSION_CHARACTERS_MAX, EXPRESSION_WORDS_MAX, NESTING_MAX
+from gantry_wire.sql92.limits import EXPRESSION_CHARACTERS_MAX, EXPRESSION_TOKENS_MAX, NESTING_MAX
 
 __all__ = [
     "EXPRESSION_CHARACTERS_MAX",
-    "EXPRESSION_WORDS_MAX",
+    "EXPRESSION_TOKENS_MAX",
     "NESTING_MAX",
     "EvaluationFault",
     "ExpressionFault",

@@ -140,8 +140,8 @@ def comparison(symbol: str, left: Evaluate, right: Evaluate) -> Evaluate:
     return evaluate
 
 
-def property_and_whole(symbol: str, name: str, number: int) -> Evaluate:
-    """Return the comparison of a property on the left with a whole number, for `=` as well."""
+def property_compared_with_whole(symbol: str, name: str, number: int) -> Evaluate:
+    """Return `name symbol number` for a whole number, where the symbol is `=`, `>`, `>=`, `<` or `<=`."""
     if symbol == ">":
 
         def evaluate(get: Get) -> Value:

@@ -7,8 +7,8 @@ its size must be bounded. Parsing the largest allowed filter takes some millisec
 from typing import Final
 
 EXPRESSION_CHARACTERS_MAX: Final = 32_768
-EXPRESSION_WORDS_MAX: Final = 2_048
-"""Tokens: names, literals, operators, brackets. A list of a thousand texts for IN fits."""
+EXPRESSION_TOKENS_MAX: Final = 2_048
+"""The number of names, literals, operators and brackets. A list of a thousand texts for IN fits."""
 
 NESTING_MAX: Final = 64
 """The depth of brackets, and of operators applied to each other; a sequence of AND or OR counts once."""

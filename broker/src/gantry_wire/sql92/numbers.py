@@ -2,7 +2,7 @@
 
 A whole number is an Integer when it is a literal below 2**31, or such a literal negated, and a Long otherwise, so the
 type follows from the value. A text compared with it must be a number of that type: `'2147483648'` is no Integer, and
-`'5.0'` is neither. Decimal digits of every script of the Basic Multilingual Plane count, in whole numbers only.
+`'5.0'` is neither. Whole numbers may have the decimal digits of any script of the Basic Multilingual Plane.
 """
 
 import re

@@ -101,7 +101,7 @@ def comparison(symbol: str, left: Term, right: Term) -> Term:
         if term.kind is Kind.CONDITION or (term.kind is Kind.LITERAL and not is_number):
             raise ExpressionFault(f"{symbol} compares only numbers and properties, but found {_describe(term)}")
     if left.kind is Kind.PROPERTY and right.kind is Kind.LITERAL and isinstance(right.value, int):
-        return _condition(evaluation.property_and_whole(symbol, left.name, right.value), left, right)
+        return _condition(evaluation.property_compared_with_whole(symbol, left.name, right.value), left, right)
     return _condition(evaluation.comparison(symbol, left.evaluate, right.evaluate), left, right)
 
 
@@ -115,7 +115,7 @@ def equality(left: Term, right: Term) -> Term:
         if isinstance(right.value, str):
             return _condition(evaluation.property_is_text(left.name, right.value), left, right)
         if isinstance(right.value, int):
-            return _condition(evaluation.property_and_whole("=", left.name, right.value), left, right)
+            return _condition(evaluation.property_compared_with_whole("=", left.name, right.value), left, right)
     return _condition(evaluation.equality(left.evaluate, right.evaluate), left, right)
 
 

@@ -10,11 +10,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gantry_wire.sql92.errors import ExpressionFault
-from gantry_wire.sql92.limits import EXPRESSION_CHARACTERS_MAX, EXPRESSION_WORDS_MAX
+from gantry_wire.sql92.limits import EXPRESSION_CHARACTERS_MAX, EXPRESSION_TOKENS_MAX
 
 
 class TokenKind(StrEnum):
-    """Kinds of tokens that are no operator; the kind of an operator is its own text in capitals."""
+    """The kinds of tokens other than keywords and signs; the kind of those is their text, in capitals."""
 
     NAME = "name"
     TEXT = "text"
@@ -36,7 +36,7 @@ KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
 )
 
-_WORDS: Final = re.compile(
+_TOKEN: Final = re.compile(
     r"""
       (?P<blank> [ \t\n\r\f]+ | --[^\n\r]*[\n\r] | /\*[^*]*\*(?:\*|[^*/][^*]*\*)*/ )
     | (?P<name> [A-Za-z_$][A-Za-z0-9_$]* )
@@ -62,13 +62,13 @@ def read_tokens(expression: str) -> list[Token]:
     tokens: list[Token] = []
     position, end = 0, len(expression)
     while position < end:
-        match = _WORDS.match(expression, position)
+        match = _TOKEN.match(expression, position)
         if match is None:
             tokens.append(Token(TokenKind.INVALID, expression[position], position))
             return tokens
         if match.lastgroup != "blank":
-            if len(tokens) == EXPRESSION_WORDS_MAX:
-                raise ExpressionFault(f"the filter has more than {EXPRESSION_WORDS_MAX} words, numbers and signs")
+            if len(tokens) == EXPRESSION_TOKENS_MAX:
+                raise ExpressionFault(f"the filter has more than {EXPRESSION_TOKENS_MAX} words, numbers and signs")
             tokens.append(_token(match))
         position = match.end()
     tokens.append(Token(TokenKind.END, "", end))

@@ -21,7 +21,7 @@ from gantry_cli.migrate.source import MigrationError
 from gantry_remoting.addresses import join_address, split_address
 from gantry_remoting.durable_files import replace_file
 from gantry_status.broker_ports import replication_port_of
-from gantry_wire.properties_text import entries_of
+from gantry_wire.properties_text import read_valid_entries
 
 COPIED: Final = (
     "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "maxMessageSize", "messageDelayLevel",
@@ -105,7 +105,7 @@ class MigrationDirectory:
 
     def read_conf(self) -> dict[str, str]:
         """Return the settings of the new broker."""
-        return entries_of(self.conf.read_text("utf-8"))
+        return read_valid_entries(self.conf.read_text("utf-8"))
 
     def _write(self, path: Path, data: bytes) -> None:
         try:

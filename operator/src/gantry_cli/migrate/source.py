@@ -23,7 +23,7 @@ from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import ClusterInfo
 from gantry_wire.names import HALF_TOPIC, TRANSACTION_GROUP
-from gantry_wire.properties_text import entries_of
+from gantry_wire.properties_text import read_valid_entries
 from gantry_wire.runtime_table import log_range
 
 NO_SAMPLES_ERROR: Final = "NoSuchElementException"
@@ -129,7 +129,7 @@ class ApacheBroker:
     async def config(self) -> dict[str, str]:
         """Return the settings in effect."""
         reply = await self._peer.request_success(RequestCode.GET_BROKER_CONFIG)
-        return entries_of(reply.body.decode("utf-8", "replace"))
+        return read_valid_entries(reply.body.decode("utf-8", "replace"))
 
     async def runtime(self) -> dict[str, str]:
         """Return the runtime info. A broker that has just started has no samples yet, so the request is repeated."""

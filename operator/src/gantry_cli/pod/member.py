@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, final
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.cluster_objects import place_of_pod, shard_name
 from gantry_status import PageReader, StatusPageError
-from gantry_wire.properties_text import entries_of
+from gantry_wire.properties_text import read_valid_entries
 
 
 @final
@@ -44,7 +44,7 @@ def parse_pod_name(pod: str) -> PodMember | None:
 
 def merge_conf(conf: str, own: dict[str, str]) -> str:
     """Return the settings of ``conf`` with those of ``own`` over them, each key once."""
-    return "".join(f"{key}={value}\n" for key, value in (entries_of(conf) | own).items())
+    return "".join(f"{key}={value}\n" for key, value in (read_valid_entries(conf) | own).items())
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------

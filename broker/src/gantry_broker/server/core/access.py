@@ -45,7 +45,7 @@ def make_unpublished_check(guard: Guard) -> Callable[[Connection, str], bool]:
 
     It is needed because any client may call itself a producer of any group.
     """
-    return lambda connection, topic: guard.may_observe(connection.account, connection.peer[0], topic)
+    return lambda connection, topic: guard.may_receive_half_messages(connection.account, connection.peer[0], topic)
 
 
 def load_own_account(settings: AccessSettings) -> OwnAccount | None:
