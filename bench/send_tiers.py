@@ -95,7 +95,7 @@ async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]
 
 def run(broker: Broker, data: list[bytes], *, is_slow: bool) -> float:
     """Handle and append every pass; return microseconds per message."""
-    path, peer = broker.path, Peer()
+    path, peer = broker.send_path, Peer()
     other: Any = broker.listeners.services[0]._handle_decoded
     prefix = path._prefix
     if is_slow:

@@ -70,9 +70,9 @@ class Broker(Host):
         self.core, self.delay, self.transactions = core_layer.core, core_layer.delay, core_layer.transactions
         self.flow, self.retention, self.scrubber = core_layer.flow, core_layer.retention, core_layer.scrubber
         replication_layer = build_replication(self, store_layer, core_layer, disk=disk, loop=self._loop)
-        self.replication, self.path, self.tables = (
+        self.replication, self.send_path, self.tables = (
             replication_layer.replication,
-            replication_layer.path,
+            replication_layer.send_path,
             replication_layer.tables,
         )
         self.roles, self.orders, self.control = (
@@ -213,7 +213,7 @@ class Broker(Host):
             self.flow.stop()
             self.core.stats.refusals.close()
             self.visibility.suspend()
-            self.path.ack_gate.stop()
+            self.send_path.ack_gate.stop()
             self.store.on_appended.clear()  # No client is connected, so closing the store has no pulls to wake.
             await self._save_tables_and_close_log(deadline)
         except BaseException as error:
@@ -270,7 +270,7 @@ class Broker(Host):
     def _with_server_facts(self, status: Status) -> Status:
         return with_server_facts(
             status, self.core, self.roles, self.retention, self.scrubber,
-            connections=self.listeners.count_connections(), held_sends=self.path.ack_gate.count,
+            connections=self.listeners.count_connections(), held_sends=self.send_path.ack_gate.count,
             certificate_ends_at=self.tls.expires_at,
         )  # fmt: skip
 
@@ -288,15 +288,15 @@ class Broker(Host):
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.set_auto_create(settings.auto_create_topics, settings.default_topic_queues)
         self.flow.set_limits(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
-        self.path.ack_gate.set_limits(sends_max=settings.send_queue_capacity)
-        self.path.set_limits(body_bytes_max=settings.message_bytes_max)
+        self.send_path.ack_gate.set_limits(sends_max=settings.send_queue_capacity)
+        self.send_path.set_limits(body_bytes_max=settings.message_bytes_max)
         self.listeners.set_limits(first_frame_bytes_max=settings.first_frame_bytes_max)
         self.pulls.hold.set_limits(
             held_max=settings.held_pulls_max, held_per_connection_max=settings.held_pulls_per_connection_max
         )
 
     def on_topic_changed(self, topic: str) -> None:
-        self.core.routes.forget(topic)
+        self.core.send_routes.forget(topic)
         self.core.persistence.mark("topics", now=True)
         self.registration.schedule_update()
 
@@ -312,7 +312,7 @@ class Broker(Host):
 
     def on_group_changed(self, group: str) -> None:
         if group and group not in self.core.groups.all:
-            self.core.statistics.forget_group(group)
+            self.core.topic_statistics.forget_group(group)
         self.core.persistence.mark("subscriptionGroup", now=True)
 
     def on_appended(self, queues: Iterable[ConsumeQueue]) -> None:
@@ -369,12 +369,12 @@ class Broker(Host):
 
     def _on_log_changed(self, end: int) -> None:
         """Forget cached positions, because the log ends at ``end`` now and continues with other records."""
-        self.core.routes.forget_all()
+        self.core.send_routes.forget_all()
         self.core.stats.start_at(end)
-        self.delay.on_log_cut(end)
-        self.transactions.on_log_cut(end)
-        self.scrubber.on_log_cut(end)
-        self.retention.time.on_log_cut(end)
+        self.delay.on_log_changed(end)
+        self.transactions.on_log_changed(end)
+        self.scrubber.on_log_changed(end)
+        self.retention.time.on_log_changed(end)
 
     async def run_exclusively(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nothing else uses the store.
@@ -382,7 +382,7 @@ class Broker(Host):
         Clients are disconnected and requests refused meanwhile.
         """
         gate, reason = self.core.gate, "the log of this broker is being changed"
-        self.path.flush()
+        self.send_path.flush()
         try:
             with gate.refusing_all(reason):
                 self.listeners.close_connections(reason)

@@ -23,7 +23,7 @@ from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.core.access import load_guard, load_own_account, make_unpublished_check
+from gantry_broker.server.core.access import load_guard, load_own_account, make_half_message_check
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
@@ -35,9 +35,9 @@ from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.persist import Persistence
 from gantry_broker.server.core.queue_locks import QueueLocks
 from gantry_broker.server.core.send_routes import SendRoutes
-from gantry_broker.server.core.statistics import Statistics
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.tls import BrokerTls
+from gantry_broker.server.core.topic_statistics import TopicStatistics
 from gantry_broker.server.core.topics import TopicTable, published_topics
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.groups import group_handlers, members, offset_handlers
@@ -180,11 +180,11 @@ def build_core(
         offsets=ConsumerOffsets(clock),
         clients=ClientRegistry(clock, may_notify=host.may_notify),
         locks=QueueLocks(clock),
-        routes=SendRoutes(
+        send_routes=SendRoutes(
             store, store_host=store_layer.store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
         ),
         stats=BrokerStats(),
-        statistics=Statistics(clock, settings.cluster_name, lambda: store.queues.tallies, topics.is_system),
+        topic_statistics=TopicStatistics(clock, settings.cluster_name, lambda: store.queues.tallies, topics.is_system),
         persistence=Persistence(lambda name: table_sync.mark_changed(name)),
         gate=Gate(),
         wait_until_published=lambda: host.registration.wait_until_published(),
@@ -198,7 +198,7 @@ def build_core(
     return CoreLayer(
         core=core,
         delay=delay,
-        transactions=Transactions(core) if guard is None else Transactions(core, make_unpublished_check(guard)),
+        transactions=Transactions(core) if guard is None else Transactions(core, make_half_message_check(guard)),
         flow=flow,
         retention=retention,
         scrubber=Scrubber(
@@ -213,7 +213,7 @@ class ReplicationLayer:
     """Replication, roles and orders, and the path of sends, which wait for slaves."""
 
     replication: Replication
-    path: SendPath
+    send_path: SendPath
     tables: StoredTables
     roles: Roles
     orders: RoleOrders
@@ -233,11 +233,11 @@ def build_replication(
         account=store_layer.account, certificates=store_layer.tls.replication,
         pause_retention=core_layer.retention.deletion_lock,
     )  # fmt: skip
-    path = build_send_path(store_layer, core_layer, replication, loop)
+    send_path = build_send_path(store_layer, core_layer, replication, loop)
     tables = StoredTables(core, core_layer.delay)
     roles = Roles(
         settings, store, replication, core.gate, host,
-        path=path, tables=tables, promises=promises, records=RoleFile(disk, settings.store_path),
+        send_path=send_path, tables=tables, promises=promises, role_file=RoleFile(disk, settings.store_path),
         completeness=DataCompleteness(
             disk, settings.store_path, core.clock.boot_id(), scope=settings.memory_scope,
             broker=f"{settings.cluster_name}/{settings.broker_name}",
@@ -246,7 +246,7 @@ def build_replication(
     orders = RoleOrders(roles)
     return ReplicationLayer(
         replication=replication,
-        path=path,
+        send_path=send_path,
         tables=tables,
         roles=roles,
         orders=orders,
@@ -265,9 +265,10 @@ def build_send_path(
         slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
     )  # fmt: skip
     return SendPath(
-        store, core.routes, core_layer.flow, core.stats, limits=WireLimits(frame_bytes_max=settings.frame_bytes_max),
-        body_bytes_max=settings.message_bytes_max, loop=loop, gate=core.gate, ack_gate=ack_gate,
-        signed_sends=None if guard is None else lambda path: SignedSends(guard, path, core.routes).take,
+        store, core.send_routes, core_layer.flow, core.stats,
+        limits=WireLimits(frame_bytes_max=settings.frame_bytes_max), body_bytes_max=settings.message_bytes_max,
+        loop=loop, gate=core.gate, ack_gate=ack_gate,
+        signed_sends=None if guard is None else lambda send_path: SignedSends(guard, send_path, core.send_routes).take,
     )  # fmt: skip
 
 
@@ -295,16 +296,16 @@ def build_server(
 ) -> ServerLayer:
     """Build sends, pulls, ports and registration."""
     settings, store, tls = store_layer.live.current, store_layer.store, store_layer.tls
-    core, replication, roles, path = (
+    core, replication, roles, send_path = (
         core_layer.core,
         replication_layer.replication,
         replication_layer.roles,
-        replication_layer.path,
+        replication_layer.send_path,
     )
-    sends = SendHandlers(core, path)
+    sends = SendHandlers(core, send_path)
     pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(store_layer.live, store, replication, roles))
-    visibility = Visibility(loop, store, path.ack_gate, pulls.hold, replication.report_store_progress)
-    listeners = BrokerListeners(core, path, sends, pulls.hold, visibility, tls=tls, guard=store_layer.guard)
+    visibility = Visibility(loop, store, send_path.ack_gate, pulls.hold, replication.report_store_progress)
+    listeners = BrokerListeners(core, send_path, sends, pulls.hold, visibility, tls=tls, guard=store_layer.guard)
     registration = Registration(
         None, list(settings.name_servers),
         lambda: published_topics(core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn),
@@ -332,7 +333,7 @@ def collect_handlers(
     listeners: BrokerListeners,
 ) -> HandlerTable:
     """Return the handlers of all requests except sends. Raises ValueError for a request with two handlers."""
-    core, ack_gate, tls = core_layer.core, replication_layer.path.ack_gate, store_layer.tls
+    core, ack_gate, tls = core_layer.core, replication_layer.send_path.ack_gate, store_layer.tls
     calls = ConsumerCalls(core)
     modules = (group_handlers, offset_handlers, queries, topic_handlers)
     objects = (

@@ -26,7 +26,7 @@ class BrokerListeners:
     def __init__(
         self,
         core: BrokerCore,
-        path: SendPath,
+        send_path: SendPath,
         sends: SendHandlers,
         hold: PullHold,
         visibility: Visibility,
@@ -39,7 +39,7 @@ class BrokerListeners:
 
         self.services: Final[list[BrokerService]] = []
         self._core: Final = core
-        self._path: Final = path
+        self._send_path: Final = send_path
         self._sends: Final = sends
         self._hold: Final = hold
         self._visibility: Final = visibility
@@ -58,7 +58,7 @@ class BrokerListeners:
         for port, refused_codes in ports:
             port_settings = settings.listener(port)
             service = BrokerService(
-                self._path,
+                self._send_path,
                 self._sends,
                 table,
                 WireLimits(frame_bytes_max=settings.frame_bytes_max),

@@ -180,4 +180,4 @@ async def test_fast_path_is_unused_without_access_control(tmp_path: Path) -> Non
     """Without access control plain sends keep their usual path at no cost."""
     async with guarded_broker(tmp_path, aclEnable="false") as open_broker:
         assert open_broker.guard is None
-        assert open_broker.path._prefix == SEND_V2_PREFIX
+        assert open_broker.send_path._prefix == SEND_V2_PREFIX

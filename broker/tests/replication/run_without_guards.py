@@ -33,7 +33,7 @@ def promise_and_keep_following() -> None:
 
     async def promise(orders: "RoleOrders", epoch: int, to: str) -> "Promised":
         roles = orders.roles
-        history = roles.replication.store.history
+        history = roles.replication.slave_store.history
         return Promised(
             epoch=epoch, identity=roles.store.identity.uuid, broker_id=roles.settings.broker_id,
             last_epoch=history.epoch, end=roles.store.log.wrote, granted_ms=roles.replication.slave.granted_ms,

@@ -66,7 +66,7 @@ async def test_slave_deletes_no_queue_without_a_topic(tmp_path: Path) -> None:
 async def given_up(broker: Broker, peer: Dialogue) -> str:
     """The offset id of a message whose transaction was given up."""
     await prepare(peer, b"who knows")
-    await wait_until(lambda: broker.transactions.checker.given_up == 1)
+    await wait_until(lambda: broker.transactions.checker.given_up_count == 1)
     [message] = await peer.read(0, topic=names.CHECK_MAX_TIME_TOPIC)
     return message.offset_message_id
 

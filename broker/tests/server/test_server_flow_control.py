@@ -353,10 +353,10 @@ async def test_oneway_send_is_dropped_while_sends_are_refused(tmp_path: Path) ->
     """Without room on the disk a one-way send is not stored, and counted like any other refusal."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
-        broker.flow.refuse_all(BUSY._replace(reason=RefusalReason.DISK_FULL))
+        broker.flow.set_standing_refusal(BUSY._replace(reason=RefusalReason.DISK_FULL))
         client.send_oneway(310, send_ext(310), b"one-way")
         await wait_until(lambda: broker.core.stats.refusals.counts[RefusalReason.DISK_FULL] == 1)
-        broker.flow.refuse_all(None)
+        broker.flow.set_standing_refusal(None)
 
         assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 1
 

@@ -263,7 +263,7 @@ async def test_transaction_is_kept_while_its_half_message_may_be_healed(tmp_path
         damage_at(master, place_of(half), at=150)
         await wait_until(lambda: master.store.guard.damage.counters.found == 1)
         await wait_until(lambda: not master.store.guard.damage.is_awaited)
-        assert (len(master.transactions.journal.halves), master.transactions.checker.given_up) == (1, 0)
+        assert (len(master.transactions.journal.halves), master.transactions.checker.given_up_count) == (1, 0)
 
         await peer.heartbeat("p")
         async with running_slave(tmp_path, master):

@@ -100,8 +100,8 @@ async def test_copies_of_settings_are_updated(broker: Broker, client: Dialogue) 
     assert broker.settings is broker.core.settings
     assert not broker.core.groups.is_auto_creating
     assert not broker.core.topics.is_auto_creating
-    assert broker.path.ack_gate.sends_max == 8
-    assert broker.path.body_bytes_max == 1000
+    assert broker.send_path.ack_gate.sends_max == 8
+    assert broker.send_path.body_bytes_max == 1000
     assert broker.settings.store.retention.delete_hours == (1, 18)
     assert broker.settings.store.mapped_file_size_commit_log == 8 * 1024 * 1024, "what the store has decided stays"
 

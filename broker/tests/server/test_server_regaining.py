@@ -204,7 +204,7 @@ async def test_role_is_not_revoked_if_that_cannot_be_recorded(
         def write(record: RoleRecord) -> None:
             raise full
 
-        monkeypatch.setattr(master.roles.records, "write", write)
+        monkeypatch.setattr(master.roles.role_file, "write", write)
         with pytest.raises(OrderRefused, match="no room"):
             await (
                 master.orders.fence(EPOCH)

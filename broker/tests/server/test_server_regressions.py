@@ -58,13 +58,13 @@ async def test_sends_after_a_query_are_answered_to_their_own_sender(tmp_path: Pa
         (first, first_end), (second, second_end), (third, third_end) = ear(), ear(), ear()
 
         def question(frame: Frame, connection: Connection) -> None:
-            broker.path.flush_for(connection)
+            broker.send_path.flush_for(connection)
 
         pull = Command(code=RequestCode.PULL_MESSAGE, opaque=12).encode()
-        broker.path.handle(send_frame(1), first_end, question)
-        broker.path.handle(send_frame(11) + pull + send_frame(13), second_end, question)
-        broker.path.handle(send_frame(21), third_end, question)
-        broker.path.flush()
+        broker.send_path.handle(send_frame(1), first_end, question)
+        broker.send_path.handle(send_frame(11) + pull + send_frame(13), second_end, question)
+        broker.send_path.handle(send_frame(21), third_end, question)
+        broker.send_path.flush()
 
         assert (first.opaques, second.opaques, third.opaques) == ([1], [11, 13], [21])
 
@@ -90,8 +90,8 @@ async def test_reply_frame_with_a_send_code_is_not_stored(tmp_path: Path) -> Non
         listener, end = ear()
         reply = Command(code=SEND, opaque=5, flag=1, ext=send_ext(SEND), body=b"x").encode()
 
-        broker.path.handle(reply, end, lambda frame, connection: None)
-        broker.path.flush()
+        broker.send_path.handle(reply, end, lambda frame, connection: None)
+        broker.send_path.flush()
 
         assert listener.opaques == []
         assert [message.queue_offset for message in await client.read()] == [0]

@@ -150,7 +150,7 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.core.routes, "next_unique_id", lambda: "0" * 31 + "1")
+    monkeypatch.setattr(broker.core.send_routes, "next_unique_id", lambda: "0" * 31 + "1")
     monkeypatch.setattr(broker.sends.random, "randrange", lambda _: 0)
 
 
@@ -173,19 +173,19 @@ Outcome = tuple[list[Any], list[Any], set[int], bytes]
 
 def outcome(broker: Broker, data: bytes, handle: Callable[[bytes, Any], tuple[int, bytes]]) -> Outcome:
     """Return the drafts that a frame put into the pass, and its immediate answer; the pass is emptied."""
-    path, peer = broker.path, Peer()
+    path, peer = broker.send_path, Peer()
     consumed, replies = handle(data, peer)
     assert consumed == len(data)
     found = (
         [tuple(draft) for draft in path.drafts],
         path.answers[:],
-        set(path.unwaited),
+        set(path.no_wait_indexes),
         replies + b"".join(peer.sent),
     )
     path.drafts.clear()
     path.answers.clear()
     path._runs.clear()
-    path.unwaited.clear()
+    path.no_wait_indexes.clear()
     path._hosts.clear()
     return found
 
@@ -197,8 +197,8 @@ def by_tiers(broker: Broker, data: bytes) -> Outcome:
 def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """The same frame by the slow path alone."""
     with monkeypatch.context() as patch:
-        patch.setattr(broker.path, "_prefix", b"\0")
-        patch.setattr(broker.path, "_signed", None)
+        patch.setattr(broker.send_path, "_prefix", b"\0")
+        patch.setattr(broker.send_path, "_signed", None)
         return outcome(broker, data, broker.listeners.services[0].handle)
 
 
@@ -273,14 +273,14 @@ async def test_shape_is_cached_by_the_second_tier_for_the_first(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Properties are parsed for the first message of a shape only."""
-    monkeypatch.setattr(broker.path, "put_send", counted(broker.path.put_send))
+    monkeypatch.setattr(broker.send_path, "put_send", counted(broker.send_path.put_send))
     text = properties_text(UNIQ_KEY=UNIQUE, WAIT="true", TAGS="new")
 
     first = by_tiers(broker, plain_frame(310, 0, text))
     second = by_tiers(broker, plain_frame(310, 0, text))
 
     assert first == second
-    assert broker.path.put_send.calls == 1  # type: ignore[attr-defined]
+    assert broker.send_path.put_send.calls == 1  # type: ignore[attr-defined]
 
 
 def counted(call: Callable[..., Any]) -> Any:
@@ -317,7 +317,7 @@ async def test_tiers_and_slow_path_write_the_same_log(tmp_path: Path, monkeypatc
             make_predictable(broker, monkeypatch)
             start = broker.store.log.wrote
             if name == "words":
-                monkeypatch.setattr(broker.path, "_prefix", b"\0")
+                monkeypatch.setattr(broker.send_path, "_prefix", b"\0")
             found.append(log_and_replies(broker, frames, start))
 
     (tiers, replies), (words, expected) = found
@@ -335,7 +335,7 @@ def log_and_replies(broker: Broker, frames: list[bytes], start: int) -> tuple[by
         data, waiting = b"".join(waiting[:count]), waiting[count:]
         _, replies = broker.listeners.services[0].handle(data, peer)
         peer.sent.append(replies)
-        broker.path.flush()
+        broker.send_path.flush()
     return b"".join(records_from(broker, start)), peer.sent
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.pull.pull_hold import RECORD_WORDS, TURN_WORDS_MAX, UNITS_MAX, UNITS_MIN, FilterBudget
+from gantry_broker.server.pull.pull_hold import RECORD_TOKENS, TURN_TOKENS_MAX, UNITS_MAX, UNITS_MIN, FilterBudget
 from gantry_testing.local import (
     GROUP,
     TOPIC,
@@ -217,7 +217,7 @@ async def test_pulls_of_one_turn_share_its_filter_budget() -> None:
     budget = FilterBudget(asyncio.get_running_loop())
     small, large = SqlFilter("a > 5"), SqlFilter(COSTLY)
     assert budget.count_units(small) == UNITS_MAX
-    assert budget.count_units(large) == TURN_WORDS_MAX // (RECORD_WORDS + large.weight)
+    assert budget.count_units(large) == TURN_TOKENS_MAX // (RECORD_TOKENS + large.weight)
 
     budget.spend(small, UNITS_MAX)
     assert UNITS_MIN < budget.count_units(small) < UNITS_MAX

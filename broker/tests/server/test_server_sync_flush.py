@@ -212,7 +212,7 @@ async def test_send_is_answered_when_it_is_flushed() -> None:
 
         assert [message.body for message in await client.read(0)] == [b"first"]
         assert not any(send.done() for send in sends)
-        assert broker.path.ack_gate.count == 4
+        assert broker.send_path.ack_gate.count == 4
 
         disk.sync_gate.set()
         assert [(await send).code for send in sends] == [0, 0, 0, 0]
@@ -244,7 +244,7 @@ async def test_send_that_does_not_wait_exempts_no_later_one(monkeypatch: pytest.
     async with sync_broker(disk) as broker, dialogue(broker) as client:
         store = broker.core.store
         with monkeypatch.context() as patch:
-            patch.setattr(broker.path.ack_gate, "must_wait", lambda: False)
+            patch.setattr(broker.send_path.ack_gate, "must_wait", lambda: False)
             assert (await client.send(b"does not wait", properties=properties_text(WAIT="false"))).code == 0
         await wait_until(lambda: store.log.flushed == store.log.wrote)
         disk.sync_gate.clear()
@@ -324,7 +324,7 @@ async def test_hanging_disk_fills_no_memory() -> None:
         await client.send_ok(b"first")
         disk.sync_gate.clear()
         waiting = [asyncio.ensure_future(client.send(b"x")) for _ in range(10)]
-        await wait_until(lambda: broker.path.ack_gate.count == 10)
+        await wait_until(lambda: broker.send_path.ack_gate.count == 10)
         refused = await client.send(b"too many")
 
         assert (refused.code, "[OVERLOAD]" in (refused.remark or "")) == (2, True)

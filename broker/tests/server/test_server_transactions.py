@@ -165,7 +165,7 @@ async def test_producer_is_checked_and_its_answer_counts(tmp_path: Path) -> None
             assert int(question.ext["commitLogOffset"]) == about.physical_offset
 
             other.send_oneway(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))
-            await wait_until(lambda: broker.transactions.endings.committed == 1)
+            await wait_until(lambda: broker.transactions.endings.committed_count == 1)
             assert await bodies(other) == [b"asked"]
 
 
@@ -188,7 +188,7 @@ async def test_transaction_without_an_end_is_given_up(tmp_path: Path) -> None:
     async with asking_broker(tmp_path, transactionCheckMax="2") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"who knows")
-        await wait_until(lambda: broker.transactions.checker.given_up == 1)
+        await wait_until(lambda: broker.transactions.checker.given_up_count == 1)
 
         assert len(questions(peer)) == 2
         assert await bodies(peer) == []
@@ -203,13 +203,13 @@ async def test_checks_without_a_producer_do_not_count(tmp_path: Path) -> None:
         await prepare(peer, b"x")
         rounds = broker.delay.rounds
         await wait_until(lambda: broker.delay.rounds > rounds + 5)
-        assert (broker.transactions.checker.check_count, broker.transactions.checker.given_up) == (0, 0)
+        assert (broker.transactions.checker.check_count, broker.transactions.checker.given_up_count) == (0, 0)
         await peer.heartbeat("p")
         await wait_until(lambda: bool(questions(peer)))
 
 
 async def test_restart_loses_no_transaction_and_repeats_none(tmp_path: Path) -> None:
-    """Open transactions are checked, ended ones are not; a restart reads from the recovery point."""
+    """Open transactions are checked, ended ones are not; a restart reads from the restart offsets."""
     async with running_broker(tmp_path, flushCommitLogThoroughInterval="1") as broker, dialogue(broker) as peer:
         ended = [await prepare(peer, b"old") for _ in range(3)]
         for half, how in zip(ended, (COMMIT, ROLL_BACK, COMMIT), strict=True):
@@ -350,7 +350,7 @@ async def test_repeated_commit_is_found_by_the_first_offset(tmp_path: Path) -> N
         half = await prepare(peer, b"once")
         await wait_until(lambda: len(questions(peer)) >= 2)
         peer.send_oneway(RequestCode.END_TRANSACTION, answer_ext(questions(peer)[-1], COMMIT))
-        await wait_until(lambda: broker.transactions.endings.committed == 1)
+        await wait_until(lambda: broker.transactions.endings.committed_count == 1)
         assert (await end(peer, half, COMMIT)).code == 0
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         assert (await end(peer, half, COMMIT)).code == 0
@@ -491,4 +491,4 @@ async def test_producer_with_a_wrong_clock_is_checked_in_time(tmp_path: Path, da
         text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
         await peer.send_ok(b"x", properties=text, bornTimestamp=str(int(time.time() * 1000) + days * 86_400_000))
         await wait_until(lambda: len(questions(peer)) >= 2)
-        assert broker.transactions.checker.given_up == 0
+        assert broker.transactions.checker.given_up_count == 0

@@ -23,14 +23,14 @@ def test_ended_transaction_is_not_open() -> None:
     one = halves(0, 1, 2, 3)
     one.add_op(0, [1])
     assert [one.find(offset) is not None for offset in range(5)] == [True, False, True, True, False]
-    assert (one.half_low, one.op_low) == (0, 0)
+    assert (one.half_restart_offset, one.op_restart_offset) == (0, 0)
 
     one.add_op(1, [0])
-    assert (one.half_low, one.op_low) == (2, 2)
+    assert (one.half_restart_offset, one.op_restart_offset) == (2, 2)
     one.add_op(2, [3])
-    assert (one.half_low, one.op_low) == (2, 2)
+    assert (one.half_restart_offset, one.op_restart_offset) == (2, 2)
     one.add_op(3, [2])
-    assert (one.half_low, one.op_low, len(one)) == (4, 4, 0)
+    assert (one.half_restart_offset, one.op_restart_offset, len(one)) == (4, 4, 0)
 
 
 def test_half_message_stored_again_is_open_once() -> None:
@@ -46,7 +46,7 @@ def test_half_message_stored_again_is_open_once() -> None:
     assert one.find(0) is found, "that the old place is done with does not end it"
     one.add(half(3, origin=0, checks=2))
     assert one.find(0) is one.find(2) is one.find(3) is not None
-    assert (one.half_low, one.op_low) == (1, 1)
+    assert (one.half_restart_offset, one.op_restart_offset) == (1, 1)
 
 
 def test_half_message_stored_again_is_known_by_its_first_offset() -> None:
@@ -68,9 +68,9 @@ def test_end_counts_before_its_op_message_is_read() -> None:
     one.mark_ended(found, "committed")
 
     assert one.find(0) is None and one.outcome(0) == "committed"
-    assert one.half_low == 0
+    assert one.half_restart_offset == 0
     one.add_op(0, [0])
-    assert one.half_low == 1
+    assert one.half_restart_offset == 1
 
 
 def test_due_transaction_is_returned_once() -> None:
@@ -94,7 +94,7 @@ def test_op_message_may_name_a_removed_half_message() -> None:
     one.skip_to(7)
     one.add_op(3, [1, 2])
     one.add(half(7))
-    assert (one.half_low, one.op_low) == (7, 4)
+    assert (one.half_restart_offset, one.op_restart_offset) == (7, 4)
 
 
 def test_half_message_ended_before_it_was_read_is_never_open() -> None:
@@ -104,7 +104,7 @@ def test_half_message_ended_before_it_was_read_is_never_open() -> None:
     one.add(half(1))
 
     assert (len(one), one.find(1)) == (0, None)
-    assert (one.half_low, one.op_low) == (2, 1)
+    assert (one.half_restart_offset, one.op_restart_offset) == (2, 1)
 
 
 def test_end_applies_to_the_next_copy() -> None:
@@ -117,10 +117,10 @@ def test_end_applies_to_the_next_copy() -> None:
     one.add(half(1, origin=0, checks=1))
     assert (len(one), one.find(0), one.find(1)) == (0, None, None)
     assert one.outcome(0) == one.outcome(1) == "committed"
-    assert one.half_low == 0, "its op message was not read yet"
+    assert one.half_restart_offset == 0, "its op message was not read yet"
     one.add_op(0, [0])
     one.add_op(1, [0, 1])
-    assert one.half_low == 2
+    assert one.half_restart_offset == 2
 
 
 def test_half_message_is_open_until_its_next_copy_is_read() -> None:

@@ -1,4 +1,4 @@
-"""A new master reads open transactions from a recovery point that its own log supports."""
+"""A new master reads open transactions from restart offsets that its own log supports."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ CLIENT_CHANGES: Final = frozenset(
 )
 """Changes that clients make in normal operation. A line in the audit log for each failed message or each renewed lock
 would hide the one that matters. Commits of offsets are left out for the same reason, although a tool could send one:
-neither `CHANGES` nor `CHANGES_IN_ANY_ROLE` contains them."""
+neither `CHANGES` nor `CHANGES_ON_ANY_MEMBER` contains them."""
 
-CHANGES_IN_ANY_ROLE: Final = frozenset(
+CHANGES_ON_ANY_MEMBER: Final = frozenset(
     {
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.DELETE_EXPIRED_COMMITLOG,
@@ -68,10 +68,10 @@ CHANGES_IN_ANY_ROLE: Final = frozenset(
         *ACCOUNT_CHANGES,
     }
 )
-"""Changes that a member answers in any role, and requests that make a consumer act. Some are answered with code 3, and
-are audited nevertheless."""
+"""Changes that a slave answers as a master does, and requests that make a consumer act. Some are answered with code 3,
+and are audited nevertheless."""
 
-AUDITED: Final = (CHANGES - CLIENT_CHANGES) | CHANGES_IN_ANY_ROLE
+AUDITED: Final = (CHANGES - CLIENT_CHANGES) | CHANGES_ON_ANY_MEMBER
 """Requests by which an administrator changes what a broker stores or how it behaves. Each leaves a line in the audit
 log, also if it fails."""
 
@@ -82,7 +82,7 @@ class BrokerService:
 
     def __init__(
         self,
-        path: SendPath,
+        send_path: SendPath,
         sends: SendHandlers,
         table: HandlerTable,
         limits: WireLimits,
@@ -95,8 +95,11 @@ class BrokerService:
         guard: Guard | None = None,  # None: no access control
         answers: DeferredAnswers | None = None,  # None: with the default limits
     ) -> None:
-        """``make_visible`` is called before each request: a client finds every message whose send was answered."""
-        self._path = path
+        """``make_visible`` is called before each request that is not a send.
+
+        So a client finds every message whose send was answered.
+        """
+        self._send_path = send_path
         self._sends = sends
         self._table = {code: handler for code, handler in table.items() if code not in refused_codes}
         self._limits = limits
@@ -120,7 +123,7 @@ class BrokerService:
         return frozenset(self._table) | SEND_CODES
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
-        return self._path.handle(data, connection, self._handle_decoded)
+        return self._send_path.handle(data, connection, self._handle_decoded)
 
     def connected(self, connection: Connection) -> None:
         """Mark the connection as authenticated if its address is trusted. A client registers by its heartbeat later."""
@@ -128,7 +131,7 @@ class BrokerService:
             connection.is_authenticated = True
 
     def disconnected(self, connection: Connection) -> None:
-        self._path.forget(connection)
+        self._send_path.forget(connection)
         self._on_disconnect(connection)
 
     def _handle_decoded(self, frame: Frame, connection: Connection) -> bytes | None:
@@ -182,7 +185,7 @@ class BrokerService:
         refusal = self._gate.refusal(command.code)
         if refusal is not None:
             return self._refusals.reply(command, refusal)
-        self._path.flush_for(connection)
+        self._send_path.flush_for(connection)
         self._make_visible()
         try:
             return handler(command, connection)

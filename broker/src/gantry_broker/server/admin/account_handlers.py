@@ -69,8 +69,8 @@ class AccountHandlers:
 
     @handles(RequestCode.AUTH_LIST_ACL)
     def list_acls(self, command: Command, connection: Connection) -> Command:
-        asked = AclFilter.read(command.ext)
-        subject, resource = (asked.subject_filter or "").strip(), (asked.resource_filter or "").strip()
+        request = AclFilter.read(command.ext)
+        subject, resource = (request.subject_filter or "").strip(), (request.resource_filter or "").strip()
         found = [acl_document(one, resource) for one in self._accounts() if subject in SUBJECT_PREFIX + one.access_key]
         return command.reply(body=dumps([one for one in found if one["policies"]]))
 

@@ -109,10 +109,10 @@ class BrokerHandlers:
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)
     def get_statistics(self, command: Command, connection: Connection) -> Command:
         """Answer with a counter over the last minute, hour and day; an unused counter is not found, as in RocketMQ."""
-        asked = StatisticsKey.read(command.ext)
-        found = self._core.statistics.find(asked.stats_name, asked.stats_key)
+        request = StatisticsKey.read(command.ext)
+        found = self._core.topic_statistics.find(request.stats_name, request.stats_key)
         if found is None:
-            name, key = asked.stats_name[:64], asked.stats_key[:600]
+            name, key = request.stats_name[:64], request.stats_key[:600]
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
         return command.reply(body=dumps({name: one._asdict() for name, one in zip(WINDOWS, found, strict=True)}))
 
@@ -136,7 +136,7 @@ class BrokerHandlers:
         core = self._core
         store, stats, settings = core.store, core.stats, core.settings
         now_ms = core.clock.wall_ms()
-        totals, days = core.statistics.totals(), stats.days
+        totals, days = core.topic_statistics.totals(), stats.days
         missing, damaged = store.losses.record.missing, store.guard.damage.damaged
         table: dict[str, object] = {
             "brokerActive": "true" if core.gate.write_refusal is None else "false",
@@ -165,8 +165,8 @@ class BrokerHandlers:
             "getMessageSizeTotal": stats.get_bytes,
             "ackWaitsMicros": ",".join(map(str, stats.ack_waits)),
             "putMessageDistributeTime": stats.times.format_distribution(),
-            "putLatency99": f"{stats.times.within_ms(0.99):.2f}",
-            "putLatency999": f"{stats.times.within_ms(0.999):.2f}",
+            "putLatency99": f"{stats.times.percentile_ms(0.99):.2f}",
+            "putLatency999": f"{stats.times.percentile_ms(0.999):.2f}",
             "commitLogMinOffset": store.log.min_physical,
             "commitLogMaxOffset": store.log.wrote,
             "dispatchBehindBytes": store.log.wrote - store.dispatcher.dispatched,

@@ -53,7 +53,7 @@ class PeriodicTasks:
             await core.persistence.write_stale()
 
     async def _sample_counters(self) -> None:
-        stats, statistics = self._core.stats, self._core.statistics
+        stats, statistics = self._core.stats, self._core.topic_statistics
         loop = asyncio.get_running_loop()
         while True:
             stats.sample(loop.time())

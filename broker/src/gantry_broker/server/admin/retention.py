@@ -5,8 +5,8 @@
 
 `store.retention` decides, `store.removal` deletes, `unconsumed` finds the messages that consumers still need, and
 `store_time` determines the age of messages. This module calls them, one round at a time, and logs changes: which files
-were deleted and why, that sends are refused or accepted again, and which group holds the oldest file when the disk
-needs space.
+were deleted and why, that sends are refused or accepted again, and which group has not consumed the oldest file when
+the disk needs space.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Retention:
         self._logged_errors.pop(SPACE_UNKNOWN, None)
         was_refusing = self._flow.standing_refusal is not None
         is_full = is_refusing(self._room(), self._settings)
-        self._flow.refuse_all(make_disk_full_refusal(space) if is_full else None)
+        self._flow.set_standing_refusal(make_disk_full_refusal(space) if is_full else None)
         if is_full != was_refusing:
             self._log_refusal_change(space)
         if not core.gate.is_store_lent and store.log.is_next_file_wanted and has_room_for(space, self._file_size):

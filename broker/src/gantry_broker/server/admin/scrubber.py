@@ -1,6 +1,6 @@
 """Reads the whole log slowly and repeatedly, so that damage is found while a replica still has the record.
 
-    every slice:  worker thread  reads 256 KiB from the disk, around the page cache
+    every slice:  worker thread  reads 256 KiB from the disk, bypassing the page cache
                   event loop     verifies 64 KiB, serves other requests, verifies the next
                   damage         reported as if a reader had found it, and so healed from a replica
 
@@ -59,7 +59,7 @@ class Scrubber:
     """Verifies the log in the background. Owned by the event loop; ``run`` is its task."""
 
     def __init__(self, core: BrokerCore, disk: Disk, deletion_lock: asyncio.Lock, *, bytes_per_second: int) -> None:
-        """``deletion_lock`` is held while a record is rewritten, so that nothing is deleted or cut meanwhile."""
+        """``deletion_lock`` is held while a record is rewritten, so that nothing is deleted or truncated meanwhile."""
         self.position = 0
         self.scrubbed_bytes = 0
         self.passes = 0
@@ -126,25 +126,25 @@ class Scrubber:
         verified = await self._verify(data, start)
         if self._is_other_log(identity, start):
             return len(data)  # the bytes belong to the old log
-        place = start + verified
-        store.guard.damage.mark_good(start, place)
+        next_position = start + verified
+        store.guard.damage.mark_good(start, next_position)
         if not verified:
-            place = await self._examine_unverified(base, start, stop)
+            next_position = await self._examine_unverified(base, start, stop)
             if self._is_other_log(identity, start):
                 return len(data)
-        self.position = place
-        self.scrubbed_bytes += place - start
+        self.position = next_position
+        self.scrubbed_bytes += next_position - start
         if loop.time() - self._saved_at >= SAVE_INTERVAL_S:
             self._saved_at = loop.time()
             await self._save_progress()
-        return place - start
+        return next_position - start
 
-    def on_log_cut(self, end: int) -> None:
+    def on_log_changed(self, end: int) -> None:
         """Continue at ``end`` if the position is after it: a record begins there, and need not at the old position."""
         self.position = min(self.position, end)
 
     def _is_other_log(self, identity: StoreIdentity, start: int) -> bool:
-        """Whether the log was cut, replaced or lent since it had ``identity``, or has expired at ``start``."""
+        """Whether the log was truncated, replaced or lent since it had ``identity``, or has expired at ``start``."""
         store = self._core.store
         return self._core.gate.is_store_lent or store.identity is not identity or start < store.log.min_physical
 

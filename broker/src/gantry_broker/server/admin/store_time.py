@@ -1,7 +1,8 @@
 """Runs the store's own clock in a broker (`store.retention_clock`), and saves its record across restarts.
 
-The notes of the clock hold log offsets, so every cut of the log must be reported at once (`on_log_cut`). The record
-holds the number of cuts: if it was written before the last cut, as after a kill, its notes are not used.
+The clock keeps notes: times, each with the end of the log at that time. So every truncation of the log must be reported
+at once (`on_log_changed`). The record holds the number of truncations (`cuts`): if it was written before the last one,
+as after a kill, its notes are not used.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class StoreTime:
         await self._save(clock, now)
         return clock, own_ms
 
-    def on_log_cut(self, end: int) -> None:
+    def on_log_changed(self, end: int) -> None:
         """Forget when the log passed ``end``: other messages will be stored there."""
         if self._clock is not None:
             self._clock.observe(self._reading(), log_begin=self._core.store.log.min_physical, log_end=end)

@@ -69,10 +69,10 @@ def delete_topic(core: BrokerCore, command: Command, connection: Connection) -> 
     topic = TopicName.read(command.ext).topic
     _check_name(core, topic)
     core.topics.delete(topic)
-    core.routes.forget(topic)
+    core.send_routes.forget(topic)
     core.offsets.forget_topic(topic)
     core.store.delete_topic(topic)
-    core.statistics.forget_topic(topic)
+    core.topic_statistics.forget_topic(topic)
     return _reply_when_written(core, command)
 
 
@@ -98,7 +98,7 @@ async def get_topic_stats(core: BrokerCore, command: Command, connection: Connec
     table = QueueTable(core.settings.broker_name)
     async for queue_ids in iterate_queue_ids(core, max(config.read_queue_nums, config.write_queue_nums)):
         table.add(topic, ((queue_id, _get_queue_stats(core, topic, queue_id)) for queue_id in queue_ids))
-    put_tps = core.statistics.rate("TOPIC_PUT_NUMS", topic)
+    put_tps = core.topic_statistics.rate("TOPIC_PUT_NUMS", topic)
     return command.reply(body=dumps({"offsetTable": table.render(), "topicPutTps": put_tps}))
 
 
@@ -178,8 +178,8 @@ def clean_unused_topics(core: BrokerCore, command: Command, connection: Connecti
     topics = core.topics
     unused = [topic for topic in core.store.queues.topics() if topic not in topics and not topics.is_system(topic)]
     for topic in unused:
-        core.routes.forget(topic)
+        core.send_routes.forget(topic)
         core.store.delete_topic(topic)
-        core.statistics.forget_topic(topic)
+        core.topic_statistics.forget_topic(topic)
         log.info("deleted queues of missing topic", extra={"topic": topic})
     return command.reply()

@@ -8,7 +8,7 @@ waits for its delay, or for the end of its transaction, is stored in a system to
 properties: that is its topic. Senders choose bodies and properties, and can forge whole records inside of them; a
 checksum is no secret. So a record at an offset is accepted only if its own queue has a message at exactly that offset.
 A record that no queue has yet does not count as a message, except for a half message: its producer may end it before
-its queue has it. Its end is checked against the queue (`transactions.service`).
+its queue has it. A request to end it is checked against the queue (`transactions.endings`).
 """
 
 from collections.abc import Callable
@@ -40,10 +40,10 @@ def load_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> G
     return Guard(settings, file, now_ms=clock.wall_ms, topic_at=message_topic_lookup(store))
 
 
-def make_unpublished_check(guard: Guard) -> Callable[[Connection, str], bool]:
-    """Return the check whether a peer may see an unpublished message of a topic.
+def make_half_message_check(guard: Guard) -> Callable[[Connection, str], bool]:
+    """Return the check whether a peer may see a half message for a topic.
 
-    It is needed because any client may call itself a producer of any group.
+    It is needed because any client may call itself a producer of any group, and producers get half messages to check.
     """
     return lambda connection, topic: guard.may_receive_half_messages(connection.account, connection.peer[0], topic)
 

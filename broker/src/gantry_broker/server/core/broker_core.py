@@ -13,8 +13,8 @@ from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.persist import Persistence
 from gantry_broker.server.core.queue_locks import QueueLocks
 from gantry_broker.server.core.send_routes import SendRoutes
-from gantry_broker.server.core.statistics import Statistics
 from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.core.topic_statistics import TopicStatistics
 from gantry_broker.server.core.topics import TopicTable
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.message_store import MessageStore
@@ -34,9 +34,9 @@ class BrokerCore:
     offsets: ConsumerOffsets
     clients: ClientRegistry
     locks: QueueLocks
-    routes: SendRoutes
+    send_routes: SendRoutes
     stats: BrokerStats
-    statistics: Statistics
+    topic_statistics: TopicStatistics
     persistence: Persistence
     gate: Gate
     wait_until_published: Callable[[], Awaitable[None]]
@@ -45,7 +45,7 @@ class BrokerCore:
     """Whether this broker is a slave: its master may have data that it lacks."""
     is_sure_master: Callable[[], bool]
     """Whether this broker is the master and knows that no other member is."""
-    progress_of_all: asyncio.Lock = field(default_factory=asyncio.Lock)
+    progress_listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that lists the progress of all groups."""
 
     @property

@@ -215,8 +215,8 @@ def _expression_of(data: SubscriptionData) -> tuple[str | None, str | None]:
 def _parse_subscription(data: SubscriptionData) -> Subscription:
     """Parse the filter of a subscription.
 
-    An invalid expression must not cost the client its other groups. One for tags, such as ``||``, then takes only
-    messages without a tag.
+    An invalid expression does not prevent the registration of the client's other groups. An invalid expression for
+    tags, such as ``||``, matches only messages without a tag.
     """
     try:
         return Subscription(data, parse_filter(data.expression_type, data.sub_string))

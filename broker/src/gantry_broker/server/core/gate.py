@@ -16,7 +16,7 @@ from gantry_broker.server.core.refusals import Refusal
 from gantry_status import RefusalReason
 from gantry_wire import RequestCode, ResponseCode
 
-CODES_FOR_ANY_ROLE: Final = frozenset(
+CODES_WITHOUT_ROLE: Final = frozenset(
     {
         RequestCode.GET_BROKER_CONFIG,
         RequestCode.UPDATE_BROKER_CONFIG,
@@ -24,7 +24,7 @@ CODES_FOR_ANY_ROLE: Final = frozenset(
         RequestCode.GET_BROKER_HA_STATUS,
     }
 )
-"""Requests that are answered in every role: each broker has settings of its own."""
+"""Requests that are answered even without a role: they are about the broker itself, not about its messages."""
 
 CHANGES: Final = frozenset(
     {
@@ -112,7 +112,7 @@ class Gate:
     def refusal(self, code: int) -> Refusal | None:
         """Return the refusal of a request with this code; None if it is accepted."""
         if self.request_refusal is not None:
-            return None if code in CODES_FOR_ANY_ROLE else self.request_refusal
+            return None if code in CODES_WITHOUT_ROLE else self.request_refusal
         return self.write_refusal if code in CHANGES else None
 
 

@@ -30,8 +30,8 @@ class HealedRecords:
                 handle(record)
             self.offsets.discard(offset)
 
-    def on_log_cut(self, end: int) -> None:
-        """Forget offsets from ``end`` on: in the new log no record needs to begin there."""
+    def on_log_changed(self, end: int) -> None:
+        """Forget offsets from ``end`` on, where the log ends now: other records will be appended there."""
         self.offsets.difference_update([offset for offset in self.offsets if offset >= end])
 
     def _add(self, topic: str, offset: int) -> None:

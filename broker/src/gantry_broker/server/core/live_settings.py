@@ -5,10 +5,12 @@
 RocketMQ accepts any key but a few and writes them into its broker.conf; that was a published vulnerability, since one
 of the keys was a path. Here the changeable keys are listed, and every other key is refused by name. A request changes
 all of its keys or none; values pass the same parsers and consistency checks as those in `broker.conf`; and a change is
-on the disk before it takes effect. A listed key affects only future requests and can be reverted. No key affects the
-durability of messages that were already acknowledged, and no key is an address, a path, or a permission.
+on the disk before it takes effect. A change of a listed key can be reverted. The keys of retention decide when stored
+messages expire; no key affects the durability of acknowledged messages before that. No key is an address, a path, or a
+permission.
 
-An empty value reverts a change: the key has the value of broker.conf again. A key in the file of liveSettingsPath
+A change that is requested in this run overrides the command line too, until the next start with that command line. An
+empty value reverts a change: the key has the value of broker.conf again. A key in the file of liveSettingsPath
 (`SettingsFile`) can be changed only there.
 """
 
@@ -92,7 +94,7 @@ class LiveSettings:
         self._command_line_keys: Final = set(command_line_keys)
         self._on_change: Callable[[BrokerSettings], None] = lambda settings: None
         self._saved: dict[str, str] = {}
-        self._mounted: dict[str, str] = {}
+        self._settings_file_entries: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -101,7 +103,7 @@ class LiveSettings:
     @property
     def changed(self) -> dict[str, str]:
         """The changes at run time that are in effect."""
-        others = self._command_line_keys | self._mounted.keys()
+        others = self._command_line_keys | self._settings_file_entries.keys()
         return {key: value for key, value in sorted(self._saved.items()) if key not in others}
 
     def subscribe(self, on_change: Callable[[BrokerSettings], None]) -> None:
@@ -126,18 +128,18 @@ class LiveSettings:
             log.info("loaded settings changed at run time", extra=self.changed)
         return self.current
 
-    def mount(self, entries: Mapping[str, str]) -> None:
-        """Take these keys from a settings file, which replaces the keys of its earlier content.
+    def apply_settings_file(self, entries: Mapping[str, str]) -> None:
+        """Apply the content of the settings file, instead of its earlier content.
 
         Raises ``NotChangeable`` or ``SettingsError``; then the settings do not change.
         """
         entries = self._drop_unknown(entries)
         check_changeable(entries)
         saved = {key: value for key, value in self._saved.items() if key not in self._command_line_keys}
-        mounted = {key: value for key, value in entries.items() if key not in self._command_line_keys}
-        settings = self._apply_changes({**saved, **mounted})
+        from_file = {key: value for key, value in entries.items() if key not in self._command_line_keys}
+        settings = self._apply_changes({**saved, **from_file})
         before, now = effective_settings(self.current), effective_settings(settings)
-        self._mounted, self.current = dict(entries), settings
+        self._settings_file_entries, self.current = dict(entries), settings
         changes = {key: f"{before[key]} -> {now[key]}" for key in sorted(now) if before[key] != now[key]}
         if changes:
             log.info("settings changed by settings file", extra=changes)
@@ -149,22 +151,23 @@ class LiveSettings:
         Raises ``NotChangeable``, ``SettingsError`` that names key and value, or the error of the write.
         """
         check_changeable(entries)
-        self._refuse_mounted(entries)
+        self._refuse_settings_file_keys(entries)
         if not entries:
             return
         async with self._lock:
             saved = {key: value for key, value in {**self._saved, **entries}.items() if value}
             command_line_keys = self._command_line_keys - entries.keys()
-            mounted = self._mounted
+            from_file = self._settings_file_entries
             settings = self._apply_changes(
-                {k: v for k, v in {**saved, **mounted}.items() if k not in command_line_keys}
+                {k: v for k, v in {**saved, **from_file}.items() if k not in command_line_keys}
             )
             version = self.version.next(self._now_ms())
             document = LiveDocument(settings=saved, data_version=version)
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
-            if self._mounted is not mounted:  # the settings file was mounted meanwhile: it wins
+            if self._settings_file_entries is not from_file:  # the settings file has changed meanwhile: it wins
+                from_file = self._settings_file_entries
                 settings = self._apply_changes(
-                    {k: v for k, v in {**saved, **self._mounted}.items() if k not in command_line_keys}
+                    {k: v for k, v in {**saved, **from_file}.items() if k not in command_line_keys}
                 )
             before, now = effective_settings(self.current), effective_settings(settings)
             self._saved, self.version, self.current = saved, version, settings
@@ -181,10 +184,10 @@ class LiveSettings:
         log.warning("ignored changed settings that this version does not support", extra={"keys": left_out})
         return {key: value for key, value in entries.items() if key in CHANGEABLE}
 
-    def _refuse_mounted(self, entries: Mapping[str, str]) -> None:
-        mounted_keys = sorted(entries.keys() & self._mounted.keys())
-        if mounted_keys:
-            raise NotChangeable(f"{', '.join(mounted_keys)}: set in the file of liveSettingsPath; change it there")
+    def _refuse_settings_file_keys(self, entries: Mapping[str, str]) -> None:
+        refused = sorted(entries.keys() & self._settings_file_entries.keys())
+        if refused:
+            raise NotChangeable(f"{', '.join(refused)}: set in the file of liveSettingsPath; change it there")
 
     def _apply_changes(self, changes: Mapping[str, str]) -> BrokerSettings:
         """Return the settings of the start with these changes. Raises SettingsError."""
@@ -254,7 +257,7 @@ class SettingsFile:
             return
         self._used = content
         try:
-            self._live.mount(parse_properties_file(content.decode("utf-8", "replace")))
+            self._live.apply_settings_file(parse_properties_file(content.decode("utf-8", "replace")))
         except (SettingsError, NotChangeable) as error:
             self.problem = str(error)
             log.error(

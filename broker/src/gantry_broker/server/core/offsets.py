@@ -25,8 +25,8 @@ until a reader has received it (`OffsetResets`):
 
 RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read. So it survives a
 connection that breaks before, and a client of RocketMQ 4.9, which takes ten seconds to follow and commits its old
-position meanwhile. No connection is redirected twice: a redirected reader that asks for another position has a reason,
-and gets it, as with RocketMQ. A pull that was held when the reset came counts as sent before the reset.
+position meanwhile. No connection is redirected twice: if a redirected reader pulls from another offset, it gets the
+messages from that offset, as with RocketMQ. A pull that was held when the reset came counts as sent before the reset.
 
 Resets are stored with the offsets, in their file and on slaves: a reset is as durable as the offset that it sets.
 """
@@ -179,10 +179,11 @@ class EpochStartOffsets:
     def redirect_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, committed: int | None
     ) -> int | None:
-        """Return the offset to redirect a reader to whose position may be in a lost part of the log; None otherwise.
+        """Return the offset to which a reader is redirected; None if it is not redirected.
 
-        It is never beyond what its group has ``committed``: a RocketMQ client that is sent to another offset drops its
-        messages of the queue, including messages that failed and wait for their retry.
+        A reader is redirected if its position may be in a lost part of the log. The returned offset is never beyond
+        what its group has ``committed``: a RocketMQ client that is redirected drops its messages of the queue,
+        including messages that failed and wait for their retry.
         """
         starts = self._table.get(f"{topic}{SEPARATOR}{group}")
         start = None if starts is None else starts.get(queue_id)

@@ -4,8 +4,8 @@ A request that is invalid in itself (no such topic, too large, no permission) is
 reason; one counter for each reason goes to the status page and from there to `/metrics`. An episode of refusals leaves
 one line in the log when it begins, and a summary with count and duration when no request has been refused for that
 reason for EPISODE_GAP_S. A single line would either come when the overload is over or lack the numbers; there are never
-more than these two, however many requests are refused. A request code or a filter that a client uses in vain as long as
-it runs is no episode: it leaves one line for the client or the group.
+more than these two, however many requests are refused. Requests with an unsupported code or filter are no episode,
+since a client may repeat them as long as it runs: they leave one line for each client or group.
 """
 
 import logging

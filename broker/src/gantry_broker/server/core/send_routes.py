@@ -47,7 +47,7 @@ SPECIAL_PROPERTIES: Final = frozenset(
 OWNED_PROPERTIES: Final = frozenset(
     {keys.POP_CHECKPOINT, keys.RECORD_CRC, keys.MESSAGE_REGION, keys.TRACE_ON, keys.CLUSTER}
 )
-"""The broker removes or overwrites these, so properties with one of them are written again."""
+"""The broker removes or overwrites these, so properties with one of them are encoded again."""
 
 _CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 
@@ -55,8 +55,9 @@ _CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool, bool]
 """(encoded properties, unique id, tags code, index keys, whether they have a shape, whether to wait for the store).
 
-Properties have a shape if another unique id of 32 letters and digits in front would change nothing else. A sender that
-does not wait gets its answer before the message is as durable as the mode promises.
+Properties have a shape if they begin with a unique id of 32 letters and digits, and if the rest of their stored form
+does not depend on that id. A sender that does not wait gets its answer before the message is as durable as the mode
+promises.
 """
 
 
@@ -86,7 +87,7 @@ class QueueSlot:
 class SendRoute:
     """The route of one topic. `slots` has an entry for every queue, which is filled at the first send to it.
 
-    It is empty for topics that only the slow path may handle.
+    `slots` is empty for a topic that only the slow path may handle.
     """
 
     __slots__ = ("shapes", "slots", "topic")
@@ -115,9 +116,9 @@ class SendRoutes:
         self._unique_ids = UniqueIds(store_host[:-4], salt=random.getrandbits(32))
         self._host_hex = store_host.hex().upper()
         self._region = region
-        self.added = {keys.MESSAGE_REGION: region, keys.TRACE_ON: "true", keys.CLUSTER: cluster}
+        self.added_properties = {keys.MESSAGE_REGION: region, keys.TRACE_ON: "true", keys.CLUSTER: cluster}
         """The properties that the broker adds to every message."""
-        self._broker_tail = keys.encode_properties(self.added)
+        self._broker_tail = keys.encode_properties(self.added_properties)
         self.by_topic: dict[str, SendRoute] = {}
 
     def forget(self, topic: str) -> None:
@@ -125,7 +126,7 @@ class SendRoutes:
         self.by_topic.pop(topic, None)
 
     def forget_all(self) -> None:
-        """Drop all routes after the log was cut or replaced: they hold queues that may have been deleted."""
+        """Drop all routes after the log was truncated or replaced: they hold queues that may have been deleted."""
         self.by_topic.clear()
 
     def create_route(self, config: TopicConfig) -> SendRoute:
@@ -175,7 +176,7 @@ class SendRoutes:
                     return None
                 pairs.pop(keys.POP_CHECKPOINT, None)
                 pairs.pop(keys.RECORD_CRC, None)
-                data = keys.format_properties({**pairs, **self.added}).encode()
+                data = keys.format_properties({**pairs, **self.added_properties}).encode()
         except UnicodeEncodeError:
             return None
         if len(data) > PROPERTIES_BYTES_MAX:

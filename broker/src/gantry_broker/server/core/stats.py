@@ -84,8 +84,8 @@ class PutTimes:
             found[bisect_right(ends, start)] += count
         return "".join(f"{name}:{count} " for (name, _), count in zip(CLASSES, found, strict=True))
 
-    def within_ms(self, share: float) -> float:
-        """Return the time within which this share of the last minute's messages was appended."""
+    def percentile_ms(self, share: float) -> float:
+        """Return a percentile of the append times of the last minute; ``share`` is 0.99 for the 99th."""
         target_count = int(sum(self._last) * share)
         passed = 0
         starts, ends = (0, *BOUNDS_MS), (*BOUNDS_MS, BOUNDS_MS[-1])

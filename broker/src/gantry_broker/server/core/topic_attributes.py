@@ -1,15 +1,14 @@
 """Attributes of topics: their valid values, and changes in the form `+name=value,-name`. Pure.
 
-    message.type     the kind of messages in the topic. A broker stores any kind in any topic, also RocketMQ's: there
-                     the proxy checks it (enableTopicMessageTypeCheck), and this broker has no proxy
+    message.type     the kind of messages in the topic. Neither this broker nor RocketMQ's checks the kind of a message:
+                     RocketMQ's proxy does (enableTopicMessageTypeCheck), and Gantry has no proxy
     queue.type       only SimpleCQ, the format of consume queues here
     cleanup.policy   only DELETE, the way in which old messages are removed here
     reserve.time     how long tiered storage keeps messages; without effect, as in RocketMQ without tiered storage
 
 The syntax, the rules and the texts are RocketMQ's: an attribute of an existing topic can be changed only if it is
-changeable, and a new topic has no attribute to delete. Two values are refused that RocketMQ accepts, since they promise
-something that this broker does not do: queues of batches, and compaction, without which the newest message of each key
-would be deleted like any other.
+changeable, and a new topic has no attribute to delete. Two values are refused that RocketMQ accepts, since this broker
+does not implement them: queues of batches, and compaction, which keeps the newest message of each key.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +27,7 @@ class InvalidAttributes(ValueError):
 
 
 class UnsupportedAttributes(ValueError):
-    """A value is valid in RocketMQ, but not supported here. The caller should answer with code 29 and this text."""
+    """A valid value is not supported. The caller should answer with code 29 and this text."""
 
 
 class Attribute(NamedTuple):
@@ -75,7 +74,7 @@ UNSUPPORTED_VALUES: Final[Mapping[tuple[str, str], str]] = {
         "cleanup.policy=COMPACTION is not supported: this broker deletes old messages, also the newest one of a key"
     ),
 }
-"""Values that are valid in RocketMQ and refused here, with the text of the refusal."""
+"""Valid values that are refused, with the text of the refusal. RocketMQ's default settings refuse MIXED, too."""
 
 
 def parse_changes(text: str | None) -> dict[str, str]:

@@ -142,7 +142,7 @@ class TopicTable:
         return config
 
     def ensure_queue(self, topic: str, queue_id: int) -> None:
-        """Ensure that the topic exists with this queue readable, for a message that was promised before.
+        """Ensure that the topic exists with this queue readable, for a message whose send was acknowledged earlier.
 
         After a crash the topic may be missing, or may have been created again with fewer queues than producers use.
         """
@@ -194,7 +194,7 @@ def published_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -
     version = msgspec.structs.replace(own.data_version, state_version=epoch)
     topics = own.topic_config_table
     if is_withdrawn:
-        # A name server accepts a table whose version differs: this one never belongs to a table with all permissions.
+        # Name servers accept a table only if its version differs. A table with all permissions has no negative counter.
         version = msgspec.structs.replace(version, counter=-1 - version.counter)
         topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()}
     return msgspec.structs.replace(own, data_version=version, topic_config_table=topics)

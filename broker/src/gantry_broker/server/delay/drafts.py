@@ -1,9 +1,9 @@
 """Turns the records of delayed messages into drafts for their own topics.
 
 A record of a delay level has everything that its copy needs, in the format of the copy: the body, and the properties
-including the real topic and queue. So the properties are not parsed: they lose their seal and are otherwise the same
-bytes, and four of them are found in place. Properties that this broker would not write (a seal in the middle, which
-RocketMQ leaves there) are parsed.
+including the real topic and queue. So the properties are not parsed: without their seal (the checksum `__CRC32#` at the
+end of a record) they are the same bytes, and the five that are needed are searched for in them. Properties that this
+broker would not write (a seal in the middle, which RocketMQ leaves there) are parsed.
 
 A damaged record is never copied: its copy would have a valid seal. Pure except for log messages.
 """

@@ -6,7 +6,7 @@
 
 Delivery appends a copy of a message to its own topic, so a delivered offset is only as durable as the log up to the end
 of the copies. Each step is kept with that end until the log is durable there, and the file holds no later offset:
-copies that a crash or a new master cuts off are delivered again. A message may be delivered twice, and is never lost.
+copies that a crash or a new master removes are delivered again. A message may be delivered twice, and is never lost.
 
 The same holds for the document that a slave receives from its master: it is stamped with the end of the master's log,
 and applied when the slave's log has that end and the master has confirmed it. Earlier, it would skip messages whose
@@ -132,7 +132,7 @@ class DelayProgress:
     def begin_copying(self) -> None:
         """Revert to offsets that the log of the new master supports.
 
-        Called after the log was cut to the common part, and before records of the master are appended.
+        Called after the log was truncated to the common part, and before records of the master are appended.
         """
         self._waiting.clear()
         wrote, settled = self._core.store.log.wrote, self.settle_steps()

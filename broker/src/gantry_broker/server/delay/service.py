@@ -5,9 +5,9 @@
 
 In the queue of a level due times only grow, so only its first undelivered message needs to be checked; and its unit
 (20 bytes of the queue) holds the due time. A million waiting messages therefore cost nothing but disk space. The unit
-is a hint: it was written with the delays of that time, and has no checksum. The record decides, and never delivers
-early; if the wall clock was set back, `ObservedEnds` decides. A clock that is set forward makes messages due, as for
-every program that reads it.
+is a hint: it was written with the delays of that time, and has no checksum. The store timestamp of the record decides,
+so no message is delivered early; if the wall clock was set back, `ObservedEnds` decides. A clock that is set forward
+makes messages due, as for every program that reads it.
 
 A pass delivers one slice of every level with due messages, then the next slice of each, and serves other requests after
 every slice: a level that is an hour behind delays another one by a few slices. When no message is due, the service
@@ -86,7 +86,7 @@ class ObservedEnds:
         """Record the present end of a level's queue; return the offset before which all messages have waited."""
         observed = self._observed.setdefault(level, deque())
         known_end = max(self._waited.get(level, 0), observed[-1][1] if observed else 0)
-        if end < known_end:  # the queue was cut: the observations are invalid
+        if end < known_end:  # the queue was truncated: the observations are invalid
             observed.clear()
             self._waited.pop(level, None)
         while observed and observed[0][0] + delay_ms <= now_ms:
@@ -125,9 +125,9 @@ class DelayService:
     def __repr__(self) -> str:
         return f"<DelayService rounds={self.rounds} {self.progress!r}>"
 
-    def on_log_cut(self, end: int) -> None:
+    def on_log_changed(self, end: int) -> None:
         """Forget healed and skipped messages from ``end`` on: other messages will be stored at their offsets."""
-        self.healed.on_log_cut(end)
+        self.healed.on_log_changed(end)
         ends = {level: queue_end for level, (_, queue_end) in self.positions().items()}
         self._skipped = {(level, offset) for level, offset in self._skipped if offset < ends.get(level, 0)}
 

@@ -264,14 +264,14 @@ def connection_document(member: Member) -> dict[str, Any]:
 @handles(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
 async def forbid_topic(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Change the read permission if the request has a value, and answer with it once it is on disk."""
-    asked = GroupForbidden.read(command.ext)
-    check_group_name(asked.group)
-    check_topic_name(asked.topic)
-    if asked.readable is not None:
-        core.groups.set_forbidden(asked.group, asked.topic, is_forbidden=not asked.readable)
+    request = GroupForbidden.read(command.ext)
+    check_group_name(request.group)
+    check_topic_name(request.topic)
+    if request.readable is not None:
+        core.groups.set_forbidden(request.group, request.topic, is_forbidden=not request.readable)
         await core.persistence.wait_until_written("subscriptionGroup")
-    is_forbidden = core.groups.is_forbidden(asked.group, asked.topic)
-    return command.reply(body=dumps({"group": asked.group, "readable": not is_forbidden, "topic": asked.topic}))
+    is_forbidden = core.groups.is_forbidden(request.group, request.topic)
+    return command.reply(body=dumps({"group": request.group, "readable": not is_forbidden, "topic": request.topic}))
 
 
 @handles(RequestCode.GET_ALL_PRODUCER_INFO)

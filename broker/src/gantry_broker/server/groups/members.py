@@ -40,7 +40,7 @@ CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 """The timeout of 221, for all members together."""
 
-QUESTIONS_FULL: Final = Refusal(
+CALLS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY,
     "[OVERLOAD]system busy: too many concurrent requests to consumers",
     RefusalReason.QUESTIONS_FULL,
@@ -91,8 +91,8 @@ class ConsumerCalls:
     @contextmanager
     def _count_call(self) -> Iterator[None]:
         if self._running >= CALLS_MAX:
-            self.core.stats.refusals.count(QUESTIONS_FULL)
-            raise Refused(QUESTIONS_FULL.code, QUESTIONS_FULL.remark)
+            self.core.stats.refusals.count(CALLS_FULL)
+            raise Refused(CALLS_FULL.code, CALLS_FULL.remark)
         self._running += 1
         try:
             yield

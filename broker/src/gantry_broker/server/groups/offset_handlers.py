@@ -1,4 +1,8 @@
-"""Handles requests for offsets, and for the progress of consumer groups: of one (208), of all (317), in time (303).
+"""Handles requests for the offsets and the progress of consumer groups.
+
+    208   the offsets of one group, and its lag
+    317   the same of all groups
+    303   the times of the first, the last and the last consumed message of each queue
 
 The topics of a group are those in which it has offsets. While it has members, topics without a subscription are left
 out, as in RocketMQ, also if the request names one in ``topic``; a request with a list of ``topics`` gets exactly these.
@@ -116,7 +120,7 @@ async def get_group_progress(core: BrokerCore, command: Command, connection: Con
     table = QueueTable(core.settings.broker_name)
     for config in configs:
         await _add_progress(core, table, group, config.topic_name, config.read_queue_nums)
-    rate = sum(core.statistics.group_rate(group, config.topic_name) for config in configs)
+    rate = sum(core.topic_statistics.group_rate(group, config.topic_name) for config in configs)
     return command.reply(body=dumps({"consumeTps": float(rate), "offsetTable": table.render()}))
 
 
@@ -124,7 +128,7 @@ async def get_group_progress(core: BrokerCore, command: Command, connection: Con
 async def get_broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Answer with the progress of all groups. RocketMQ leaves ``pullOffset`` 0, so its in-flight total is negative."""
     request = BrokerConsumeStatsRequest.read(command.ext)
-    async with core.progress_of_all:  # one at a time, since each may fill a frame
+    async with core.progress_listing_lock:  # one at a time, since each may fill a frame
         return command.reply(body=await _progress_of_all(core, is_order=request.is_order))
 
 
@@ -145,7 +149,7 @@ async def _progress_of_all(core: BrokerCore, *, is_order: bool) -> bytes:
             table = QueueTable(core.settings.broker_name)
             totals = await _add_progress(core, table, group, topic, config.write_queue_nums)
             behind, in_flight = behind + totals[0], in_flight + totals[1]
-            stats.append({"consumeTps": core.statistics.group_rate(group, topic), "offsetTable": table.render()})
+            stats.append({"consumeTps": core.topic_statistics.group_rate(group, topic), "offsetTable": table.render()})
         listing.append({group: stats})
     return dumps({
         "brokerAddr": core.settings.address,
@@ -175,7 +179,7 @@ def _get_queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int)
         "brokerOffset": end,
         "consumerOffset": consumed,
         "lastTimestamp": max(0, last),
-        "minOffset": begin,  # not in RocketMQ, whose clients skip unknown fields; without it expired messages were lag
+        "minOffset": begin,  # without it, expired messages would count as lag. RocketMQ lacks it; its clients ignore it
         "pullOffset": max(consumed, offsets.pulled.find(group, topic, queue_id)),
     }
 

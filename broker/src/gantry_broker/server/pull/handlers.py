@@ -173,16 +173,16 @@ class PullHandlers:
             return None
         offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
         queue = pull.consumer_group, pull.topic, pull.queue_id
-        place = offsets.resets.redirect_offset(*queue, reader, was_held=was_held)
-        if place is None:
+        target = offsets.resets.redirect_offset(*queue, reader, was_held=was_held)
+        if target is None:
             committed = _committed(pull)
             if committed is None:
                 committed = offsets.find(*queue)
             status = ReadStatus.OFFSET_OVERFLOW_BADLY
-            place = offsets.epoch_starts.redirect_offset(*queue, pull.queue_offset, committed=committed)
-        if place is None:
+            target = offsets.epoch_starts.redirect_offset(*queue, pull.queue_offset, committed=committed)
+        if target is None:
             return None
-        return self._read(pull, place, message_filter)._replace(status=status, next_offset=place, body=b"", count=0)
+        return self._read(pull, target, message_filter)._replace(status=status, next_offset=target, body=b"", count=0)
 
     def _broker_when_slow(self, group: str) -> int:
         config = self._core.groups.all.get(group)
@@ -194,7 +194,7 @@ class PullHandlers:
         if code is ResponseCode.SUCCESS:
             size = len(result.body)
             self._core.stats.count_found_pull(result.count, size, self._read_ms)
-            self._core.statistics.count_pull(
+            self._core.topic_statistics.count_pull(
                 group, pull.topic, pull.queue_id, count=result.count, size=size, took_ms=self._read_ms
             )
         else:

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 0.1
 
-TURN_WORDS_MAX: Final = 50_000
-"""The budget of filter words in one turn of the loop: about five milliseconds."""
+TURN_TOKENS_MAX: Final = 50_000
+"""The budget of filters in one turn of the loop, in tokens of their expressions: about five milliseconds."""
 
-RECORD_WORDS: Final = 40
+RECORD_TOKENS: Final = 40
 UNITS_MIN: Final = 8
 UNITS_MAX: Final = 800
 """The limit of messages that one pull checks, as in RocketMQ."""
@@ -214,14 +214,14 @@ class FilterBudget:
     """The budget for filtering by properties in one turn of the loop. Owned by the event loop.
 
     A filter reads every record and evaluates an expression, some microseconds for each message. The budget is counted
-    in words of expressions; a message costs the words of the filter, and forty more for its record. A pull gets the
+    in tokens of expressions; a message costs the tokens of the filter, and forty more for its record. A pull gets the
     rest of the budget, and some messages even if none is left: the client continues at the offset that it has reached,
     and a held pull continues in the next turn. So a filter that matches nothing delays no other request.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._left = TURN_WORDS_MAX
+        self._left = TURN_TOKENS_MAX
 
     def __repr__(self) -> str:
         return f"<FilterBudget left={self._left}>"
@@ -236,13 +236,13 @@ class FilterBudget:
 
     def spend(self, message_filter: SqlFilter, units: int) -> None:
         """Subtract the cost of the messages that were checked."""
-        if self._left == TURN_WORDS_MAX and units:
+        if self._left == TURN_TOKENS_MAX and units:
             self._loop.call_soon(self._begin_turn)
         self._left -= units * _cost(message_filter)
 
     def _begin_turn(self) -> None:
-        self._left = TURN_WORDS_MAX
+        self._left = TURN_TOKENS_MAX
 
 
 def _cost(message_filter: SqlFilter) -> int:
-    return RECORD_WORDS + message_filter.weight
+    return RECORD_TOKENS + message_filter.weight

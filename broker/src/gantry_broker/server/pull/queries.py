@@ -1,4 +1,4 @@
-"""Handles queries for messages by key and by offset, and for units of consume queues. Code 29 searches by time.
+"""Handles queries for messages by key and by offset, and for units of consume queues.
 
     12 by key        topic + key -> hashes in the index -> records that carry the key, newest ones first if too many
     12 by unique id  the same, with `_UNIQUE_KEY_QUERY`; the limit is RocketMQ's, not that of the request
@@ -13,9 +13,10 @@ clients. Otherwise such messages would use up the limit of the request, so that 
 client that may read this topic need not be permitted to read one with the same hash. Times are compared to the
 millisecond; RocketMQ's are those of the index, in whole seconds. Answers come in the order of the log, as Java's.
 
-A query of a queue with a group also returns its subscription, and its filter if it is SQL92. ``eval`` is false, as
-RocketMQ writes it for every unit without an extension: this broker has no extensions. An index that the queue does not
-hold is answered with code 0, a text and no body, as RocketMQ's tool expects.
+If a query of a queue (321) names a group, the answer contains the group's subscription too, and the filter of an SQL92
+subscription. ``eval`` is false, as RocketMQ writes it for every unit without an extension: this broker has no
+extensions. An index that the queue does not hold is answered with code 0, a text and no body, as RocketMQ's tool
+expects.
 """
 
 import json

@@ -19,7 +19,7 @@ from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.store.message_store import MessageStore
 
 ADVANCE_RETRY_S: Final = 1.0
-"""How soon the store retries to make messages visible for which it had no room."""
+"""The pause before a retry, if the store had no room for the queue units of confirmed messages."""
 VISIBILITY_DELAY_S: Final = 0.001
 """How long a confirmed message may stay invisible while no pull is held."""
 

@@ -109,7 +109,7 @@ class ReplicationHandlers:
     def reset_flush_offset(self, command: Command, connection: Connection) -> Command:
         """Answer success on a master, as RocketMQ does; refuse the request on a slave.
 
-        A slave of this broker finds the place to continue from its master's history of epochs, not from a flush offset.
+        A slave of this broker finds the offset to continue at in its master's history of epochs, not in a flush offset.
         """
         if self._roles.role is HaRole.MASTER:
             return command.reply()

@@ -2,7 +2,7 @@
 
     append -> streams -> acks -> `promised` and `confirmed` move -> answers are released, messages become visible
 
-Nothing here waits: an ack moves a position, and requests that wait for that position are checked once per turn of the
+No request waits here: an ack moves a position, and the requests held for that position are checked once per turn of the
 loop.
 """
 
@@ -88,7 +88,7 @@ class MasterReplication:
         )
 
     def lead(self, epoch: int, electable: list[int]) -> None:
-        """Begin to lead: slaves may follow. The caller has made the store a master's."""
+        """Begin to lead: slaves may follow. The caller has promoted the store."""
         self._begin(epoch, electable, None)
         self._tables.become_master()
         self.policy.reevaluate()

@@ -127,18 +127,19 @@ class Replication:
 
         ``on_advanced`` releases requests that wait for a position of the log. ``on_log_appended`` is called after an
         append, while slaves and the disk work. ``clock_ms`` runs while the machine sleeps, because grants expire on it.
-        ``account`` signs requests to a Java master. ``pause_retention`` keeps files from being deleted or cut.
+        ``account`` signs requests to a Java master. ``pause_retention`` keeps files from being deleted or
+        truncated.
         """
-        self.store: Final = SlaveStore(store)
+        self.slave_store: Final = SlaveStore(store)
         self.tables: Final = tables
         self.policy: Final = AckPolicy(settings.ha, store, clock_ms)
         self.acks: Final = self.policy.acks
         self.secret: Final = GroupSecret(settings.ha.secret_path)
         self.master: Final = MasterReplication(
-            settings, store, self.store, self.policy, tables, self.secret, on_advanced=on_advanced
+            settings, store, self.slave_store, self.policy, tables, self.secret, on_advanced=on_advanced
         )
         self.slave: Final = SlaveReplication(
-            settings, self.store, promises, tables, self.secret,
+            settings, self.slave_store, promises, tables, self.secret,
             clock_ms=clock_ms, run_exclusively=run_exclusively, account=account, certificates=certificates,
         )  # fmt: skip
         self.peak: Final = PeakRate()
@@ -164,7 +165,7 @@ class Replication:
         visible.
         """
         store = self._message_store
-        is_copy = self.slave.follower is not None or self.store.copier is not None
+        is_copy = self.slave.follower is not None or self.slave_store.copier is not None
         confirmed = self.slave.confirmed if is_copy else store.positions.confirmed
         return max(confirmed, store.dispatcher.dispatched)
 

@@ -34,8 +34,8 @@ class RoleOrders:
             if roles.role in (HaRole.MASTER, HaRole.COMPARING) and roles.epoch < epoch:
                 await roles.lose_role(f"epoch {epoch} was promised to {to or 'another master'}")
             elif roles.epoch < epoch:
-                await roles.wait_for_master(epoch, to)
-            history = roles.replication.store.history
+                await roles.stop_following(epoch, to)
+            history = roles.replication.slave_store.history
             return Promised(
                 epoch=epoch,
                 identity=roles.store.identity.uuid,
@@ -69,7 +69,7 @@ class RoleOrders:
             if roles.role in (HaRole.MASTER, HaRole.COMPARING):
                 roles.stop_leading("this broker becomes the master of another epoch")
             await roles.become_master(epoch, [number for number in electable if number != roles.settings.broker_id])
-            await roles.record_caught_up()  # The election has decided that this log counts.
+            await roles.record_caught_up()  # The election has chosen this log.
             return roles.report()
 
     async def accept_loss(self, by: str) -> HaStatus:
@@ -100,7 +100,7 @@ class RoleOrders:
         async with roles.lock:
             if roles.role is HaRole.MASTER and roles.epoch == epoch:
                 return roles.report()
-            record = roles.records.record
+            record = roles.role_file.record
             if not record.is_master or record.epoch != epoch:
                 raise OrderRefused(f"this broker was not the master of epoch {epoch} when its process ended")
             reason = explain_no_regain(roles.snapshot())
@@ -118,13 +118,13 @@ class RoleOrders:
                 raise OrderRefused("brokerId=0 is always a master's: set another brokerId for this broker")
             if roles.role is HaRole.MASTER and epoch <= roles.epoch:
                 raise OrderRefused(f"this broker is the master of epoch {roles.epoch}")
-            is_same = roles.role is HaRole.SLAVE and (roles.epoch, roles.records.record.master) == (epoch, master)
+            is_same = roles.role is HaRole.SLAVE and (roles.epoch, roles.role_file.record.master) == (epoch, master)
             if is_same and roles.replication.slave.follower is not None:
                 return roles.report()
             await roles.give_promise(epoch, master)
             if roles.role in (HaRole.MASTER, HaRole.COMPARING):
                 await roles.lose_role(f"this broker follows {master} now")
-            was_master = roles.records.record.is_master
+            was_master = roles.role_file.record.is_master
             await roles.become_slave(epoch, master)
             if was_master:
                 roles.close_clients_later()
@@ -147,8 +147,8 @@ class RoleOrders:
     async def drain(self, timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         """Refuse sends, and wait until all accepted ones are on the disk and on the slaves.
 
-        ``withdraw``: leave the routes as well. ``clients_only``: only clients' sends are refused, and the broker still
-        appends its own messages.
+        ``withdraw``: take the write permission out of the routes as well. ``clients_only``: only clients' sends are
+        refused, and the broker still appends its own messages.
         """
         roles = self.roles
         async with roles.lock:
@@ -174,7 +174,7 @@ class RoleOrders:
             return roles.report()
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
-        """Record that this broker's shard holds the Lease, as of ``renewed_ms`` on the boot-time clock."""
+        """Record that this broker holds its shard's Lease, as of ``renewed_ms`` on the boot-time clock."""
         self.roles.replication.policy.grants.record_lease(renewed_ms, duration_ms)
         return self.roles.report()
 

@@ -4,8 +4,8 @@
 
 The rule: **regaining a role is as safe as never having lost it, or it is refused.** An epoch is one history, so nothing
 of it may be missing here: a master that has lost its tail would write other bytes at the same offsets. An election
-counts on ``S`` slaves of which ``k`` acknowledge, so both numbers must be unchanged. A promise, or the end of the role,
-stays in effect over any number of restarts.
+computes its quorum from the number of electable slaves of the term and from the ``k`` acks that a send needed, so both
+must be unchanged. A promise, or the end of the role, stays in effect over any number of restarts.
 
 After that the broker is in the same state as a master that could not be reached for a while, and the same guards apply:
 nothing is acknowledged without ``k`` acks of slaves that have promised no other master, or, where none is needed,
@@ -120,7 +120,7 @@ def report_role(
     electable = record.electable if record.epoch else settings.ha.electable
     # A single broker has no replica to repair damage. Members of a group repair each other, and keep their votes.
     is_alone = status.role is not HaRole.SLAVE and not [number for number in electable if number != master_id]
-    history = replication.store.history
+    history = replication.slave_store.history
     may_answer = policy.may_acknowledge() or not replication.master.is_leading
     missing_grants = "" if may_answer else policy.describe_missing_grants()
     return HaStatus(

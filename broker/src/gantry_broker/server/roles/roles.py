@@ -4,8 +4,8 @@
         `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
     `--regain--> MASTER, of the epoch in which it was the master until its process ended (``role_status``)
 
-A store that lacks log data that sealed files record (``store/loss``) cannot be a master's before its slaves were
-asked for the data, and then only after an operator has accepted the loss. Until then it is COMPARING, and serves reads.
+A broker whose store lacks log data (``store/loss``) asks its slaves for it before it becomes a master. If they lack the
+data too, an operator has to accept the loss first; until then the broker is COMPARING, and serves reads.
 
 A promise is on the disk before anything is done in its epoch. Between two roles the gate and the clients' connections
 are closed: no request reads or writes a store that is being changed. ``role_orders`` decides which orders are refused.
@@ -69,10 +69,10 @@ class Roles:
         gate: Gate,
         host: Host,
         *,
-        path: SendPath,
+        send_path: SendPath,
         tables: StoredTables,
         promises: PromiseFile,
-        records: RoleFile,
+        role_file: RoleFile,
         completeness: DataCompleteness,
     ) -> None:
         self.role = HaRole.UNASSIGNED
@@ -91,14 +91,14 @@ class Roles:
         """Whether it serves only reads, until an operator accepts the loss of log data."""
 
         self.replication: Final = replication
-        self.records: Final = records
+        self.role_file: Final = role_file
         self.promises: Final = promises
         self.completeness: Final = completeness
         self.settings: Final = settings
         self.store: Final = store
         self._gate: Final = gate
         self._host: Final = host
-        self._path: Final = path
+        self._send_path: Final = send_path
         self._tables: Final = tables
         self.lock: Final = asyncio.Lock()
         """Held during each change of the role, so that there is one at a time."""
@@ -116,14 +116,14 @@ class Roles:
     def load(self) -> None:
         """Read the promise and the last role. Waits for the disk. Raises ``ConfigCorrupt``."""
         self.promises.load()
-        self.records.load()
+        self.role_file.load()
         self.completeness.load()
-        self.replication.slave.given_grants.restore(self.records.record.grant_ms, self.replication.policy.clock_ms())
+        self.replication.slave.given_grants.restore(self.role_file.record.grant_ms, self.replication.policy.clock_ms())
 
     async def take_configured_role(self, report: RecoveryReport) -> None:
         """Take the role that the configuration assigns, if it assigns one."""
         ha, identity = self.settings.ha, self.store.identity
-        self.epoch = self.records.record.epoch
+        self.epoch = self.role_file.record.epoch
         if ha.role_at_start is not RoleAtStart.CONFIGURED:
             self._gate.refuse_all("this broker has no role yet")
             return
@@ -155,14 +155,14 @@ class Roles:
             extra={"reason": reason, "ranges": [str(lost) for lost in self.store.losses.record.missing]},
         )
         if self.store.dispatcher.dispatched < self.store.log.wrote:
-            await self._host.run_exclusively(self.replication.store.prepare_copying)
+            await self._host.run_exclusively(self.replication.slave_store.prepare_copying)
         await self._dispatch_all()
         self.role, self.epoch, self.problem = HaRole.COMPARING, self.store.identity.epoch, reason
         self.is_awaiting_acceptance = self.is_withdrawn = True
         self._gate.refuse_changes(reason)
         self._host.register(0)
 
-    def _end_acceptance(self) -> None:
+    def _stop_awaiting_acceptance(self) -> None:
         if self.is_awaiting_acceptance:
             self.is_awaiting_acceptance = self.is_withdrawn = False
 
@@ -170,7 +170,7 @@ class Roles:
         """Become master without asking a slave.
 
         On a disk too full for the record of a new epoch, continue in the last one. Then a slave that has more than this
-        log is refused until an operator decides; a new epoch would have its log cut.
+        log is refused until an operator decides; a new epoch would truncate its log.
         """
         try:
             await self.become_master(epoch + 1, [])
@@ -178,7 +178,7 @@ class Roles:
             if not is_disk_full(error):
                 raise
             log.warning("disk is full; continuing in the last epoch", extra={"epoch": epoch, "reason": str(error)})
-            await self.become_master(epoch, self.records.record.electable)
+            await self.become_master(epoch, self.role_file.record.electable)
 
     async def close(self) -> None:
         """Begin no further change, and wait for the end of one in progress."""
@@ -189,7 +189,7 @@ class Roles:
 
     def electable(self) -> list[int]:
         """Return the slaves that may be promoted: those of the log's last epoch, or else of the settings."""
-        record = self.records.record
+        record = self.role_file.record
         is_current = record.is_master and record.epoch == self.store.identity.epoch
         return record.electable if is_current and record.electable else list(self.settings.ha.electable)
 
@@ -202,7 +202,7 @@ class Roles:
             "start may have lost messages; comparing the log with slaves first", extra={"slaves_needed": needed}
         )
         self._compared.clear()
-        await self._host.run_exclusively(self.replication.store.prepare_copying)
+        await self._host.run_exclusively(self.replication.slave_store.prepare_copying)
         self.replication.master.compare(self.epoch, self.electable(), self._on_slave_refused)
 
     def _on_slave_refused(self, session: MasterSession) -> None:
@@ -241,7 +241,7 @@ class Roles:
     def snapshot(self) -> RoleStatus:
         """Return the current role, and the record of the last one on the disk."""
         return RoleStatus(
-            role=self.role, record=self.records.record, log_epoch=self.store.identity.epoch,
+            role=self.role, record=self.role_file.record, log_epoch=self.store.identity.epoch,
             promised_epoch=self.promises.promise.epoch, is_complete=self.completeness.is_complete,
             acks_needed=self.settings.ha.acks_needed, epoch=self.epoch, problem=self.problem,
             is_draining=self.is_draining, is_withdrawn=self.is_withdrawn, is_regained=self.is_regained,
@@ -268,16 +268,16 @@ class Roles:
         Call it before the role is revoked: if the record cannot be written, the order is refused and nothing has
         changed.
         """
-        record = self.records.record
+        record = self.role_file.record
         if record.epoch and record.is_over != is_over:
             try:
-                await asyncio.to_thread(self.records.write, msgspec.structs.replace(record, is_over=is_over))
+                await asyncio.to_thread(self.role_file.write, msgspec.structs.replace(record, is_over=is_over))
             except OSError as error:
                 raise OrderRefused(f"cannot write the role file: {error}") from error
 
     async def become_master(self, epoch: int, electable: list[int], *, is_regained: bool = False) -> None:
         """Become the master: the log continues at its end with this broker's messages."""
-        store, slave = self.store, self.replication.store
+        store, slave_store = self.store, self.replication.slave_store
         self._gate.refuse_all("this broker becomes a master")
         self._host.close_clients("this broker becomes a master")
         await self._dispatch_all()
@@ -287,7 +287,7 @@ class Roles:
 
         def change() -> None:
             try:
-                self.records.write(record)
+                self.role_file.write(record)
             except OSError as error:
                 # Where nothing else changes and no slave could be elected, the record is not needed.
                 if is_new or electable or not is_disk_full(error):
@@ -295,9 +295,9 @@ class Roles:
                 log.warning("disk is full; the role file was not written", extra={"reason": str(error)})
             if store.dispatcher.dispatched < store.log.wrote:
                 # Messages that recovery has hidden, or that slaves lack, become visible when slaves have them.
-                slave.prepare_copying()
-            history = slave.history.epochs
-            slave.promote([*history, Epoch(epoch, store.log.wrote)] if is_new else list(history))
+                slave_store.prepare_copying()
+            history = slave_store.history.epochs
+            slave_store.promote([*history, Epoch(epoch, store.log.wrote)] if is_new else list(history))
 
         await self._host.run_exclusively(change)
         # Adopt queue ends before offsets are clamped: a valid offset must not count as beyond its queue.
@@ -306,19 +306,19 @@ class Roles:
         self.role, self.epoch, self.problem, self.is_regained = HaRole.MASTER, epoch, "", is_regained
         self.replication.master.lead(epoch, electable)
         self.end_drain()
-        self._end_acceptance()
+        self._stop_awaiting_acceptance()
         self._host.register(0)
         log.info("became master", extra={"epoch": epoch, "start": store.log.wrote, "electable": electable})
 
     async def _dispatch_all(self) -> None:
         """Make visible everything that needs no ack. A promotion waits for it before it appends anything."""
-        await self.replication.store.dispatch_all(0 if self.settings.ha.acks_needed else self.store.log.wrote)
+        await self.replication.slave_store.dispatch_all(0 if self.settings.ha.acks_needed else self.store.log.wrote)
 
     async def become_slave(self, epoch: int, master: str) -> None:
         """Become a slave of ``master``; an empty address if that is not known yet."""
         await self.replication.slave.stop()
         self._gate.refuse_all("this broker becomes a slave")
-        last = self.records.record
+        last = self.role_file.record
         known = last if last.epoch == epoch and not last.is_master else RoleRecord()
         record = RoleRecord(
             epoch, electable=known.electable, master=master, master_id=known.master_id, acks_needed=known.acks_needed,
@@ -326,8 +326,8 @@ class Roles:
         )  # fmt: skip
 
         def change() -> None:
-            self.records.write(record)
-            self.replication.store.prepare_copying()
+            self.role_file.write(record)
+            self.replication.slave_store.prepare_copying()
 
         await self._host.run_exclusively(change)
         self.role, self.epoch = HaRole.SLAVE, epoch
@@ -340,14 +340,14 @@ class Roles:
 
     async def _record_welcome(self, welcome: Welcome) -> None:
         """Record durably, before the first ack in this epoch, the members and the number of acks of its elections."""
-        last = self.records.record
+        last = self.role_file.record
         record = RoleRecord(
             welcome.epoch, electable=sorted(welcome.electable), master=last.master, master_id=welcome.master_id,
             acks_needed=welcome.acks_needed, grant_ms=welcome.grant_ms,
         )  # fmt: skip
         self.replication.slave.given_grants.set_grant_ms(welcome.grant_ms)
         if record != last:
-            await self._host.run_exclusively(lambda: self.records.write(record))
+            await self._host.run_exclusively(lambda: self.role_file.write(record))
         self.epoch = max(self.epoch, welcome.epoch)
 
     async def record_caught_up(self) -> None:
@@ -368,7 +368,7 @@ class Roles:
         """Follow the master that a name server has reported, if this is a fixed slave without a configured master."""
         has_no_address = self.role is HaRole.SLAVE and not self.settings.ha.master_address
         is_configured_role = self.settings.ha.role_at_start is RoleAtStart.CONFIGURED
-        is_new = bool(address) and address != self.records.record.master
+        is_new = bool(address) and address != self.role_file.record.master
         if has_no_address and is_configured_role and is_new and self._role_change_task is None:
             self._role_change_task = asyncio.ensure_future(self._follow_found(address))
 
@@ -395,23 +395,23 @@ class Roles:
 
     def stop_leading(self, reason: str) -> None:
         """Append accepted sends, drop all pending answers, and let no slave follow."""
-        self._path.flush()
+        self._send_path.flush()
         self._gate.refuse_all(reason)
-        self._path.ack_gate.stop()
+        self._send_path.ack_gate.stop()
         self.replication.master.stop(reason)
 
-    async def wait_for_master(self, epoch: int, to: str) -> None:
+    async def stop_following(self, epoch: int, to: str) -> None:
         """Stop following: a newer epoch was promised, and its master is not known yet."""
         await self.replication.slave.stop()
         self.problem = f"epoch {epoch} was promised to {to or 'another master'}; waiting for that master"
 
     def begin_drain(self, *, is_withdrawn: bool, drains_clients_only: bool) -> None:
-        """Append accepted sends, and refuse further ones; with ``is_withdrawn``, leave the routes for sends, too.
+        """Append accepted sends, and refuse further ones; with ``is_withdrawn``, also withdraw this broker.
 
         With ``drains_clients_only`` only clients' sends are refused, and the broker still appends its own messages,
         such as delayed ones.
         """
-        self._path.flush()
+        self._send_path.flush()
         if is_withdrawn and not self.is_withdrawn:
             self.is_withdrawn = True
             self._host.registration.schedule_update()
@@ -422,7 +422,7 @@ class Roles:
         self._gate.refuse_changes("this broker is being drained")
 
     def end_drain(self) -> None:
-        """Accept sends again, and return to the routes."""
+        """Accept sends again, and restore the write permission in the routes."""
         self.is_draining = False
         self._gate.accept_all()
         if self.is_withdrawn:
@@ -431,13 +431,13 @@ class Roles:
 
     async def accept_loss(self, by: str) -> None:
         """Continue the log and its queues after the missing data."""
-        slave, ranges = self.replication.store, [str(lost) for lost in self.store.losses.record.missing]
-        await self._host.run_exclusively(slave.prepare_copying)
-        await slave.dispatch_all(self.store.log.wrote)
+        slave_store, ranges = self.replication.slave_store, [str(lost) for lost in self.store.losses.record.missing]
+        await self._host.run_exclusively(slave_store.prepare_copying)
+        await slave_store.dispatch_all(self.store.log.wrote)
         if self.store.dispatcher.dispatched < self.store.log.wrote:
             raise OrderRefused("no room on the disk to make the existing messages visible; make room and try again")
-        await self._host.run_exclusively(lambda: slave.accept_loss(by))
-        self._end_acceptance()
+        await self._host.run_exclusively(lambda: slave_store.accept_loss(by))
+        self._stop_awaiting_acceptance()
         self._is_loss_accepted = True
         log.warning("loss of log data accepted", extra={"ranges": ranges, "by": by, "end": self.store.log.wrote})
 

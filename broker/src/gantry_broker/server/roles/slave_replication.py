@@ -23,7 +23,7 @@ from gantry_remoting import CertificateSource, PeerContexts, join_address, split
 from gantry_status.broker_ports import broker_port_of
 
 DISPATCH_RETRY_S: Final = 1.0
-"""Seconds after which a slave without room for a queue's entries tries again."""
+"""Seconds after which a slave without room for queue units tries again."""
 
 OnWelcome = Callable[[Welcome], Awaitable[None]]
 
@@ -82,7 +82,7 @@ class SlaveReplication:
 
     def _gantry_follower(self, address: str, on_welcome: OnWelcome) -> Follower:
         async def handle_welcome(welcome: Welcome) -> None:
-            self._tables.begin_copying()  # The log is cut to the master's, and nothing is copied yet.
+            self._tables.begin_copying()  # The log was truncated for the master, and nothing is copied yet.
             await on_welcome(welcome)
 
         return Follower(

@@ -84,7 +84,7 @@ class QueueEnds:
 
     def forget_topic(self, topic: str) -> None:
         """Forget a deleted topic, which starts at 0 if it is created again."""
-        self._reported = {place: end for place, end in self._reported.items() if place[0] != topic}
+        self._reported = {(name, number): end for (name, number), end in self._reported.items() if name != topic}
 
     def apply_reached(self, dispatched: int) -> None:
         """Apply the reported next offsets if everything up to their stamp is visible.

@@ -14,13 +14,13 @@ the send's record. Sends change their states in the order of the log.
 FLUSHED and REPLICATED are waited for in parallel, each with a deadline that begins at the append; a mode that does not
 wait for one of them takes it as reached. ACKNOWLEDGED needs both; a send that has one in time waits for the other.
 A master that needs grants of its slaves reaches REPLICATED only while it holds enough of them. Codes 10 and 12 mean
-"stored, not promised", and so does 11 where not enough slaves are connected to wait for: the message may survive and
-become visible, and the client counts it as not acknowledged. A producer that does not want to wait (`WAIT=false`) is
-answered when its message is APPENDED.
+"stored, not promised". So does code 11, the answer if a send has to wait for slaves and not enough of them are
+connected. Such a message may survive and become visible, but the client counts it as not acknowledged. A producer that
+does not want to wait (`WAIT=false`) is answered when its message is APPENDED.
 
-Two rules decide. `must_wait`, once for each append: whether answers are held at all. `_promised`: up to which position
-the store keeps its promise (`store.positions`), and whether another member may be the master; then nothing is
-acknowledged.
+Two functions decide. `must_wait` is called once for each append, and decides whether its answers are held at all.
+`_promised` returns the position up to which sends may be acknowledged (`store.positions`); while another member may be
+the master, no send may.
 
 No handler waits for a disk or a slave: the answers of an append are held here, in one deque for each deadline, and
 leave when the flush thread or an ack has moved a position. They are kept as bytes with code 0, and a missed deadline
@@ -214,7 +214,7 @@ class AckGate:
         If not enough slaves are connected to wait for, the answers are sent at once with code 11.
         """
         replicas, now, held_answers, total = self._replicas, self._loop.time(), self._held_by_deadline[0], 0
-        is_short = replicas.is_waiting_for_slaves and not replicas.has_enough()  # there are no slaves to wait for
+        is_short = replicas.is_waiting_for_slaves and not replicas.has_enough()  # not enough slaves to wait for
         assert not held_answers or held_answers[-1].end <= end, "offsets grow"
         for connection, replies, count in answers:
             held = _Held(end, now, connection, replies, count)

@@ -145,9 +145,9 @@ class FlowControl:
         self._wait_s_max = wait_ms_max / 1000
         self._append_s_max = append_ms_max / 1000
 
-    def refuse_all(self, reason: Refusal | None) -> None:
-        """Refuse every send with this refusal; None lifts it."""
-        self.standing_refusal = reason
+    def set_standing_refusal(self, refusal: Refusal | None) -> None:
+        """Refuse every send with this refusal from now on; with None, accept sends again."""
+        self.standing_refusal = refusal
 
     def stop(self) -> None:
         """Cancel the timer and close the file."""

@@ -61,9 +61,9 @@ class OutgoingMessage:
 class SendHandlers:
     """Handles sends that do not take the fast path. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, path: SendPath) -> None:
+    def __init__(self, core: BrokerCore, send_path: SendPath) -> None:
         self.core: Final = core
-        self.path: Final = path
+        self.send_path: Final = send_path
         self.random: Final = random.Random()
 
     def handle(self, command: Command, connection: Connection) -> bytes | None:
@@ -95,7 +95,7 @@ class SendHandlers:
 
     def _refuse_if_busy(self, command: Command) -> None:
         """Raise Refused if the sends of this read are refused. A one-way send is stored late rather than dropped."""
-        refusal = self.path.refusal
+        refusal = self.send_path.refusal
         if refusal is not None and not (command.is_oneway and refusal.accepts_oneway):
             self.core.stats.refusals.count(refusal)
             raise Refused(refusal.code, refusal.remark)
@@ -142,23 +142,23 @@ class SendHandlers:
 
     def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig) -> None:
         properties = remove_broker_properties(parse_properties(send.properties or ""))
-        unique = properties.setdefault(keys.UNIQUE_KEY, self.core.routes.next_unique_id())
+        unique = properties.setdefault(keys.UNIQUE_KEY, self.core.send_routes.next_unique_id())
         refuse_unsupported(properties)
         message = OutgoingMessage(
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
         )
         message, config = self._redirect_exhausted_retry(send, message, config)
         if is_half(message.properties, message.reconsume_times):
-            draft = self._make_half_draft(message, send, self.path.host_of(connection))
+            draft = self._make_half_draft(message, send, self.send_path.host_of(connection))
         else:
-            draft = self.make_draft(message, send, self.path.host_of(connection))
-        template = NO_ANSWER if command.is_oneway else self.core.routes.make_reply_template(message.queue_id)
+            draft = self.make_draft(message, send, self.send_path.host_of(connection))
+        template = NO_ANSWER if command.is_oneway else self.core.send_routes.make_reply_template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
         self._create_topic(config)
         if not is_waiting_for_store(properties):
-            self.path.unwaited.add(len(self.path.drafts))
-        self.path.drafts.append(draft)
-        self.path.answers.append(answer)
+            self.send_path.no_wait_indexes.add(len(self.send_path.drafts))
+        self.send_path.drafts.append(draft)
+        self.send_path.answers.append(answer)
 
     def _queue_id(self, send: SendMessageV2, config: TopicConfig) -> int:
         """Return the queue that the producer chose, or a random one."""
@@ -167,8 +167,8 @@ class SendHandlers:
     def _create_topic(self, config: TopicConfig) -> None:
         """Create the topic and its route, if they do not exist."""
         self.core.topics.put(config)
-        if config.topic_name not in self.core.routes.by_topic:
-            self.core.routes.create_route(config)
+        if config.topic_name not in self.core.send_routes.by_topic:
+            self.core.send_routes.create_route(config)
 
     def _redirect_exhausted_retry(
         self, send: SendMessageV2, message: OutgoingMessage, config: TopicConfig
@@ -198,7 +198,7 @@ class SendHandlers:
 
         Creates the topic if it is missing. Raises Refused and BrokerError.
         """
-        draft = self.make_draft(message, send, self.path.host_of(connection))
+        draft = self.make_draft(message, send, self.send_path.host_of(connection))
         self._create_topic(config)
         physical_offsets, queue_offsets = self.core.store.append([draft])
         self.core.stats.count_put(1, self.core.store)
@@ -207,7 +207,7 @@ class SendHandlers:
     def make_draft(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
         """Return the draft that the store appends for `message`. Raises Refused if its properties are too long."""
         core = self.core
-        properties = {**message.properties, **core.routes.added}
+        properties = {**message.properties, **core.send_routes.added_properties}
         topic, queue_id, delay_ms = message.topic, message.queue_id, 0
         level = parse_delay_level(properties, len(core.settings.store.delay_levels_ms))
         if level:
@@ -265,11 +265,11 @@ class SendHandlers:
             if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot contain delayed or transactional messages")
             refuse_unsupported(properties)
-            properties.setdefault(keys.UNIQUE_KEY, self.core.routes.next_unique_id())
+            properties.setdefault(keys.UNIQUE_KEY, self.core.send_routes.next_unique_id())
             message = OutgoingMessage(send.topic, queue_id, entry.body, properties)
             one = msgspec.structs.replace(send, flag=entry.flag)
-            drafts.append(self.make_draft(message, one, self.path.host_of(connection)))
-        self.path.flush_for(connection)
+            drafts.append(self.make_draft(message, one, self.send_path.host_of(connection)))
+        self.send_path.flush_for(connection)
         self._create_topic(config)
         try:
             physical_offsets, queue_offsets = self.core.store.append_contiguous(drafts)
@@ -278,7 +278,7 @@ class SendHandlers:
             self.core.stats.refusals.count(refusal)
             raise Refused(refusal.code, refusal.remark) from error
         self.core.stats.count_put(len(drafts), self.core.store)
-        self.core.statistics.count_batch(send.topic, len(drafts))
+        self.core.topic_statistics.count_batch(send.topic, len(drafts))
         if command.is_oneway:
             return None
         ids = ",".join(offset_message_id(self.core.store_host, offset) for offset in physical_offsets)
@@ -286,14 +286,14 @@ class SendHandlers:
             "msgId": ids,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offsets[0]),
-            keys.MESSAGE_REGION: self.core.routes.added[keys.MESSAGE_REGION],
+            keys.MESSAGE_REGION: self.core.send_routes.added_properties[keys.MESSAGE_REGION],
             keys.TRACE_ON: "true",
         }
         # Never `batchUniqId`: Apache sends it for topics of batch consume queues only, where the batch is one message.
         # Java 5 would return it as the message id, and no stored message has it.
         if batch_id is not None:
             ext["transactionId"] = batch_id
-        reply = self.path.ack_gate.reply_or_hold(
+        reply = self.send_path.ack_gate.reply_or_hold(
             command.reply(ext=ext), connection, is_waiting=is_waiting_for_store(shared)
         )
         return None if reply is None else reply.encode()

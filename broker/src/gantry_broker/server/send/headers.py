@@ -35,7 +35,10 @@ class SendV1Header(msgspec.Struct, kw_only=True, gc=False):
 
 
 class PlainFields(Protocol):
-    """The fields of a send that the second tier needs; `SendMessage`, `SendMessageV2` and `SignedFields` have them."""
+    """The fields of a send that `SendPath.put_send` needs.
+
+    `SendMessage`, `SendMessageV2` and `SignedFields` have them.
+    """
 
     @property
     def queue_id(self) -> int: ...
@@ -58,7 +61,7 @@ class BinaryHeader(NamedTuple):
 
 
 class PlainRequest(Protocol):
-    """The parts of a decoded header that the second tier needs."""
+    """The parts of a decoded header that `SendPath.put_send` needs."""
 
     @property
     def opaque(self) -> int: ...

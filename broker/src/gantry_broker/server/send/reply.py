@@ -179,5 +179,5 @@ class ReplyHandlers:
         )
 
     def _sender_fields(self) -> dict[str, str]:
-        added = self._core.routes.added
+        added = self._core.send_routes.added_properties
         return {keys.MESSAGE_REGION: added[keys.MESSAGE_REGION], keys.TRACE_ON: added[keys.TRACE_ON]}

@@ -3,7 +3,7 @@
     bytes of each read -> frames -> drafts -> ONE append at the end of the turn -> replies -> ONE write per connection
 
 A connection with many outstanding sends fills a pass by itself; many connections with one send each fill it together,
-so that neither costs an append of its own. A plain message is handled here on primitives, in one of two tiers:
+so that neither costs an append of its own. A plain message is handled here without a `Command`, in one of two tiers:
 
     first     code 310, JSON, a known topic, a known shape of properties: the usual send of Java's clients
     second    codes 10 and 310, JSON or binary, a known topic, any properties that are stored nearly as they came:
@@ -64,9 +64,9 @@ PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
 NEVER_A_PREFIX: Final = b"\0"
 """A prefix that no JSON header has, which switches the fast path off."""
 UNHANDLED: Final = b"not handled yet"
-"""The result of an `OtherFrame` for a request that must wait; compared by identity, and never sent."""
+"""The result of a `FrameHandler` for a request that must wait; compared by identity, and never sent."""
 CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
-"""Flags that a producer cannot set on a plain message: the broker knows the hosts, and half messages take the readable
+"""Flags that a producer cannot set on a plain message: the broker knows the hosts, and half messages take the slow
 path."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
@@ -77,7 +77,7 @@ _HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(HEADS_C
 Answer = tuple[bytes, bytes, int]
 """(reply template, unique id, opaque); the template is NO_ANSWER for a one-way send."""
 
-OtherFrame = Callable[[Frame, Connection], bytes | None]
+FrameHandler = Callable[[Frame, Connection], bytes | None]
 TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
 """Called with header, body, host and host flag; returns True if the plain send is permitted and now in the pass."""
 
@@ -126,7 +126,7 @@ class SendPath:
         self._runs: list[tuple[Connection, int]] = []
         self.drafts: Final[list[Draft]] = []
         self.answers: Final[list[Answer]] = []
-        self.unwaited: set[int] = set()
+        self.no_wait_indexes: set[int] = set()
         """The indexes of drafts in the pass whose senders want no answer about durability (`WAIT=false`)."""
         self.ack_gate: Final = ack_gate
         """Holds the answers in the modes that promise more than an append."""
@@ -153,7 +153,7 @@ class SendPath:
         self._hosts.pop(connection, None)
         self._flow.forget(connection)
 
-    def handle(self, data: bytes, connection: Connection, other: OtherFrame) -> tuple[int, bytes]:
+    def handle(self, data: bytes, connection: Connection, other: FrameHandler) -> tuple[int, bytes]:
         """Handle every complete frame at the start of `data`. Frames that are not plain sends go to `other`.
 
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
@@ -180,7 +180,7 @@ class SendPath:
                     self._loop.call_soon(self._flush_turn)
         return position, b"".join(replies)
 
-    def _take_frames(self, data: bytes, connection: Connection, other: OtherFrame, replies: list[bytes]) -> int:
+    def _take_frames(self, data: bytes, connection: Connection, other: FrameHandler, replies: list[bytes]) -> int:
         """Handle frames in the hot loop; return the end of the last complete frame.
 
         One long function on purpose: every line runs for each message. A plain send is put into the pass here. A frame
@@ -327,7 +327,7 @@ class SendPath:
                 route.cache_shape(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
         slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
         if not is_waiting_for_store:
-            self.unwaited.add(len(self.drafts))
+            self.no_wait_indexes.add(len(self.drafts))
         self.drafts.append(
             (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
                 slot.queue,
@@ -359,12 +359,12 @@ class SendPath:
         if not self.drafts:
             return
         # The lists are cleared in place, because the loop that fills them keeps references to them.
-        drafts, answers, runs, unwaited = self.drafts[:], self.answers[:], self._runs, self.unwaited
+        drafts, answers, runs, no_wait_indexes = self.drafts[:], self.answers[:], self._runs, self.no_wait_indexes
         self.drafts.clear()
         self.answers.clear()
         self._runs = []
-        if unwaited:
-            self.unwaited = set()  # its indexes belong to this pass
+        if no_wait_indexes:
+            self.no_wait_indexes = set()  # its indexes belong to this pass
         began = self._loop.time()
         self._flow.begin_append(began)
         try:
@@ -378,14 +378,14 @@ class SendPath:
         self._stats.times.record(elapsed_s, len(drafts))
         self._stats.count_put(len(drafts), self._store)
         if self.ack_gate.must_wait():
-            self._hold(answers, zip(physical_offsets, queue_offsets, strict=True), runs, unwaited)
+            self._hold(answers, zip(physical_offsets, queue_offsets, strict=True), runs, no_wait_indexes)
             return
         heads = _HEADS
-        placed = zip(answers, physical_offsets, queue_offsets, strict=True)
+        sends = zip(answers, physical_offsets, queue_offsets, strict=True)
         number = 0
         for connection, end in runs:
             parts: list[bytes] = []
-            for (template, unique, opaque), physical, queue_offset in islice(placed, end - number):
+            for (template, unique, opaque), physical, queue_offset in islice(sends, end - number):
                 if template:
                     reply = template % (physical, queue_offset, unique, opaque)
                     size = len(reply)
@@ -397,27 +397,27 @@ class SendPath:
     def _hold(
         self,
         answers: list[Answer],
-        places: Iterable[tuple[int, int]],
+        offsets: Iterable[tuple[int, int]],
         runs: list[tuple[Connection, int]],
-        unwaited: set[int],
+        no_wait_indexes: set[int],
     ) -> None:
         """Hold the answers of an appended pass, except those whose producers do not want to wait."""
         heads = _HEADS
-        if unwaited:
+        if no_wait_indexes:
             self._store.note_answered()
         held: list[tuple[Connection, bytes, int]] = []
-        placed = zip(answers, places, strict=True)
+        sends = zip(answers, offsets, strict=True)
         number = 0
         for connection, end in runs:
             parts: list[bytes] = []
             at_once: list[bytes] = []
             count = 0
-            for (template, unique, opaque), (physical, queue_offset) in islice(placed, end - number):
+            for (template, unique, opaque), (physical, queue_offset) in islice(sends, end - number):
                 if template:
                     reply = template % (physical, queue_offset, unique, opaque)
                     size = len(reply)
                     framed = (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
-                    if unwaited and number in unwaited:
+                    if no_wait_indexes and number in no_wait_indexes:
                         at_once += framed
                     else:
                         parts += framed

@@ -1,4 +1,4 @@
-"""The fast path of plain sends with access control on: verifies signature and permission on primitives.
+"""The fast path of plain sends with access control on: verifies signature and permission without a `Command`.
 
 With access control off this module is not used. With it on, the fast path in `send_path` is switched off, and each
 frame is examined here first: the usual message (code 310, JSON, signed as RocketMQ's clients sign, a known topic, plain
@@ -29,9 +29,9 @@ from gantry_wire.header import FLAG_RESPONSE
 class SignedSends:
     """The fast path of signed sends. Owned by the event loop."""
 
-    def __init__(self, guard: Guard, path: SendPath, routes: SendRoutes) -> None:
+    def __init__(self, guard: Guard, send_path: SendPath, routes: SendRoutes) -> None:
         self._guard = guard
-        self._path = path
+        self._send_path = send_path
         self._routes = routes
         self._is_enabled = not guard.is_strict
         """Strictly signed sends take the slow path."""
@@ -41,7 +41,8 @@ class SignedSends:
 
         ``host`` and ``host_flag`` are those of its connection.
         """
-        if not self._is_enabled or self._path.refusal is not None or not 0 < len(body) <= self._path.body_bytes_max:
+        send_path = self._send_path
+        if not self._is_enabled or send_path.refusal is not None or not 0 < len(body) <= send_path.body_bytes_max:
             return False
         try:
             request = decode_signed(header)
@@ -76,4 +77,4 @@ class SignedSends:
             return False  # a batch, or a consumer's retry
         if fields.queue_id >= len(route.slots):
             return False
-        return self._path.put_send(request, route, body, host, host_flag)
+        return self._send_path.put_send(request, route, body, host, host_flag)

@@ -41,8 +41,8 @@ class TransactionEndings:
         self._core: Final = core
         self._journal: Final = journal
         self._writer: Final = writer
-        self.committed = 0
-        self.rolled_back = 0
+        self.committed_count = 0
+        self.rolled_back_count = 0
 
     def end(self, request: EndTransaction) -> EndResult | None:
         """Commit or roll back a transaction once; None if the request has no answer. Raises errors of the store."""
@@ -62,18 +62,20 @@ class TransactionEndings:
         if outcome is Outcome.COMMITTED:
             return self._commit(half, message)
         self._writer.end(half, outcome, [])
-        self.rolled_back += 1
+        self.rolled_back_count += 1
         return EndResult(ResponseCode.SUCCESS)
 
     def _commit(self, half: Half, message: StoredMessage) -> EndResult:
-        place = records.find_destination(message)
-        if place is None:
+        destination = records.find_destination(message)
+        if destination is None:
             return EndResult(ResponseCode.SYSTEM_ERROR, "the half message has no valid destination topic")
-        is_stored = half.is_restored and self._was_committed(message, place[0])
-        self._core.topics.ensure_queue(*place)
-        drafts = [] if is_stored else [records.committed_draft(message, self._core.store.queues.get_or_create(*place))]
+        is_stored = half.is_restored and self._was_committed(message, destination[0])
+        self._core.topics.ensure_queue(*destination)
+        drafts = (
+            [] if is_stored else [records.committed_draft(message, self._core.store.queues.get_or_create(*destination))]
+        )
         self._writer.end(half, Outcome.COMMITTED, drafts)
-        self.committed += 1
+        self.committed_count += 1
         return EndResult(ResponseCode.SUCCESS)
 
     def _refusal(self, half: Half, request: EndTransaction) -> EndResult | None:

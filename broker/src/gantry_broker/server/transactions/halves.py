@@ -198,20 +198,20 @@ class OpenHalves:
         """Schedule another check at ``at_ms``, because this one was not possible."""
         heapq.heappush(self._due, (at_ms, half.queue_offset))
 
-    # -- recovery points -----------------------------------------------------------------------------------------------
+    # -- restart offsets -----------------------------------------------------------------------------------------------
 
     @property
-    def half_low(self) -> int:
-        """The first half message that a restart has to read."""
+    def half_restart_offset(self) -> int:
+        """The offset of the first half message that a restart has to read."""
         order = self._order
         while order and order[0] not in self._open and order[0] not in self._ended:
             order.popleft()
         return order[0] if order else self.half_offset
 
     @property
-    def op_low(self) -> int:
-        """The first op message about a half message from ``half_low`` on."""
-        low, ops = self.half_low, self._ops
+    def op_restart_offset(self) -> int:
+        """The offset of the first op message about a half message from ``half_restart_offset`` on."""
+        low, ops = self.half_restart_offset, self._ops
         while ops and ops[0][1] < low:
             ops.popleft()
         return ops[0][0] if ops else self.op_offset

@@ -1,8 +1,9 @@
 """Reads open transactions from the log, and appends their changes to it.
 
-This broker reads the queues of half and op messages like a consumer: up to their ends whenever a transaction is ended,
-and from the recovery point after a start or a promotion. No transaction is changed before all messages from before the
-promotion are read: one that seems open may have been ended by another master.
+This broker reads the queues of half and op messages like a consumer: up to their ends whenever a transaction is ended.
+After a start or a promotion it begins at the restart offsets, which it commits as the offsets of its own group
+(`TRANSACTION_GROUP`). No transaction is changed before all messages from before the promotion are read: one that seems
+open may have been ended by another master.
 
 Records that are appended together are in the log together, except if the log was torn between them.
 """
@@ -108,7 +109,7 @@ class TransactionJournal:
 
         self.healed: Final = HealedRecords(core.store, *TOPICS)
         self._unflushed: Final[deque[tuple[int, int, int]]] = deque()
-        """(end in the log, half, op): the recovery points that become valid once the log is flushed up to the end."""
+        """(end in the log, half, op): the restart offsets that become valid once the log is flushed up to the end."""
 
     def __repr__(self) -> str:
         return f"<TransactionJournal {self.halves!r} epoch={self._epoch}>"
@@ -145,7 +146,7 @@ class TransactionJournal:
         return True
 
     def _follow_epoch(self) -> None:
-        """Start from the recovery point after a promotion, since the log may have changed."""
+        """Start from the restart offsets after a promotion, since the log may have changed."""
         epoch = self._core.store.identity.epoch
         if epoch == self._epoch:
             return
@@ -224,14 +225,14 @@ class TransactionJournal:
         halves.reopen(half)
         log.warning("reopened transaction of healed half message", extra={"offset": offset, "group": half.group})
 
-    # -- recovery point ------------------------------------------------------------------------------------------------
+    # -- restart offsets -----------------------------------------------------------------------------------------------
 
     def save_progress(self) -> None:
-        """Save the recovery point of the flushed part of the log, so that it is valid after a power loss."""
+        """Save the restart offsets of the flushed part of the log, so that they are valid after a power loss."""
         store, halves, offsets = self._core.store, self.halves, self._core.offsets
-        low = (halves.half_low, halves.op_low)
-        if any(low) and (not self._unflushed or self._unflushed[-1][1:] != low):
-            self._unflushed.append((store.log.wrote, *low))
+        restart = (halves.half_restart_offset, halves.op_restart_offset)
+        if any(restart) and (not self._unflushed or self._unflushed[-1][1:] != restart):
+            self._unflushed.append((store.log.wrote, *restart))
         while self._unflushed and self._unflushed[0][0] <= store.log.flushed:
             _, half, op = self._unflushed.popleft()
             offsets.commit(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0, half)
@@ -297,10 +298,10 @@ class TransactionWriter:
             raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
         return False
 
-    def on_log_cut(self, end: int) -> None:
+    def on_log_changed(self, end: int) -> None:
         """Forget half messages from ``end`` on: other messages will be stored at their offsets."""
-        for place in [place for place, half in self._resumed.items() if half >= end]:
-            del self._resumed[place]
+        for given_up in [given_up for given_up, half in self._resumed.items() if half >= end]:
+            del self._resumed[given_up]
 
     def _op_draft(self, half: Half, ended: list[int], outcome: Outcome) -> Draft:
         core = self._core
@@ -310,26 +311,26 @@ class TransactionWriter:
 
 @final
 class TransactionProgress:
-    """The recovery point of transactions on a slave, as far as its own log supports it. Owned by the event loop.
+    """The restart offsets of transactions on a slave, as far as its own log supports them. Owned by the event loop.
 
-    A document of consumer offsets holds the recovery point. It is valid only for a log that has all that the master's
-    log had, so the document is stamped with the end of that log. A slave that applied it before its own log has that
-    end, and became the master, would skip transactions that are still open:
+    A document of consumer offsets holds the restart offsets. They are valid only for a log that has all that the
+    master's log had, so the document is stamped with the end of that log. A slave that applied them before its own log
+    has that end, and became the master, would skip transactions that are still open:
 
-        half queue   ... h85 ...            the master: h85 has ended, the recovery point is 86
+        half queue   ... h85 ...            the master: h85 has ended, the restart offset is 86
         slave's log  ... h85 ...)           without the op message about h85; it must start at 85
 
-    So a master's document waits until the log has its end, and when the broker follows another master the recovery
-    point is dropped: reading too much costs only time.
+    So a master's document waits until the log has its end, and when the broker follows another master the restart
+    offsets are dropped: reading too much costs only time.
     """
 
     def __init__(self, offsets: ConsumerOffsets) -> None:
         self._offsets: Final = offsets
         self._waiting: Final = StampedDocuments[dict[str, int]]()
-        """The recovery points of the master by topic."""
+        """The restart offsets of the master by topic."""
 
     def receive(self, document: OffsetDocument, end: int) -> None:
-        """Replace the recovery points in a master's document, stamped with ``end``, by those of this broker."""
+        """Replace the restart offsets in a master's document, stamped with ``end``, by those of this broker."""
         starts: dict[str, int] = {}
         for topic in TOPICS:
             key = f"{topic}{SEPARATOR}{names.TRANSACTION_GROUP}"
@@ -340,18 +341,18 @@ class TransactionProgress:
         self._waiting.receive(starts, end)
 
     def apply_up_to(self, position: int) -> None:
-        """Apply the recovery point for a log that equals the master's up to ``position``."""
+        """Apply the restart offsets for a log that equals the master's up to ``position``."""
         newest = self._waiting.take_reached(position)
         if newest is not None:
             self._commit(newest[1])
 
     def become_master(self, position: int) -> None:
-        """Apply the recovery points up to the end of the log, and forget later ones: this broker is the master."""
+        """Apply the restart offsets up to the end of the log, and forget later ones: this broker is the master."""
         self.apply_up_to(position)
         self._waiting.clear()
 
     def begin_copying(self) -> None:
-        """Drop the recovery points: the broker follows a master, and its log may have lost op messages."""
+        """Drop the restart offsets: the broker follows a master, and its log may have lost op messages."""
         self._waiting.clear()
         self._commit({topic: 0 for topic in TOPICS if self._offsets.find(names.TRANSACTION_GROUP, topic, 0)})
 

@@ -59,16 +59,16 @@ class TransactionChecker:
         core: BrokerCore,
         journal: TransactionJournal,
         writer: TransactionWriter,
-        may_see_unpublished: Callable[[Connection, str], bool],
+        may_see_half_message: Callable[[Connection, str], bool],
     ) -> None:
-        """``may_see_unpublished`` decides whether a peer may see the message of a check request, not yet published."""
+        """``may_see_half_message`` decides whether a peer may see the half message in a check request for a topic."""
         self._core: Final = core
         self._journal: Final = journal
         self._writer: Final = writer
-        self._may_see_unpublished: Final = may_see_unpublished
+        self._may_see_half_message: Final = may_see_half_message
         self._rotation = 0
         self.check_count = 0
-        self.given_up = 0
+        self.given_up_count = 0
 
     def check_due(self) -> bool:
         """Check some transactions that are due. True if there may be more. Raises errors of the store."""
@@ -86,11 +86,11 @@ class TransactionChecker:
 
     def _check(self, half: Half, now_ms: int) -> None:
         message = self._journal.read_message(half)
-        place = None if message is None else records.find_destination(message)
+        destination = None if message is None else records.find_destination(message)
         if message is None and self._core.store.guard.damage.may_be_healed(half.physical):
             self._journal.halves.check_later(half, now_ms + ABSENT_RETRY_MS)
             return
-        if message is None or place is None:
+        if message is None or destination is None:
             log.error("unreadable half message; abandoning the transaction", extra={"offset": half.queue_offset})
             self._writer.end(half, Outcome.GIVEN_UP, [])
             return
@@ -99,7 +99,7 @@ class TransactionChecker:
         if half.checks >= settings.transaction_check_max or is_too_old:
             self._give_up(half, message)
             return
-        producer = self._producer(half.group, place[0])
+        producer = self._producer(half.group, destination[0])
         if producer is None:
             self._journal.halves.check_later(half, now_ms + ABSENT_RETRY_MS)
             return
@@ -108,22 +108,22 @@ class TransactionChecker:
             self._journal.halves.check_later(half, now_ms + settings.transaction_check_interval_ms)
             renewed = message
         self.check_count += 1
-        producer.send(records.check_request(renewed, *place, settings.broker_name).encode())
+        producer.send(records.check_request(renewed, *destination, settings.broker_name).encode())
 
     def _give_up(self, half: Half, message: StoredMessage) -> None:
         core = self._core
         topic = core.topics.ensure(names.CHECK_MAX_TIME_TOPIC, 1).topic_name
         copy = records.copy_draft(message, core.store.queues.get_or_create(topic, 0), message.properties)
         self._writer.end(half, Outcome.GIVEN_UP, [copy])
-        self.given_up += 1
+        self.given_up_count += 1
         unique = message.properties.get(keys.UNIQUE_KEY, "")
-        facts = {"group": half.group, "asked": half.checks, "message_id": unique}
+        facts = {"group": half.group, "checks": half.checks, "message_id": unique}
         log.warning("transaction abandoned", extra=facts)
 
     def _producer(self, group: str, topic: str) -> Connection | None:
         """Return a live producer of the group that may see the message, in rotation; None if there is none."""
         members = self._core.clients.producers.get(group, {})
-        alive = [one for one in members if one.is_open and self._may_see_unpublished(one, topic)]
+        alive = [one for one in members if one.is_open and self._may_see_half_message(one, topic)]
         self._rotation += 1
         return alive[self._rotation % len(alive)] if alive else None
 
@@ -135,21 +135,21 @@ class Transactions:
     def __init__(
         self,
         core: BrokerCore,
-        may_see_unpublished: Callable[[Connection, str], bool] = lambda peer, topic: True,  # without access control
+        may_see_half_message: Callable[[Connection, str], bool] = lambda peer, topic: True,  # without access control
     ) -> None:
-        """``may_see_unpublished`` decides whether a peer may see an unpublished message of a topic."""
+        """``may_see_half_message`` decides whether a peer may see a half message for a topic."""
         self.journal: Final = TransactionJournal(core)
         self.writer: Final = TransactionWriter(core, self.journal)
         self.endings: Final = TransactionEndings(core, self.journal, self.writer)
-        self.checker: Final = TransactionChecker(core, self.journal, self.writer, may_see_unpublished)
+        self.checker: Final = TransactionChecker(core, self.journal, self.writer, may_see_half_message)
 
     def __repr__(self) -> str:
         return f"<Transactions {self.journal!r}>"
 
-    def on_log_cut(self, end: int) -> None:
-        """Forget records from ``end`` on, which were cut from the log."""
-        self.journal.healed.on_log_cut(end)
-        self.writer.on_log_cut(end)
+    def on_log_changed(self, end: int) -> None:
+        """Forget records from ``end`` on, where the log ends now: other records will be appended there."""
+        self.journal.healed.on_log_changed(end)
+        self.writer.on_log_changed(end)
 
     async def wait_until_known(self, half_offset: int) -> bool:
         """Wait until the journal has read this half message; False on timeout."""
@@ -162,7 +162,7 @@ class Transactions:
         return True
 
     async def run(self) -> None:
-        """Read the log, check transactions, and save the recovery point, until cancelled."""
+        """Read the log, check transactions, and save the restart offsets, until cancelled."""
         while True:
             try:
                 pause_s = self._step()

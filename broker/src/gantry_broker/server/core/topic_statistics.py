@@ -45,7 +45,7 @@ class Snapshot(NamedTuple):
     sum: int = 0
     tps: float = 0.0
     avgpt: float = 0.0
-    """The average of the sum for each call."""
+    """The sum divided by the number of calls."""
 
 
 @final
@@ -115,7 +115,7 @@ PERMANENT_TABLES: Final = frozenset({"broker put", "broker get", "user put", "us
 
 
 @final
-class Statistics:
+class TopicStatistics:
     """The counters of one broker. Owned by the event loop; ``tick`` is called about once a second."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Statistics:
         self._due_ms: list[int] | None = None
 
     def __repr__(self) -> str:
-        return f"<Statistics {' '.join(f'{name}={len(table)}' for name, table in self._tables.items())}>"
+        return f"<TopicStatistics {' '.join(f'{name}={len(table)}' for name, table in self._tables.items())}>"
 
     # ------- counting
 
