@@ -21,6 +21,7 @@ from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import (
     TRANSIENT_CODES,
+    BadReply,
     BrokerRefused,
     ClientError,
     InvalidMessage,
@@ -257,7 +258,10 @@ class TransactionProducer(ProducerClient):
 
 
 def _make_half(topic: str, receipt: SendReceipt) -> HalfMessage:
-    _, _, physical_offset = parse_offset_message_id(receipt.offset_message_id)
+    try:
+        _, _, physical_offset = parse_offset_message_id(receipt.offset_message_id)
+    except RemoteProtocolError as error:
+        raise BadReply(f"{receipt.queue.broker_name} stored a half message without a valid id: {error}") from error
     return HalfMessage(
         topic=topic, queue=receipt.queue, message_id=receipt.message_id, half_offset=receipt.queue_offset,
         physical_offset=physical_offset,

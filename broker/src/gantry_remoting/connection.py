@@ -169,6 +169,8 @@ class Connection(asyncio.Protocol):
         self.is_open = True
         if listener.admit(self):
             listener.service.connected(self)
+        else:
+            self.is_open = False  # the service does not know it, and is not told of its end
 
     def data_received(self, data: bytes) -> None:
         if not self.is_open:

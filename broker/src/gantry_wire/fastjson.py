@@ -17,6 +17,7 @@ _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?[LBSFD]?")
 _BARE_KEY: Final = re.compile(r"[A-Za-z_$][\w$.-]*|-?\d+")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
+_QUOTE_OR_ESCAPE: Final = re.compile(r'\\.|"', re.DOTALL)
 _LITERALS: Final = {"true": True, "false": False, "null": None, "NaN": None}
 
 
@@ -135,7 +136,7 @@ class _Parser:
         if match is None:
             raise self._error("a string without an end")
         self._position = match.end()
-        body = match[1] if match[1] is not None else match[2].replace("\\'", "'").replace('"', '\\"')
+        body = match[1] if match[1] is not None else _QUOTE_OR_ESCAPE.sub(_to_double_quotes, match[2])
         try:
             decoded: str = msgspec.json.decode(f'"{body}"', type=str)
         except msgspec.DecodeError as error:
@@ -187,3 +188,8 @@ class _Parser:
             raise self._error("expected a key")
         self._position = match.end()
         return match[0]
+
+
+def _to_double_quotes(found: re.Match[str]) -> str:
+    """Return a quote or an escape of a string in single quotes as it is written between double quotes."""
+    return {'"': '\\"', "\\'": "'"}.get(found[0], found[0])

@@ -11,16 +11,21 @@ from crash.processes import HOST, ServerProcess, broker, name_server
 
 from gantry_client import (
     Admin,
+    BadReply,
     BrokerRefused,
     ClientSettings,
     ConsumerSettings,
     Decision,
     InvalidMessage,
     Message,
+    MessageQueue,
     PollConsumer,
     ReceivedMessage,
+    SendReceipt,
+    SendStatus,
     StartFrom,
     TransactionProducer,
+    transactions,
 )
 from gantry_testing.client import wait_until
 from gantry_testing.ports import free_broker_port, free_port
@@ -121,6 +126,17 @@ async def test_killed_broker_loses_no_transaction(servers: Servers) -> None:
         await commit
         await producer.commit(first)
         assert sorted(await delivered(servers, 2)) == [b"first", b"second"]
+
+
+def test_half_message_without_a_valid_id_is_a_bad_reply() -> None:
+    """Its outcome is unknown to the sender, who gets an error of the client and not one of the protocol's parser."""
+    queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+    receipt = SendReceipt(
+        status=SendStatus.SEND_OK, message_id="A", offset_message_id="no id", queue=queue, queue_offset=0
+    )
+
+    with pytest.raises(BadReply, match="broker-a stored a half message without a valid id"):
+        transactions._make_half("T", receipt)
 
 
 async def test_delayed_transaction_is_refused(servers: Servers) -> None:

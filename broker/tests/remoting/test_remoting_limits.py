@@ -403,6 +403,7 @@ async def open_after_close(turns: int) -> bool:
             for connection in tuple(host.listener.connections):
                 connection.abort()
             await asyncio.sleep(0)
+            assert set(host.disconnected) <= set(host.connected), "the service learns only of ends that had a beginning"
 
 
 @on_both_loops

@@ -40,6 +40,7 @@ def test_standard_json_is_standard_json(value: Any) -> None:
         ("{-1:2}", {"-1": 2}),
         ("{a_b.c-d:1,$x:2}", {"a_b.c-d": 1, "$x": 2}),
         ("{'single':'quo\"tes'}", {"single": 'quo"tes'}),
+        ("'a\\\"b \\\\\" c'", 'a"b \\" c'),
         ("[1,2,]", [1, 2]),
         ("{'a':1,}", {"a": 1}),
         ("[1L,2.5F,3D,1e3,-0.5]", [1, 2.5, 3, 1000.0, -0.5]),

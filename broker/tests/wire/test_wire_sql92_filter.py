@@ -179,6 +179,16 @@ def test_filter_cache_is_bounded() -> None:
     assert filter._cache._characters <= filter.CACHED_CHARACTERS_MAX
 
 
+def test_expression_that_two_threads_parse_at_once_is_counted_once() -> None:
+    """Each thread of a synchronous client parses filters; both may miss the cache before one of them stores its own."""
+    one = parse_sql_filter("twice = 1")
+    before = filter._cache._characters
+
+    filter._cache.store("twice = 1", one)
+
+    assert filter._cache._characters == before
+
+
 def test_expression_type_selects_the_filter() -> None:
     """No type means tags; an unknown type, or an empty SQL expression, is a fault."""
     assert isinstance(parse_filter(None, "a = 5"), TagFilter)
