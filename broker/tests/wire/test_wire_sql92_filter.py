@@ -1,8 +1,10 @@
 """Filters as broker and client use them, and the results of Apache's evaluator on some thousand pairs."""
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,9 +186,22 @@ def test_expression_that_two_threads_parse_at_once_is_counted_once() -> None:
     one = parse_sql_filter("twice = 1")
     before = filter._cache._characters
 
-    filter._cache.store("twice = 1", one)
+    filter._cache.store("twice = 1", filter.SqlFilter("twice = 1"))
 
-    assert filter._cache._characters == before
+    assert filter._cache._characters == before and parse_sql_filter("twice = 1") is one
+
+
+def test_expression_that_another_thread_evicts_is_found_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread has found it and was interrupted before it marks it as used."""
+
+    class Evicting(OrderedDict[str, filter.SqlFilter | str]):
+        def get(self, key: str, default: Any = None) -> Any:
+            return self.pop(key, default)
+
+    one = parse_sql_filter("evicted = 1")
+    monkeypatch.setattr(filter._cache, "_entries", Evicting(filter._cache._entries))
+
+    assert parse_sql_filter("evicted = 1") is one
 
 
 def test_expression_type_selects_the_filter() -> None:

@@ -6,7 +6,7 @@ expressions are cached, too. The cache is bounded by the total length of the exp
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from threading import Lock
+from contextlib import suppress
 from typing import Final, final
 
 from gantry_wire.properties import PropertyMark, property_marks, select_properties
@@ -76,31 +76,33 @@ def parse_sql_filter(expression: str) -> SqlFilter:
 
 @final
 class _FilterCache:
-    """The filters, or the faults, of the expressions used most recently. Safe for use by several threads."""
+    """The filters, or the faults, of the expressions used most recently.
+
+    Several threads may use it, since each operation on the table is atomic; then the count of characters may be a
+    little off.
+    """
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._entries: OrderedDict[str, SqlFilter | str] = OrderedDict()
         self._characters = 0
 
     def lookup(self, expression: str) -> SqlFilter | str | None:
-        with self._lock:
-            entry = self._entries.get(expression)
-            if entry is not None:
+        entry = self._entries.get(expression)
+        if entry is not None:
+            with suppress(KeyError):  # another thread may have evicted it meanwhile
                 self._entries.move_to_end(expression)
-            return entry
+        return entry
 
     def store(self, expression: str, entry: SqlFilter | str) -> None:
         size = len(expression) + _ENTRY_CHARACTERS
         if size > CACHED_CHARACTERS_MAX:
             return
-        with self._lock:
-            if expression not in self._entries:  # two threads may have parsed it at the same time
-                self._characters += size
-            self._entries[expression] = entry
-            while self._characters > CACHED_CHARACTERS_MAX:
-                oldest, _ = self._entries.popitem(last=False)
-                self._characters -= len(oldest) + _ENTRY_CHARACTERS
+        if self._entries.setdefault(expression, entry) is not entry:
+            return  # another thread has parsed it at the same time
+        self._characters += size
+        while self._characters > CACHED_CHARACTERS_MAX and self._entries:
+            oldest, _ = self._entries.popitem(last=False)
+            self._characters -= len(oldest) + _ENTRY_CHARACTERS
 
 
 _cache: Final = _FilterCache()
