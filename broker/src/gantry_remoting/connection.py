@@ -169,8 +169,6 @@ class Connection(asyncio.Protocol):
         self.is_open = True
         if listener.admit(self):
             listener.service.connected(self)
-        else:
-            self.is_open = False  # the service does not know it, and is not told of its end
 
     def data_received(self, data: bytes) -> None:
         if not self.is_open:
@@ -202,13 +200,12 @@ class Connection(asyncio.Protocol):
 
     @_isolated
     def connection_lost(self, exc: Exception | None) -> None:
-        was_known = self.is_open
         self.is_open = False
         self.frames.clear()
         self._tls = None  # frees 100 KiB and more of OpenSSL's memory without waiting for the garbage collector
-        is_known = self._listener.forget(self) or was_known
+        was_admitted = self._listener.forget(self)
         self.requests.fail(f"the connection to {join_address(*self.peer)} was closed")
-        if is_known:
+        if was_admitted:
             self._listener.service.disconnected(self)
 
     @_isolated

@@ -1,9 +1,9 @@
 """The safety gate: ``check_action`` checks every action that can cost availability or lose data.
 
 It compares the effect of an action with the durability ledger and the limits in the spec, and allows the action or
-returns the reason against it, in bytes. It is called for every action when the decision is made, and again with a newer
-ledger immediately before execution. The origin of an action is irrelevant: a restart requested by a person passes the
-same checks as a restart in a rolling update.
+returns the reason against it, in bytes. It is called for every action when the decision is made; a local group calls it
+again with a newer ledger immediately before execution, since its actions wait for each other. The origin of an action
+is irrelevant: a restart requested by a person passes the same checks as a restart in a rolling update.
 """
 
 from __future__ import annotations

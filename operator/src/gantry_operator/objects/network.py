@@ -191,8 +191,8 @@ def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, An
         LoadBalancer   the first address or name of the load balancer, and the Service's port
         NodePort       an address of a Node, the external one if it has one, and the node port
 
-    Every Node accepts connections to a node port for all pods. The first Node by name is used, so that the address
-    changes only when that Node is removed.
+    Every Node accepts connections to a node port for all pods. The first ready Node by name is used, so that the
+    address changes seldom.
     """
     spec = service.get("spec", {})
     [port] = spec.get("ports", [{}])
