@@ -18,9 +18,9 @@ SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 
 
 def played(peer: peers.Peer, nursery: Nursery, home: Path, run: str) -> tuple[str, ...]:
     """Let a Java client fill two topics; return their names."""
-    order = drivers.Order(peer.address, COUNT, 0, 3, peers.SHORT_DELAY_LEVELS, run, scenario_seconds_max=60)
+    options = drivers.DriverOptions(peer.address, COUNT, 0, 3, peers.SHORT_DELAY_LEVELS, run, scenario_seconds_max=60)
 
-    verdicts = drivers.play(nursery, CLIENT, ("sync", "batch"), order, home)
+    verdicts = drivers.play(nursery, CLIENT, ("sync", "batch"), options, home)
 
     assert [verdict.broken for verdict in verdicts] == [[], []]
     return tuple(f"interop_{name}_{CLIENT.replace('.', '_')}_{run}" for name in ("sync", "batch"))

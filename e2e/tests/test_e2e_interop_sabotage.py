@@ -128,7 +128,7 @@ def test_falsified_answer_is_detected(
     """A message that is lost, altered or not at its answered place breaks exactly the promise about that."""
     peer, nursery, directory = stage
     liar.lie = lie
-    order = drivers.Order(
+    options = drivers.DriverOptions(
         name_server=peer.address,
         count=COUNT,
         retry_count=COUNT // 5,
@@ -139,7 +139,7 @@ def test_falsified_answer_is_detected(
         extra=("--patience-ms", str(LIE_PATIENCE_MS if lie in (lose, alter, commit_none) else 30_000)),
     )
 
-    (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), order, directory / "home")
+    (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), options, directory / "home")
 
     assert verdict.kept == (broken == [])
     found = " ".join(verdict.broken)

@@ -114,8 +114,8 @@ def reset_to_the_end(frame: WireFrame) -> bytes:
     return rebuilt(frame, extFields={**frame.fields, "timestamp": "-1"})
 
 
-def order(name_server: str, run: str) -> drivers.Order:
-    return drivers.Order(
+def driver_options(name_server: str, run: str) -> drivers.DriverOptions:
+    return drivers.DriverOptions(
         name_server=name_server,
         count=120,
         retry_count=60,
@@ -166,7 +166,9 @@ def test_falsified_client_traffic_is_detected(
     peer, nursery, directory = stage
     for lies, run in (((None, None), f"truth{scenario}"), ((asked, answered), f"lie{scenario}")):
         liar.asked, liar.answered = lies
-        (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), order(peer.address, run), directory / f"home-{run}")
+        (verdict,) = drivers.play(
+            nursery, "5.3.3", (scenario,), driver_options(peer.address, run), directory / f"home-{run}"
+        )
         if lies == (None, None):
             assert verdict.broken == []
         else:
@@ -191,7 +193,7 @@ def test_falsified_hosts_are_detected(liar: Liar, tmp_path: Path) -> None:
             other.serve("broker", ("::1", broker), ("::1", layout.broker_port))
             for lie, run in ((None, "truth"), (forget_v6, "lie")):
                 liar.answered = lie
-                asked = order(f"[::1]:{names}", run)
+                asked = driver_options(f"[::1]:{names}", run)
                 (verdict,) = drivers.play(nursery, "5.3.3", ("ipv6",), asked, tmp_path / f"home-{run}")
                 if lie is None:
                     assert verdict.broken == []
