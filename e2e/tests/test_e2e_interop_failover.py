@@ -109,7 +109,7 @@ def test_every_fault_is_found(lines: str, new: dict[tuple[int, int], int], claim
     ("lines", "claim"),
     [
         (
-            "elsewhere 9 0 3 130 140\n",
+            "deferred 9 0 3 130 140\n",
             "1 messages that are delayed, committed or failed once are never consumed, first 9",
         ),
         ("failed 9 420\n", "1 messages that are delayed, committed or failed once are never consumed, first 9"),

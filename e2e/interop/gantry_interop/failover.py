@@ -167,9 +167,7 @@ class _FailoverRun:
         slaves = self._plan.members - 1
         wait_until("the old master caught up", lambda: self._are_caught_up(slaves), CONSUMED_SECONDS_MAX)
         there = set(places(new.store, self._topic).values())
-        wanted = there & {one.number for one in self._history.answered} | {
-            one.number for one in self._history.stored_elsewhere
-        }
+        wanted = there & {one.number for one in self._history.answered} | {one.number for one in self._history.deferred}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
         while not wanted <= {one.number for one in self._history.read().seen} and time.monotonic() < deadline:
             time.sleep(0.5)

@@ -1,7 +1,7 @@
 """Checks the records of Java clients during a failover against the logs. Pure except for reading files.
 
     ok                   the broker answered 0: it must be in the new master's log at that place, and be consumed
-    elsewhere            the same for a message that is stored elsewhere first, because it is delayed or in a
+    deferred             the same for a message that is stored in its topic later, because it is delayed or in a
                          transaction: it must be consumed
     rolled_back          its transaction is rolled back: it must never be consumed
     rolled_back_unknown  the same if the result of the attempt is unknown
@@ -56,7 +56,7 @@ class ClientHistory:
         self._position = 0
         self.answered: list[Answered] = []
         self.seen: list[Seen] = []
-        self.stored_elsewhere: list[Answered] = []
+        self.deferred: list[Answered] = []
         """Their places are those of half messages, and of delayed messages in the queue of their delay level."""
 
         self.rolled_back: set[int] = set()
@@ -82,8 +82,8 @@ class ClientHistory:
         match words:
             case ["ok", number, queue, offset, began, ended]:
                 self.answered.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
-            case ["elsewhere", number, queue, offset, began, ended]:
-                self.stored_elsewhere.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
+            case ["deferred", number, queue, offset, began, ended]:
+                self.deferred.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
             case ["rolled_back", number, *_] | ["rolled_back_unknown", number, *_]:
                 self.rolled_back.add(int(number))
             case ["failed", number, _]:
@@ -151,7 +151,7 @@ class Judgement:
     """Deliveries of messages that were never sent."""
 
     undelivered: list[int]
-    """Not delivered: answered 0 and stored elsewhere first, or failed once by the listener."""
+    """Not delivered: deferred and answered 0, or failed once by the listener."""
 
     rolled_back_delivered: list[int]
     """Rolled back, and delivered all the same."""
@@ -206,9 +206,7 @@ def judge(
         vanished=vanished,
         vanished_outside_tail=[number for number in vanished if number not in in_tail],
         never_sent=sum(one.number < 0 for one in history.seen),
-        undelivered=sorted(
-            ({one.number for one in history.stored_elsewhere} - seen) | (history.failed - retried - in_tail)
-        ),
+        undelivered=sorted(({one.number for one in history.deferred} - seen) | (history.failed - retried - in_tail)),
         rolled_back_delivered=sorted(history.rolled_back & seen),
         acknowledged_without_master=[
             one.number for one in history.answered if one.began_us > killed_us and one.ended_us < ordered_us

@@ -14,7 +14,7 @@ import java.time.temporal.ChronoUnit;
  *
  * <pre>
  * ok NUMBER QUEUE OFFSET BEGAN ANSWERED         the broker answered 0
- * elsewhere NUMBER QUEUE OFFSET BEGAN ANSWERED  the same for a message that is stored elsewhere first, because it is
+ * deferred NUMBER QUEUE OFFSET BEGAN ANSWERED   the same for a message that is stored in its topic later, because it is
  *                                               delayed or in a transaction; it must be delivered
  * rolled_back NUMBER QUEUE OFFSET BEGAN ANSWERED
  *                                               the same, but its transaction is rolled back: it must not be delivered

@@ -67,7 +67,7 @@ final class Mixture implements TransactionListener {
     /** The first word of the history's line about a send that was answered 0. */
     static String word(int number) {
         Kind kind = Kind.of(number);
-        return kind == Kind.PLAIN ? "ok" : kind.isDelivered() ? "elsewhere" : "rolled_back";
+        return kind == Kind.PLAIN ? "ok" : kind.isDelivered() ? "deferred" : "rolled_back";
     }
 
     /** Whether a number must never be delivered, for any answer to its send. */
