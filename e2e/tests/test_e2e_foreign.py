@@ -126,7 +126,7 @@ def test_faults_of_foreign_nodes_are_refused(read_commands: CommandReader, tmp_p
         with pytest.raises(ClusterNotOwned):
             cluster.load_image(tmp_path / "image.tar")
         with pytest.raises(ClusterNotOwned):
-            cluster.name_image(IMAGE, "gantry:next")
+            cluster.tag_image(IMAGE, "gantry:next")
         assert cluster.provide_images(None) == IMAGES
 
 
@@ -243,7 +243,7 @@ def test_existing_kind_cluster_is_refused(
 
 def test_image_on_kind_nodes_gets_another_name(read_commands: CommandReader) -> None:
     """The tests' name of our image is replaced by the cluster's name of it."""
-    kind.name_image(["one"], IMAGES.broker, "localhost/gantry:next")
+    kind.tag_image(["one"], IMAGES.broker, "localhost/gantry:next")
 
     tag = f"ctr --namespace=k8s.io images tag --force {IMAGES.broker} localhost/gantry:next"
     assert read_commands() == [f"docker exec one {tag}"]

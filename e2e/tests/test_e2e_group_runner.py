@@ -36,13 +36,13 @@ KEPT_LONGER = TWO_SLAVES | {"storage": {"size": "1Gi", "reservedTime": "12h"}}
 
 
 @pytest.fixture
-def settings(operated: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorSettings]:
+def settings(operator_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorSettings]:
     """The settings of the chart for one namespace, with the installed operators scaled down."""
-    for name, value in chart_environment(operated).items():
+    for name, value in chart_environment(operator_cluster).items():
         monkeypatch.setenv(name, value)
-    kubeconfig = chart_kubeconfig(operated, tmp_path / "operator.kubeconfig")
+    kubeconfig = chart_kubeconfig(operator_cluster, tmp_path / "operator.kubeconfig")
     words = ["--kubeconfig", str(kubeconfig), "--namespace", SYSTEM, "--namespaces", SPACE, "--listen", "127.0.0.1:0"]
-    with scale_down_operators(operated):
+    with scale_down_operators(operator_cluster):
         yield settings_of(main.make_context("gantry-operator", words).params)
 
 
@@ -131,17 +131,17 @@ def second_run(run: Run, group: Group, before: tuple[list[str], int]) -> None:
 
 
 def test_operator_runs_in_the_runner_of_kopf(
-    namespaces: NamespaceFactory, operated: Cluster, settings: OperatorSettings
+    namespaces: NamespaceFactory, operator_cluster: Cluster, settings: OperatorSettings
 ) -> None:
     """Groups are made, refused, edited and deleted; it runs twice, and each run ends cleanly and without an error."""
 
     def sidecars() -> ForwardedSidecars:
-        return ForwardedSidecars(Namespace(operated, SPACE))
+        return ForwardedSidecars(Namespace(operator_cluster, SPACE))
 
     with kopf_runs(settings, sidecars) as first:
         group = first_run(first, namespaces)
     first.demand_order()
-    assert lease_holder(operated) == ""
+    assert lease_holder(operator_cluster) == ""
     before = group.masters(), group.record()["epoch"]
     group.gantry("produce", TOPIC, "alone")
     group.apply(KEPT_LONGER)
