@@ -134,7 +134,7 @@ def test_faults_of_foreign_nodes_are_refused(read_commands: CommandReader, tmp_p
 def test_cluster_with_an_operator_is_refused(
     read_commands: CommandReader, there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Removing what these tests install would delete groups of others; an empty cluster is accepted (the twin)."""
+    """Removing what these tests install would delete groups of others; an empty cluster is accepted."""
     with open_cluster(CHOICE) as cluster:
         cluster.refuse_if_used()
     monkeypatch.setenv("ANSWERS", json.dumps(READY | {there: {"kind": "Something"}}))
@@ -144,7 +144,7 @@ def test_cluster_with_an_operator_is_refused(
 
 
 def test_existing_namespace_is_not_deleted_after_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A namespace that existed before belongs to others; one that a test has made is deleted (the twin)."""
+    """A namespace that existed before belongs to others; one that a test has made is deleted."""
     ended: list[str] = []
     taken = {"theirs"}
 

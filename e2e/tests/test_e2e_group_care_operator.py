@@ -39,7 +39,7 @@ def operators(cluster: Cluster) -> list[Object]:
     return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
-def acting(cluster: Cluster) -> str:
+def leader_or_none(cluster: Cluster) -> str:
     """Return the pod of the leading operator, if there is one."""
     try:
         return find_leader(cluster)
@@ -47,12 +47,12 @@ def acting(cluster: Cluster) -> str:
         return ""
 
 
-def wait_acting(cluster: Cluster, image: str) -> None:
+def wait_for_leader(cluster: Cluster, image: str) -> None:
     """Wait until only operators of this image exist, and one of them leads."""
 
     def is_so() -> bool:
         pods = {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in operators(cluster)}
-        return len(pods) == REPLICAS and set(pods.values()) == {image} and acting(cluster) in pods
+        return len(pods) == REPLICAS and set(pods.values()) == {image} and leader_or_none(cluster) in pods
 
     wait_until(f"operators of {image}", is_so, NOTICED_SECONDS_MAX)
 
@@ -82,12 +82,12 @@ def test_operators_are_upgraded_and_rolled_back_without_interrupting_clients(
             operator_cluster.helm(
                 "upgrade", OPERATOR, CHART, "--reuse-values", "--set-string", f"image.tag={NEXT}", *words
             )
-            wait_acting(operator_cluster, new)
+            wait_for_leader(operator_cluster, new)
             print(f"a role moved by the new operator in {promote(group, 'upgraded'):.1f} s")
             group.wait_healthy()
         finally:
             operator_cluster.helm("rollback", OPERATOR, *words)
-        wait_acting(operator_cluster, old)
+        wait_for_leader(operator_cluster, old)
         print(f"a role moved by the old operator in {promote(group, 'back'):.1f} s")
 
     run_fault_under_load(group, "operators upgraded", upgrade).check_limits(UPGRADE_SECONDS_MAX)
@@ -113,9 +113,8 @@ def test_group_survives_the_end_of_either_operator(namespaces: NamespaceFactory,
         kill_container(system, second, OPERATOR_CONTAINER)
         group.replace_pod(master)  # after a clean stop it regains its role from its sidecar, without the operator
         group.wait_healthy()
-        print(
-            f"a role moved in {promote(group, 'last'):.1f} s; {second} acted, and {acting(operator_cluster)} does now"
-        )
+        took = promote(group, "last")
+        print(f"a role moved in {took:.1f} s; {second} led before, and {leader_or_none(operator_cluster)} leads now")
 
     run_fault_under_load(group, "either operator gone", lose_both).check_limits(KILLED_SECONDS_MAX)
     wait_until("both operators", lambda: len(operators(operator_cluster)) == REPLICAS, NOTICED_SECONDS_MAX)

@@ -76,7 +76,7 @@ def rows(*effects: Effect) -> list[Row]:
 
 
 def shown_here(row: Row) -> list[Shown]:
-    """Return the parts of a row that are visible in a cluster: all but those that need a broken one."""
+    """Return the parts of a row that are visible in a cluster: all but those that need a broken cluster."""
     return [shown for shown in row.shown if shown.source is not Source.MODEL]
 
 
@@ -205,7 +205,7 @@ class Scene:
 
 
 def wanted(batch: Batch, *, is_after: bool) -> ValuesByRow:
-    """Return the values that the rows promise."""
+    """Return the values that the rows expect."""
     return {
         str(row): {f"{one.source} {one.key}": one.after if is_after else one.before for one in shown_here(row)}
         for row in batch.rows

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ALONE_S = 8.0
 WATCHED_S = 30.0
-HEARD_S = 5.0
+STATUS_S = 5.0
 """The time from a broker's start until the operator has certainly received its status."""
 TOO_MANY = 429
 LOAD = "alone"
@@ -32,7 +32,7 @@ LOSES_NOTHING = ASYNC | {"failover": {"mode": "Automatic", "maxDataLossBytes": "
 
 
 def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
-    """The slave's machine receives no packets from the master; the master works on for a while, then its machine
+    """The slave's machine receives no packets from the master; the master continues for a while, then its machine
     crashes.
     """
     [master] = group.masters()
@@ -65,8 +65,8 @@ def test_role_does_not_move_if_that_would_lose_too_much(
         print(f"RESULT guarded: blocked by {blocked}")
         assert any("lost" in reason for reason in blocked)
         lifecycle.revive(operator_cluster, node)
-        wait_until("the old master's broker", lambda: has_begun(group, master), NOTICED_SECONDS_MAX)
-        time.sleep(HEARD_S)
+        wait_until("the old master's broker", lambda: is_running(group, master), NOTICED_SECONDS_MAX)
+        time.sleep(STATUS_S)
         group.annotate("gantry.dev/accept-loss", "any")  # its machine crashed, so its log may be incomplete
         group.annotate("gantry.dev/promote", "0")
         group.wait_healthy()
@@ -95,7 +95,7 @@ def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, ope
     assert any(finding.startswith(("LOST", "MOVED", "DISPLACED")) for finding in verdict["findings"])
 
 
-def has_begun(group: Group, pod: str) -> bool:
+def is_running(group: Group, pod: str) -> bool:
     """Return whether a pod is not being deleted, and all of its containers run."""
     found = group.namespace.read_pod(pod)
     if found is None or "deletionTimestamp" in found["metadata"]:

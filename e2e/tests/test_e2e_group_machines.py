@@ -66,16 +66,16 @@ def test_machine_that_is_cut_off_acknowledges_nothing(namespaces: NamespaceFacto
 def test_machine_with_inbound_loss_loses_nothing(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """One direction is cut: packets of the master's machine arrive, but it receives nothing from other machines'
     pods."""
-    group = namespaces.group("deaf", TWO_SLAVES)
+    group = namespaces.group("inbound", TWO_SLAVES)
     [master] = group.masters()
     epoch = group.record()["epoch"]
 
-    def deafen() -> None:
+    def drop_packets() -> None:
         with faults.drop_inbound(operator_cluster, group.node_of(master), network.PODS):
             print(f"a new master after {wait_for_epoch(group, epoch):.1f} s")
             time.sleep(CUT_S)
 
-    run_fault_under_load(group, "node deaf", deafen).check_limits(CUT_SECONDS_MAX)
+    run_fault_under_load(group, "inbound packets dropped", drop_packets).check_limits(CUT_SECONDS_MAX)
 
 
 def drain(group: Group, node: str, seconds: int) -> None:
@@ -91,7 +91,7 @@ def test_machine_is_drained_without_loss(namespaces: NamespaceFactory, operator_
     [master] = group.masters()
     node = group.node_of(master)
 
-    def emptied() -> None:
+    def drain_master() -> None:
         started = time.monotonic()
         try:
             drain(group, node, 100)
@@ -100,7 +100,7 @@ def test_machine_is_drained_without_loss(namespaces: NamespaceFactory, operator_
         finally:
             operator_cluster.kubectl("uncordon", node)
 
-    run_fault_under_load(group, "node drained", emptied).check_limits(DRAIN_SECONDS_MAX)
+    run_fault_under_load(group, "node drained", drain_master).check_limits(DRAIN_SECONDS_MAX)
 
 
 def test_drain_waits_rather_than_evict_the_last_in_sync_slave(
@@ -113,7 +113,7 @@ def test_drain_waits_rather_than_evict_the_last_in_sync_slave(
     node = group.node_of(master)
     uid = group.uid_of(master)
 
-    def refused() -> None:
+    def try_to_drain() -> None:
         try:
             with pytest.raises(CommandFailed, match="timeout"):
                 drain(group, node, 20)
@@ -122,7 +122,7 @@ def test_drain_waits_rather_than_evict_the_last_in_sync_slave(
         assert group.masters() != [master]
         assert group.uid_of(master) == uid, "it was not evicted"
 
-    run_fault_under_load(group, "drain refused", refused).check_limits(MOVE_SECONDS_MAX)
+    run_fault_under_load(group, "drain refused", try_to_drain).check_limits(MOVE_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)

@@ -69,7 +69,7 @@ def refuse_bad_manifests(namespace: Namespace) -> None:
         Group(namespace, "impossible").apply(IMPOSSIBLE)
     little = Group(namespace, "little")
     little.apply(TOO_LITTLE)
-    wait_until("an event that says why", lambda: "NotApplied" in reasons(little), NOTICED_SECONDS_MAX)
+    wait_until("the event NotApplied", lambda: "NotApplied" in reasons(little), NOTICED_SECONDS_MAX)
     assert condition_of(little, "Applied") == "False"
     assert not any(name.startswith("little") for name in items(namespace, "statefulsets", "apis/apps/v1"))
     namespace.cluster.kubectl("delete", "brokergroup", little.name, f"--namespace={namespace.name}")
@@ -78,14 +78,14 @@ def refuse_bad_manifests(namespace: Namespace) -> None:
 def refuse_bad_order(group: Group) -> None:
     """An unknown order is reported, and changes nothing."""
     group.annotate("gantry.dev/fence", "everything")
-    wait_until("an event that says so", lambda: "BadOrder" in reasons(group), NOTICED_SECONDS_MAX)
+    wait_until("the event BadOrder", lambda: "BadOrder" in reasons(group), NOTICED_SECONDS_MAX)
     assert condition_of(group, "Fenced") == "False"
     group.namespace.cluster.kubectl(
         "annotate", "brokergroup", group.name, f"--namespace={group.namespace.name}", "gantry.dev/fence-"
     )
 
 
-def edited(group: Group, spec: Object, what: str, is_so: Callable[[], bool]) -> None:
+def apply_edit(group: Group, spec: Object, what: str, is_so: Callable[[], bool]) -> None:
     """Apply an edit; it takes effect, and the group is healthy."""
     group.apply(spec)
     wait_until(what, is_so, NOTICED_SECONDS_MAX)
@@ -112,7 +112,7 @@ def first_run(run: Run, namespaces: NamespaceFactory) -> Group:
     group.gantry("produce", TOPIC, "first")
     refuse_bad_manifests(group.namespace)
     refuse_bad_order(group)
-    edited(group, TWO_SLAVES, "a vote for each slave", lambda: electable_slaves(group) == 2)
+    apply_edit(group, TWO_SLAVES, "a vote for each slave", lambda: electable_slaves(group) == 2)
     assert not run.hosted.is_lost
     return group
 

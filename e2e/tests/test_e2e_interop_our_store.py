@@ -136,14 +136,14 @@ def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: P
     data = bytearray(log.read_bytes())
     data[last_byte] ^= 1
     log.write_bytes(data)
-    twin = tmp_path / "twin"
-    shutil.copytree(root, twin)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
 
-    believing = store_tool.read_store(twin, tmp_path, shape=store_tool.SMALL)
-    asking = store_tool.read_store(root, tmp_path, shape=store_tool.SMALL, is_sealed=True)
+    without_seals = store_tool.read_store(copy, tmp_path, shape=store_tool.SMALL)
+    with_seals = store_tool.read_store(root, tmp_path, shape=store_tool.SMALL, is_sealed=True)
 
-    assert believing.physical_offset_max == wrote
-    assert asking.physical_offset_max == damaged.physical_offset
+    assert without_seals.physical_offset_max == wrote
+    assert with_seals.physical_offset_max == damaged.physical_offset
 
 
 @pytest.mark.verify
