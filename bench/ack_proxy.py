@@ -71,14 +71,14 @@ class Link:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _forward_log(self) -> None:
-        exit_, entry = os.pipe()
+        read_end, write_end = os.pipe()
         try:
-            while count := os.splice(self._master.fileno(), entry, PIPE_BYTES):
+            while count := os.splice(self._master.fileno(), write_end, PIPE_BYTES):
                 while count:
-                    count -= os.splice(exit_, self._slave.fileno(), count)
+                    count -= os.splice(read_end, self._slave.fileno(), count)
         finally:
-            os.close(exit_)
-            os.close(entry)
+            os.close(read_end)
+            os.close(write_end)
 
     def _receive_acks(self) -> None:
         while data := self._slave.recv(ACK_BYTES):
@@ -112,7 +112,7 @@ def accept_slaves(listener: socket.socket, master_port: int, delay: Delay) -> No
         Link(slave, master, delay).start()
 
 
-def accept_orders(listener: socket.socket, delay: Delay) -> None:
+def accept_delays(listener: socket.socket, delay: Delay) -> None:
     """Read one line with a delay from each connection."""
     while True:
         control, _ = listener.accept()
@@ -129,10 +129,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--master-port", type=int, required=True, metavar="PORT")
     master_port = parser.parse_args().master_port
-    delay, slaves, orders = Delay(), listen(), listen()
-    for work, arguments in ((accept_slaves, (slaves, master_port, delay)), (accept_orders, (orders, delay))):
+    delay, slaves, controls = Delay(), listen(), listen()
+    for work, arguments in ((accept_slaves, (slaves, master_port, delay)), (accept_delays, (controls, delay))):
         threading.Thread(target=work, args=arguments, daemon=True).start()
-    print(slaves.getsockname()[1], orders.getsockname()[1], flush=True)
+    print(slaves.getsockname()[1], controls.getsockname()[1], flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     return 0
 

@@ -1,8 +1,9 @@
 """`make bench-burst`: how bursts of sends are handled, compared with Apache RocketMQ's broker in the same run.
 
-Three programs over one connection: sends written at once, one-way sends written at once, and one-way sends at a
-steady rate. Each runs against both brokers in turn, beside 0, 8 and 20 busy processes, by a sender whose unique ids are
-shaped like Java's and by one whose are not, while an honest client sends one message at a time to the same broker.
+A *program* is what the sender does over its one connection: it writes many sends at once, or many one-way sends at
+once, or one-way sends at a steady rate. Each program runs against both brokers in turn, beside 0, 8 and 20 busy
+processes, with unique ids in the form of Java's clients and with ids in another form. Meanwhile an honest client sends
+one message at a time to the same broker.
 The exit code is 1 when a goal was missed and `--assert-goals` was given.
 """
 

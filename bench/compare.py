@@ -105,7 +105,7 @@ def compare_runs(name: str, runs: dict[Side, list[Run]]) -> Cell:
 
 
 def goals_of(cells: Sequence[Cell]) -> list[Goal]:
-    """Return the goals for the worst cell of each kind, with its name."""
+    """Return two goals, for CPU time and for the rate: each is checked for its worst cell, which its text names."""
     costliest = max(cells, key=lambda cell: cell.cpu_ratio)
     slowest = min(cells, key=lambda cell: cell.rate_ratio)
     cpu = f"broker CPU per message, worst cell ({costliest.name})"

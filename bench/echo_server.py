@@ -36,7 +36,7 @@ class Echo(asyncio.Protocol):
         self._transport.write(data)
 
 
-class Onward(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """A relay's own connection to the other server, whose replies go back to the client."""
 
     def __init__(self, client: asyncio.Transport) -> None:
@@ -55,7 +55,7 @@ class Relay(asyncio.Protocol):
     def __init__(self, port: int) -> None:
         self._port = port
         self._early = b""
-        self._onward: asyncio.Transport | None = None
+        self._upstream: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,22 +64,22 @@ class Relay(asyncio.Protocol):
     async def _connect(self, client: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
         try:
-            onward, _ = await loop.create_connection(lambda: Onward(client), "127.0.0.1", self._port)
+            upstream, _ = await loop.create_connection(lambda: UpstreamConnection(client), "127.0.0.1", self._port)
         except OSError:
             client.close()
             return
-        onward.write(self._early)
-        self._onward = onward
+        upstream.write(self._early)
+        self._upstream = upstream
 
     def data_received(self, data: bytes) -> None:
-        if self._onward is None:
+        if self._upstream is None:
             self._early += data
         else:
-            self._onward.write(data)
+            self._upstream.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._onward is not None:
-            self._onward.close()
+        if self._upstream is not None:
+            self._upstream.close()
 
 
 async def serve(protocol: Callable[[], asyncio.Protocol]) -> None:

@@ -3,8 +3,8 @@
 Two figures for each filter. *Evaluations* are verdicts on parsed properties, which is also the input of RocketMQ's
 evaluator. *Records* are verdicts on records as they are stored in the log: the broker finds the properties that the
 filter names, and evaluates them. Both are counted per second of CPU time of this process, so that other work on the
-machine does not count, in turns over 512 messages of which each filter accepts some. The goal is for evaluations of
-each of the first five; the largest allowed filter is shown without a goal.
+machine does not count. Each filter evaluates the same 512 messages again and again, and accepts some of them. The goal
+is for evaluations of each of the first five filters; the largest allowed filter is shown without a goal.
 """
 
 from __future__ import annotations

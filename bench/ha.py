@@ -65,7 +65,7 @@ class Results(msgspec.Struct, frozen=True):
 
 @contextmanager
 def working_folder(free_bytes_needed: int) -> Iterator[Path]:
-    """Make a folder on the clone's own disk, and remove it at the end, also after an error."""
+    """Make a folder in `bench/results`, and remove it at the end, also after an error."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(RESULTS).free
     if free_bytes < free_bytes_needed:

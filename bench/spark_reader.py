@@ -1,6 +1,6 @@
 """Reads the benchmark's topic from the slave's sidecar, repeatedly, until it is killed.
 
-`python spark_reader.py GROUP_FOLDER SIGN`: the file SIGN is created when the first read has ended.
+`python spark_reader.py GROUP_FOLDER READY_FILE`: the file is created when the first read has ended.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gantry_bench.spark_run import drain, read_topic
 from gantry_pipelines.session import spark_session
 
 
-def main(folder: str, sign: str) -> None:
+def main(folder: str, ready_file: str) -> None:
     """Read the topic repeatedly until killed."""
     spark = spark_session("bench-spark-reader", cores=1, conf={"spark.driver.memory": "1g"})
     source = Group(Path(folder))
     while True:
         drain(read_topic(spark, source, "http", readFrom="slave"))
-        Path(sign).touch()
+        Path(ready_file).touch()
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Results(msgspec.Struct, frozen=True):
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """Make a folder on the clone's own disk, and remove it at the end, also after an error."""
+    """Make a folder in `bench/results`, and remove it at the end, also after an error."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as folder:
         yield Path(folder)

@@ -160,7 +160,7 @@ def measure(scale: DelayScale, cores: Cores, folder: Path, report_progress: Call
 
 
 def delay_goals(report: DelayReport, scale: DelayScale) -> list[Goal]:
-    """Return the goals of the acceptance list."""
+    """Return the goals with their measured values."""
     rate = f"{scale.due_per_second:,} due per second"
     return [
         Goal(f"memory growth with {report.pending:,} pending", RSS_GROWTH_MAX, report.growth_mebibytes, "MiB"),

@@ -1,7 +1,7 @@
 """Apache RocketMQ 5.3.3, master and slave, set up like Gantry's pair, and its own benchmark producer.
 
 `e2e/interop` builds and starts both, because it contains Apache's artifacts; the settings of a pair are here. Each
-broker gets 1 GiB of heap, as the acceptance list requires, and direct memory for its buffers. If Java or Maven is
+broker gets 1 GiB of heap, and direct memory for its buffers. If Java or Maven is
 missing, or the build fails, the benchmark continues without Apache and reports the reason.
 """
 

@@ -26,11 +26,11 @@ _REPORT: Final = re.compile(
     r"Response Failed: (\d+)"
 )
 _REFUSAL: Final = re.compile(r"^org\.apache\.rocketmq\.\S+Exception: CODE: (\d+) ", re.MULTILINE)
-_BREAK: Final = re.compile(r"^org\.apache\.rocketmq\.remoting\.exception\.(\w+)", re.MULTILINE)
+_REMOTING_EXCEPTION: Final = re.compile(r"^org\.apache\.rocketmq\.remoting\.exception\.(\w+)", re.MULTILINE)
 EQUAL_LEVELS: Final = (1, 64, 256)
 EQUAL_MIN: Final = 1.0
 """Goal: synchronous replication with the buffer on reaches at least the rate of Apache's with its pool off."""
-ALONE_MIN: Final = 10.0
+SINGLE_THREAD_MIN: Final = 10.0
 """Goal: with one thread, the same setup reaches at least this multiple of the rate of Apache's with its pool on."""
 
 
@@ -55,14 +55,15 @@ class ProducerRun(msgspec.Struct, frozen=True):
     """Sends that ended in an exception, including those before the last ten seconds."""
 
     refused: dict[str, int] = {}
-    """Answers by code, and broken requests by name, from the client's log, including those that it sent again."""
+    """Refusals by code, and exceptions of the connection by class, from the client's log. Requests that the client sent
+    again are included."""
 
     problem: str = ""
 
 
 def read_refusals(log_text: str) -> dict[str, int]:
     """Read the refusals from the log of the client, which has each with its stack trace."""
-    return dict(Counter([*_REFUSAL.findall(log_text), *_BREAK.findall(log_text)]))
+    return dict(Counter([*_REFUSAL.findall(log_text), *_REMOTING_EXCEPTION.findall(log_text)]))
 
 
 def read_producer(text: str, log_text: str, *, system: System, setup: Setup, threads: int) -> ProducerRun:
@@ -109,7 +110,7 @@ def producer_goals(runs: Sequence[ProducerRun]) -> list[Goal]:
     if share is not None:
         text = "Apache's producer, 1 thread, sync replication, buffer on"
         goals.append(
-            Goal(text=text, limit=ALONE_MIN, measured=share, unit="x Apache's with its pool on", is_floor=True)
+            Goal(text=text, limit=SINGLE_THREAD_MIN, measured=share, unit="x Apache's with its pool on", is_floor=True)
         )
     ours = [run for run in runs if run.system == "Gantry"]
     if ours:
@@ -129,7 +130,7 @@ def _share(runs: Sequence[ProducerRun], beside: Setup, threads: int) -> float | 
 
 def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figures:
     """Return a row for each setup and number of threads."""
-    rows, lost, compared = [], [], 0
+    rows, slower, compared = [], [], 0
     for setup, threads in dict.fromkeys((run.setup, run.threads) for run in runs):
         row = [setup.flush, setup.replication, setup.buffer, str(threads)]
         for system in ("Gantry", "Apache"):
@@ -141,9 +142,9 @@ def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figu
         compared += 1
         rows.append([*row, f"{ratio(ours, theirs):.2f}" if theirs else ""])
         if ours < theirs:
-            lost.append(f"{setup.text}, {threads} threads ({ratio(ours, theirs):.2f}x)")
-    listed = f": {'; '.join(lost)}." if lost else "."
-    lost_note = f"Fewer messages a second than Apache RocketMQ in {len(lost)} of {compared} cells{listed}"
+            slower.append(f"{setup.text}, {threads} threads ({ratio(ours, theirs):.2f}x)")
+    listed = f": {'; '.join(slower)}." if slower else "."
+    slower_note = f"Fewer messages a second than Apache RocketMQ in {len(slower)} of {compared} cells{listed}"
     return Figures(
         name="replication, Apache's producer",
         headings=[
@@ -151,7 +152,7 @@ def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figu
             "Apache msgs/s", "mean ms", "failed", "refused by code", "Gantry, x Apache",
         ],
         rows=rows,
-        notes=[*conditions, lost_note],
+        notes=[*conditions, slower_note],
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class SlowCell(msgspec.Struct, frozen=True):
 
 
 def pull_report(samples_us: Sequence[float], refused: int) -> PullReport:
-    """Return the percentiles: each is the sample that this share of the samples precede."""
+    """Return the median and the 99th percentile: in the sorted samples, this share of them comes before it."""
     ordered = sorted(samples_us)
     if not ordered:
         return PullReport(pulls=0, p50_us=0, p99_us=0, refused=refused)

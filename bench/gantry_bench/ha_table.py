@@ -39,12 +39,12 @@ def table_goals(cells: Sequence[HaCell], relay: Sequence[HaCell]) -> list[Goal]:
             share = ratio(synced.messages_per_second, plain.messages_per_second)
             text = f"sync replication, buffer on, {level} outstanding"
             goals.append(Goal(text=text, limit=SHARE_MIN, measured=share, unit="x async, buffer off", is_floor=True))
-    synced, beside = (
+    synced, relayed = (
         find_cell(cells, "Gantry", SYNC_BUFFERED, 1),
         next((cell for cell in relay if cell.level == 1), None),
     )
-    if synced is not None and beside is not None:
-        measured = ratio(synced.p50_us, beside.p50_us) if synced.messages else float("inf")
+    if synced is not None and relayed is not None:
+        measured = ratio(synced.p50_us, relayed.p50_us) if synced.messages else float("inf")
         text = "sync replication, buffer on, 1 outstanding: p50"
         goals.append(Goal(text=text, limit=RELAY_RATIO_MAX, measured=measured, unit="x relayed echo"))
     ours = [cell for cell in cells if cell.system == "Gantry"]
@@ -68,7 +68,7 @@ def table_figures(cells: Sequence[HaCell], conditions: list[str]) -> Figures:
     headings = ["flush", "replication", "buffer", "outstanding"]
     for system in systems:
         headings += [f"{system} msgs/s", "p50 / p99 / p99.9 us", "failures by code", "code 2"]
-    return Figures(name="replication", headings=headings, rows=rows, notes=[*conditions, *lost_notes(cells)])
+    return Figures(name="replication", headings=headings, rows=rows, notes=[*conditions, *slower_notes(cells)])
 
 
 def _columns(cell: HaCell | None) -> list[str]:
@@ -81,7 +81,7 @@ def _columns(cell: HaCell | None) -> list[str]:
     return [f"{cell.messages_per_second:,.0f}", times, failures, f"{cell.busy_answers:,}"]
 
 
-def lost_notes(cells: Sequence[HaCell]) -> list[str]:
+def slower_notes(cells: Sequence[HaCell]) -> list[str]:
     """List the cells in which Apache's broker had a higher rate or a lower p99, as sentences."""
     slower, later, compared = [], [], 0
     for ours in cells:
@@ -109,14 +109,14 @@ def _list_text(names: list[str]) -> str:
 def relay_figures(cells: Sequence[HaCell], relay: Sequence[HaCell], conditions: list[str]) -> Figures:
     """Return the cost of a message to another process and back, compared with synchronous replication."""
     rows = []
-    for beside in relay:
-        synced = find_cell(cells, "Gantry", SYNC_BUFFERED, beside.level)
+    for relayed in relay:
+        synced = find_cell(cells, "Gantry", SYNC_BUFFERED, relayed.level)
         if synced is None:
             continue
         rows.append([
-            str(beside.level), f"{beside.messages_per_second:,.0f}", f"{beside.p50_us:,.0f} / {beside.p99_us:,.0f}",
+            str(relayed.level), f"{relayed.messages_per_second:,.0f}", f"{relayed.p50_us:,.0f} / {relayed.p99_us:,.0f}",
             f"{synced.messages_per_second:,.0f}", f"{synced.p50_us:,.0f} / {synced.p99_us:,.0f}",
-            f"{ratio(synced.p50_us, beside.p50_us):.1f}",
+            f"{ratio(synced.p50_us, relayed.p50_us):.1f}",
         ])  # fmt: skip
     return Figures(
         name="relay",

@@ -1,9 +1,9 @@
 """The report of one run, and the summary of several.
 
 This module is pure. A run is the JSON object that the load generator prints; repetitions of the same load are reduced
-to the median of each figure, separately, because one disturbed run must not decide. The goals are ratios between two
-servers measured in turn on the same machine, never absolute times: those belong to the machine. It does not use
-processes, files or tables.
+to the median of each figure, separately, because one disturbed run must not decide. Most goals are ratios between two
+servers measured in turn on the same machine, because absolute times depend on the machine. It does not use processes,
+files or tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Mode(msgspec.Struct, frozen=True):
         """Describe the mode for a table."""
         if self.connections > 1:
             return f"{self.name}: {self.connections} connections, {self.outstanding} outstanding each"
-        per_write = "one send per frame" if self.frames_per_write == 1 else f"{self.frames_per_write} frames per write"
+        per_write = "one frame per write" if self.frames_per_write == 1 else f"{self.frames_per_write} frames per write"
         return f"{self.name}: {self.connections} connection, {self.outstanding} outstanding, {per_write}"
 
 
@@ -120,7 +120,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """One line of the acceptance list with the measured value."""
+    """A goal of a benchmark with the measured value."""
 
     text: str
     limit: float

@@ -1,9 +1,10 @@
 """The disk of the control loop: memory of this process, without system calls after a file was created.
 
-The control does everything the store does in Python and touches no file, so that what an append costs beyond it is
-what files, page cache, buffers and helper threads add. All pages are touched when a file is created: a control that
-takes page faults would hide those of the files it is compared with. Nothing written is meant to be read again: a log
-file larger than ``WINDOW_BYTES`` is written round and round in that much memory.
+The control does everything the store does in Python and touches no file. The difference between an append to the store
+and one to the control is therefore the cost of files, page cache, buffers and helper threads. All pages are touched
+when a file is created: a control that takes page faults would hide those of the files it is compared with. Nothing
+written is meant to be read again: a log file larger than ``WINDOW_BYTES`` has only that much memory, which is
+overwritten from its start again and again.
 """
 
 from __future__ import annotations

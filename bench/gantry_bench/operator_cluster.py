@@ -57,7 +57,7 @@ class StandInCluster:
         self._url: Final = url
         self._sidecars: Final = sidecars
         self._known: Final[set[str]] = set()
-        self._places: Final = asyncio.Semaphore(AT_ONCE)
+        self._starts: Final = asyncio.Semaphore(AT_ONCE)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> StandInCluster:
@@ -164,25 +164,26 @@ class StandInCluster:
             self.ready_s.setdefault(metadata["name"], time.monotonic())
 
     def _new_pods(self, document: dict[str, Any]) -> list[tuple[str, int]]:
-        home = document["metadata"]["name"]
-        wanted = [(f"{home}-{ordinal}", ordinal) for ordinal in range(document["spec"]["replicas"])]
+        set_name = document["metadata"]["name"]
+        wanted = [(f"{set_name}-{ordinal}", ordinal) for ordinal in range(document["spec"]["replicas"])]
         found = [(name, ordinal) for name, ordinal in wanted if name not in self._known]
         self._known.update(name for name, _ in found)
         return found
 
     # -- kubelet -------------------------------------------------------------------------------------------------------
 
-    async def _start(self, home: dict[str, Any], name: str, ordinal: int) -> None:
+    async def _start(self, stateful_set: dict[str, Any], name: str, ordinal: int) -> None:
         """Start one pod: bind its claims and report its containers as running."""
-        async with self._places:
+        async with self._starts:
             claims = [
-                await self._bind_claim(template, name) for template in home["spec"].get("volumeClaimTemplates") or []
+                await self._bind_claim(template, name)
+                for template in stateful_set["spec"].get("volumeClaimTemplates") or []
             ]
-            pod = await self.request("POST", f"{CORE}/pods", pod_of(home, name, ordinal))
-            place = names.member_of(home["metadata"]["labels"][names.GROUP_LABEL], name)
+            pod = await self.request("POST", f"{CORE}/pods", pod_of(stateful_set, name, ordinal))
+            place = names.member_of(stateful_set["metadata"]["labels"][names.GROUP_LABEL], name)
             address = "127.0.0.1"
             if place is not None:
-                group = home["metadata"]["labels"][names.GROUP_LABEL]
+                group = stateful_set["metadata"]["labels"][names.GROUP_LABEL]
                 address = await self._sidecars.begin(group, place, claims[0], now_ms())
             await self.request("PATCH", f"{CORE}/pods/{name}/status", {"status": running_status(pod, address)}, MERGE)
             self.pods += 1
@@ -210,16 +211,16 @@ def now_ms() -> int:
     return int(time.monotonic() * 1000)
 
 
-def pod_of(home: dict[str, Any], name: str, ordinal: int) -> dict[str, Any]:
+def pod_of(stateful_set: dict[str, Any], name: str, ordinal: int) -> dict[str, Any]:
     """Return a pod as the StatefulSet controller makes it, scheduled to a node."""
-    template = home["spec"]["template"]
+    template = stateful_set["spec"]["template"]
     labels = template["metadata"]["labels"] | {"statefulset.kubernetes.io/pod-name": name}
     head = {"name": name, "labels": labels, "annotations": template["metadata"].get("annotations") or {}}
     volumes = [
         {"name": one["metadata"]["name"], "persistentVolumeClaim": {"claimName": f"{one['metadata']['name']}-{name}"}}
-        for one in home["spec"].get("volumeClaimTemplates") or []
+        for one in stateful_set["spec"].get("volumeClaimTemplates") or []
     ]
-    node = f"node-{(ordinal + home['metadata']['name'].endswith('-slave')) % NODES_COUNT}"
+    node = f"node-{(ordinal + stateful_set['metadata']['name'].endswith('-slave')) % NODES_COUNT}"
     spec = template["spec"] | {"nodeName": node, "volumes": [*(template["spec"].get("volumes") or []), *volumes]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec}
 

@@ -61,7 +61,7 @@ class Phase(msgspec.Struct, frozen=True):
     name: str
     seconds: float
     rounds: int
-    """The rounds of all groups: observe, decide, act."""
+    """The rounds of all groups: observe, decide, execute."""
 
     p50_ms: float
     p95_ms: float
@@ -104,7 +104,7 @@ class OperatorReport(msgspec.Struct, frozen=True):
     other_cores: float
 
 
-# -- what was read -----------------------------------------------------------------------------------------------------
+# -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 def quantile(before: Buckets, after: Buckets, share: float) -> float:
@@ -154,7 +154,7 @@ def calls_per_group(phase: Phase, groups: int) -> float:
 
 
 def operator_goals(report: OperatorReport, scale: OperatorScale) -> Sequence[Goal]:
-    """Return the goals of the acceptance list."""
+    """Return the goals with their measured values."""
     return [
         Goal(
             f"API calls of the operator at rest, {report.groups} groups", CALLS_MAX,

@@ -186,11 +186,11 @@ async def _run(
         StandInCluster(url, sidecars) as cluster,
         asyncio.TaskGroup() as tasks,
     ):
-        standing_in = tasks.create_task(cluster.run())
+        cluster_task = tasks.create_task(cluster.run())
         try:
             report = await _run_measured(scale, cluster, child, report_progress)
         finally:
-            standing_in.cancel()
+            cluster_task.cancel()
             await cluster.close()
     return report
 

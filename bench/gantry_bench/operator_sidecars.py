@@ -37,7 +37,7 @@ ShardKey = tuple[str, int]
 """A group and a shard."""
 
 
-class Home(NamedTuple):
+class MemberKey(NamedTuple):
     """The group and the member to which an address belongs."""
 
     shard: ShardKey
@@ -57,7 +57,7 @@ class StandInSidecars:
         """The broken promise that the checker found; empty if there is none."""
 
         self._spec: Final = spec
-        self._homes: Final[dict[str, Home]] = {}
+        self._members_by_address: Final[dict[str, MemberKey]] = {}
         self._network: Final = FIRST_NETWORK + os.getpid() % NETWORKS_COUNT
         self._tried = 0
         self._stack: Final = AsyncExitStack()
@@ -88,7 +88,7 @@ class StandInSidecars:
             self.shards[key] = shard
         shard.begin(place.member, claim)
         address = await self._listen()
-        self._homes[address] = Home(key, place.member)
+        self._members_by_address[address] = MemberKey(key, place.member)
         return address
 
     async def _listen(self) -> str:
@@ -141,22 +141,22 @@ class StandInSidecars:
 
     # -- requests of the operator ------------------------------------------------------------------------------------
 
-    def _find_home(self, request: web.Request) -> Home:
+    def _find_member(self, request: web.Request) -> MemberKey:
         if not request.headers.get("Authorization", "").startswith("Bearer "):
             raise web.HTTPUnauthorized
         assert request.transport is not None, "it is connected"
-        return self._homes[request.transport.get_extra_info("sockname")[0]]
+        return self._members_by_address[request.transport.get_extra_info("sockname")[0]]
 
     async def _get_status(self, request: web.Request) -> web.Response:
-        key, member = self._find_home(request)
+        key, member = self._find_member(request)
         return web.json_response(self.shards[key].status(member))
 
     async def _get_topics(self, request: web.Request) -> web.Response:
-        self._find_home(request)
+        self._find_member(request)
         return web.json_response({"source": "broker", "left_out": 0, "topics": []})
 
     async def _post_order(self, request: web.Request) -> web.Response:
-        key, member = self._find_home(request)
+        key, member = self._find_member(request)
         order, expected = order_from(request.match_info["name"], await request.json())
         try:
             with self._record_broken_promise():

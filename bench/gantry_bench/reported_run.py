@@ -1,4 +1,4 @@
-"""The frame of a benchmark: measure in a folder of its own, print figures and goals, write all results to a file.
+"""The steps of a benchmark: measure in a folder of its own, print figures and goals, write all results to a file.
 
 The exit code is 1 if answers were wrong, or if a goal was missed and `--assert-goals` was given.
 """

@@ -96,7 +96,7 @@ def ratio(report: SparkReport, one: str, other: str) -> float:
 
 
 def spark_goals(report: SparkReport, scale: SparkScale) -> Sequence[Goal]:
-    """Return the goals of the acceptance list."""
+    """Return the goals with their measured values."""
     return [
         Goal("all columns, against Spark's read of the same rows from Parquet", ALL_MIN,
              ratio(report, ALL, PARQUET_READ), "times as fast", is_floor=True),

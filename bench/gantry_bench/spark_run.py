@@ -1,8 +1,8 @@
 """Runs the measurements of `make bench-spark`: fills a group, reads it in every way in turns, writes, and times sends.
 
 Rows are read from the slave's files unless a way differs, as Parquet is read from files; the reader beside the sends
-uses the slave's sidecar, as from another machine. One core stands for the master's machine and runs the sender too; the
-other one stands for the slave's and runs the reader, with SCHED_IDLE, which is stopped while sends are measured alone.
+uses the slave's sidecar, as from another machine. One core runs the master and the sender; the other one runs the slave
+and the reader, which has SCHED_IDLE and is stopped while sends are measured alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gantry_bench.processes import ROOT
 from gantry_bench.spark_archive import archive, count_archived_rows
 from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
 from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, measure_latencies_ms, start_group
-from gantry_bench.spark_still import StillSource
+from gantry_bench.spark_repeated import RepeatedBatchSource
 from gantry_bench.spark_tuples import TupleSource
 from gantry_pipelines.session import spark_session
 from pyspark_rocketmq.schema import HEADER_COLUMNS
@@ -57,7 +57,7 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Call
         )
         try:
             spark.dataSource.register(TupleSource)
-            spark.dataSource.register(StillSource)
+            spark.dataSource.register(RepeatedBatchSource)
             measured, missing = _measure_ways(spark, source, scale, folder, report_progress)
             sinks = _measure_sinks(spark, source, scale, folder, report_progress)
         finally:
@@ -112,7 +112,7 @@ def _measure_ways(
         measure_way(ways.ALL, lambda: drain(read_topic(spark, source, "file")))
         measure_way(ways.PARQUET_WRITE, partial(write_parquet, spark, source, parquet))
         measure_way(ways.PARQUET_READ, partial(read_parquet, spark, parquet))
-        measure_way(ways.CEILING, lambda: drain(read_still(spark, source, scale.rows)))
+        measure_way(ways.CEILING, lambda: drain(read_repeated(spark, source, scale.rows)))
         measure_way(ways.HEADERS, lambda: drain(read_topic(spark, source, "file", columns=",".join(HEADER_COLUMNS))))
         if turn:  # needs no warm-up, because it compiles no code of its own
             measure_way(ways.TUPLES, lambda: drain(read_tuples(spark, source)))
@@ -122,7 +122,7 @@ def _measure_ways(
     report_progress("counting")
     counts = [
         read_topic(spark, source, "file").count(), read_topic(spark, source, "http", columns="offset").count(),
-        read_tuples(spark, source).count(), read_still(spark, source, scale.rows).count(),
+        read_tuples(spark, source).count(), read_repeated(spark, source, scale.rows).count(),
         spark.read.parquet(str(parquet)).count(), count_archived_rows(archived),
     ]  # fmt: skip
     missing = sum(abs(scale.rows - count) for count in counts)
@@ -140,9 +140,9 @@ def read_tuples(spark: SparkSession, source: Group) -> DataFrame:
     return spark.read.format("rocketmq_tuples").options(**options).load()
 
 
-def read_still(spark: SparkSession, source: Group, rows: int) -> DataFrame:
+def read_repeated(spark: SparkSession, source: Group, rows: int) -> DataFrame:
     """Read as many rows, all from one repeated batch."""
-    return spark.read.format("rocketmq_still").options(**source.options("file"), rows=str(rows)).load()
+    return spark.read.format("rocketmq_repeated").options(**source.options("file"), rows=str(rows)).load()
 
 
 def drain(frame: DataFrame) -> None:
@@ -220,16 +220,19 @@ def _quantiles(name: str, values: list[float]) -> Sends:
 @contextmanager
 def start_reader(source: Group, folder: Path, core: int | None) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process group that reads the topic repeatedly from the slave's sidecar."""
-    sign = folder / "reading"
+    ready_file = folder / "reading"
     log = (folder / "reader.log").open("wb")
     process = subprocess.Popen(
-        ["chrt", "--idle", "0", sys.executable, str(ROOT / "bench" / "spark_reader.py"), str(source.folder), str(sign)],
+        [
+            "chrt", "--idle", "0", sys.executable, str(ROOT / "bench" / "spark_reader.py"), str(source.folder),
+            str(ready_file),
+        ],
         stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
     )  # fmt: skip
     try:
         deadline = time.monotonic() + READER_START_S
-        while not sign.exists():
+        while not ready_file.exists():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchmarkFailed(f"the reader did not start: {(folder / 'reader.log').read_text()[-2000:]}")
             time.sleep(0.1)

@@ -104,7 +104,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def call_times(took_ns: Sequence[int]) -> CallTimes:
-    """Return the percentiles in microseconds: each is the time that this share of the times precede."""
+    """Return the percentiles in microseconds: in the sorted times, the percentile's share of them comes before it."""
     if not took_ns:
         raise BenchmarkFailed("a run without a message has no percentiles")
     ordered = sorted(took_ns)

@@ -169,7 +169,7 @@ func (e *Engine) receive(c *connection) error {
 		if size == 0 {
 			break
 		}
-		e.take(c, kind, header, size, now)
+		e.recordAnswer(c, kind, header, size, now)
 		at += size
 	}
 	c.filled = copy(c.input, c.input[at:c.filled])
@@ -179,8 +179,8 @@ func (e *Engine) receive(c *connection) error {
 	return nil
 }
 
-// take settles one answer: its slot, whether it matches, and its code.
-func (e *Engine) take(c *connection, kind byte, header []byte, size int, now int64) {
+// recordAnswer finds the request of an answer, checks the answer, counts it, and makes its slot free again.
+func (e *Engine) recordAnswer(c *connection, kind byte, header []byte, size int, now int64) {
 	e.counts.Replies++
 	reply, isReply := ParseReply(kind, header)
 	if !isReply {

@@ -1,4 +1,4 @@
-// Loadgen sends RocketMQ SEND_MESSAGE_V2 requests at a server and reports rate, latency and CPU time as JSON.
+// Loadgen sends RocketMQ SEND_MESSAGE_V2 requests to a server and reports rate, latency and CPU time as JSON.
 //
 // It belongs to `make bench-send`. It checks every answer: the correlation number must be that of a request still
 // open on that connection, and the code must be 0. With -echo the answer must be the request itself.

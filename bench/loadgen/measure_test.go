@@ -52,7 +52,7 @@ func TestStatIsReadBehindTheName(t *testing.T) {
 	}
 }
 
-// The precise count and the coarse one speak of the same process.
+// The precise CPU time and the coarse one agree for the same process.
 func TestPreciseAndCoarseCPUAgree(t *testing.T) {
 	before, err := ReadCPU(os.Getpid())
 	if err != nil {
@@ -73,7 +73,7 @@ func TestPreciseAndCoarseCPUAgree(t *testing.T) {
 	}
 }
 
-// A slip on the command line is refused before anything is sent.
+// A wrong option is refused before anything is sent.
 func TestOptionsAreBounded(t *testing.T) {
 	for _, arguments := range [][]string{
 		{"-connections", "0"}, {"-connections", "100000"}, {"-duration", "1h"}, {"-outstanding", "10", "-frames-per-write", "3"},

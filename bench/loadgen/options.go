@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Options say what to send and for how long. Every number has an upper bound: a slip of the keyboard must not
-// become an endless load.
+// Options say what to send and for how long. Every number has an upper bound, so that a typing error does not become
+// an endless load.
 type Options struct {
 	Address        string
 	Connections    int
@@ -33,7 +33,7 @@ const (
 	connectionsMax = 1024
 	outstandingMax = 4096
 	bodyBytesMax   = 4 << 20
-	// queuesMax keeps the window small enough that every queue is met in one round.
+	// A slot always sends to the same queue, so queues beyond the number of slots get no message.
 	queuesMax       = 1024
 	warmUpMax       = 30 * time.Second
 	durationMax     = 120 * time.Second

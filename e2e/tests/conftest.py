@@ -59,10 +59,10 @@ class SharedCluster:
         self._chosen = chosen_here
         self._end = ExitStack()
         self._cluster: Cluster | None = None
-        self.given: dict[str, str] = {}
+        self.loaded_images: dict[str, str] = {}
         """Additional images that were loaded into the nodes, by the name of their sources."""
 
-    def operated(self, operator: Path | None) -> Cluster:
+    def operator_cluster(self, operator: Path | None) -> Cluster:
         """Return the cluster, made and provided with the operator on first use."""
         if self._cluster is None:
             self._cluster = self._foreign() or self._kept() or self._made(image_builds.BROKER.build_if_stale())
@@ -73,7 +73,7 @@ class SharedCluster:
     def end(self) -> None:
         """End the cluster and check that the machine was restored."""
         self._cluster = None
-        self.given.clear()
+        self.loaded_images.clear()
         self._end.close()
 
     def _foreign(self) -> Cluster | None:
@@ -155,22 +155,24 @@ def operator_archive(pytestconfig: pytest.Config) -> Path | None:
 
 
 @pytest.fixture
-def operated(shared_cluster: SharedCluster, operator_archive: Path | None) -> Cluster:
+def operator_cluster(shared_cluster: SharedCluster, operator_archive: Path | None) -> Cluster:
     """A cluster with the operator, installed by its chart."""
-    return shared_cluster.operated(operator_archive)
+    return shared_cluster.operator_cluster(operator_archive)
 
 
 @pytest.fixture
-def namespaces(operated: Cluster) -> Iterator[NamespaceFactory]:
+def namespaces(operator_cluster: Cluster) -> Iterator[NamespaceFactory]:
     """Namespaces that are deleted after the test, because two processors can run only a few groups."""
-    found = NamespaceFactory(operated)
+    found = NamespaceFactory(operator_cluster)
     yield found
     found.end()
 
 
 @pytest.fixture
-def pipelines_image(operated: Cluster, shared_cluster: SharedCluster) -> str:
+def pipelines_image(operator_cluster: Cluster, shared_cluster: SharedCluster) -> str:
     """The name of the pipelines' image on the nodes, loaded once and only if a test needs it."""
-    if "pipelines" not in shared_cluster.given:
-        [shared_cluster.given["pipelines"]] = operated.load_image(image_builds.PIPELINES.build_if_stale())
-    return shared_cluster.given["pipelines"]
+    if "pipelines" not in shared_cluster.loaded_images:
+        [shared_cluster.loaded_images["pipelines"]] = operator_cluster.load_image(
+            image_builds.PIPELINES.build_if_stale()
+        )
+    return shared_cluster.loaded_images["pipelines"]

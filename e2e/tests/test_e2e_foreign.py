@@ -126,7 +126,7 @@ def test_faults_of_foreign_nodes_are_refused(read_commands: CommandReader, tmp_p
         with pytest.raises(ClusterNotOwned):
             cluster.load_image(tmp_path / "image.tar")
         with pytest.raises(ClusterNotOwned):
-            cluster.name_image(IMAGE, "gantry:next")
+            cluster.tag_image(IMAGE, "gantry:next")
         assert cluster.provide_images(None) == IMAGES
 
 
@@ -134,7 +134,7 @@ def test_faults_of_foreign_nodes_are_refused(read_commands: CommandReader, tmp_p
 def test_cluster_with_an_operator_is_refused(
     read_commands: CommandReader, there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Removing what these tests install would delete groups of others; an empty cluster is accepted (the twin)."""
+    """Removing what these tests install would delete groups of others; an empty cluster is accepted."""
     with open_cluster(CHOICE) as cluster:
         cluster.refuse_if_used()
     monkeypatch.setenv("ANSWERS", json.dumps(READY | {there: {"kind": "Something"}}))
@@ -144,7 +144,7 @@ def test_cluster_with_an_operator_is_refused(
 
 
 def test_existing_namespace_is_not_deleted_after_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A namespace that existed before belongs to others; one that a test has made is deleted (the twin)."""
+    """A namespace that existed before belongs to others; one that a test has made is deleted."""
     ended: list[str] = []
     taken = {"theirs"}
 
@@ -243,7 +243,7 @@ def test_existing_kind_cluster_is_refused(
 
 def test_image_on_kind_nodes_gets_another_name(read_commands: CommandReader) -> None:
     """The tests' name of our image is replaced by the cluster's name of it."""
-    kind.name_image(["one"], IMAGES.broker, "localhost/gantry:next")
+    kind.tag_image(["one"], IMAGES.broker, "localhost/gantry:next")
 
     tag = f"ctr --namespace=k8s.io images tag --force {IMAGES.broker} localhost/gantry:next"
     assert read_commands() == [f"docker exec one {tag}"]

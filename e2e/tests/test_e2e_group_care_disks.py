@@ -30,7 +30,9 @@ REPLACING: Object = TWO_SLAVES | {"storage": {**TWO_SLAVES["storage"], "replaceA
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
-def test_volume_of_a_lost_machine_is_replaced_after_the_delay(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_volume_of_a_lost_machine_is_replaced_after_the_delay(
+    namespaces: NamespaceFactory, operator_cluster: Cluster
+) -> None:
     """Its Node is deleted, as by a cloud. Without `replaceAfter` the group waits for the volume; with it, only so
     long."""
     group = namespaces.group("replacing", TWO_SLAVES)
@@ -41,8 +43,8 @@ def test_volume_of_a_lost_machine_is_replaced_after_the_delay(namespaces: Namesp
 
     def lose() -> None:
         node = crash_node(group, slave)
-        shutil.rmtree(operated.folder.disk(node), ignore_errors=True)
-        operated.kubectl("delete", "node", node)
+        shutil.rmtree(operator_cluster.folder.disk(node), ignore_errors=True)
+        operator_cluster.kubectl("delete", "node", node)
         time.sleep(WATCHED_S)
         assert claim_ids(group) == before, "it may come back"
         group.apply(REPLACING)
@@ -53,8 +55,8 @@ def test_volume_of_a_lost_machine_is_replaced_after_the_delay(namespaces: Namesp
         took = time.monotonic() - started
         print(f"RESULT another claim {took:.1f} s after the edit, at most {REPLACED_SECONDS_MAX:.0f}")
         assert took <= REPLACED_SECONDS_MAX
-        lifecycle.revive(operated, node)
+        lifecycle.revive(operator_cluster, node)
 
-    with revive_crashed_nodes(operated):
+    with revive_crashed_nodes(operator_cluster):
         run_fault_under_load(group, "volume replaced", lose).check_limits(CLIENTS_SECONDS_MAX)
     assert {name for name, uid in claim_ids(group).items() if before[name] != uid} == {claim}

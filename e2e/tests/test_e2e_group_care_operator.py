@@ -39,7 +39,7 @@ def operators(cluster: Cluster) -> list[Object]:
     return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
-def acting(cluster: Cluster) -> str:
+def leader_or_none(cluster: Cluster) -> str:
     """Return the pod of the leading operator, if there is one."""
     try:
         return find_leader(cluster)
@@ -47,12 +47,12 @@ def acting(cluster: Cluster) -> str:
         return ""
 
 
-def wait_acting(cluster: Cluster, image: str) -> None:
+def wait_for_leader(cluster: Cluster, image: str) -> None:
     """Wait until only operators of this image exist, and one of them leads."""
 
     def is_so() -> bool:
         pods = {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in operators(cluster)}
-        return len(pods) == REPLICAS and set(pods.values()) == {image} and acting(cluster) in pods
+        return len(pods) == REPLICAS and set(pods.values()) == {image} and leader_or_none(cluster) in pods
 
     wait_until(f"operators of {image}", is_so, NOTICED_SECONDS_MAX)
 
@@ -65,27 +65,29 @@ def promote(group: Group, name: str) -> float:
     return time.monotonic() - started
 
 
-@pytest.mark.cluster_can(Capability.GIVE_IMAGES)
+@pytest.mark.cluster_can(Capability.TAG_IMAGES)
 def test_operators_are_upgraded_and_rolled_back_without_interrupting_clients(
-    namespaces: NamespaceFactory, operated: Cluster
+    namespaces: NamespaceFactory, operator_cluster: Cluster
 ) -> None:
     """`helm upgrade` to another tag, and `helm rollback`: no pod of a group is touched, and both operators work."""
-    [old] = {pod["spec"]["containers"][0]["image"] for pod in operators(operated)}
+    [old] = {pod["spec"]["containers"][0]["image"] for pod in operators(operator_cluster)}
     new = f"{parse_name(old)[0]}:{NEXT}"
-    operated.name_image(old, new)
+    operator_cluster.tag_image(old, new)
     group = namespaces.group("upgraded", SMALL)
     before = pod_runs(group)
     words = ("--namespace", SYSTEM, "--wait", "--timeout", "110s")
 
     def upgrade() -> None:
         try:
-            operated.helm("upgrade", OPERATOR, CHART, "--reuse-values", "--set-string", f"image.tag={NEXT}", *words)
-            wait_acting(operated, new)
+            operator_cluster.helm(
+                "upgrade", OPERATOR, CHART, "--reuse-values", "--set-string", f"image.tag={NEXT}", *words
+            )
+            wait_for_leader(operator_cluster, new)
             print(f"a role moved by the new operator in {promote(group, 'upgraded'):.1f} s")
             group.wait_healthy()
         finally:
-            operated.helm("rollback", OPERATOR, *words)
-        wait_acting(operated, old)
+            operator_cluster.helm("rollback", OPERATOR, *words)
+        wait_for_leader(operator_cluster, old)
         print(f"a role moved by the old operator in {promote(group, 'back'):.1f} s")
 
     run_fault_under_load(group, "operators upgraded", upgrade).check_limits(UPGRADE_SECONDS_MAX)
@@ -93,25 +95,26 @@ def test_operators_are_upgraded_and_rolled_back_without_interrupting_clients(
 
 
 @pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
-def test_group_survives_the_end_of_either_operator(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_group_survives_the_end_of_either_operator(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """The leading one is deleted, and releases its Lease; then one is killed, and its Lease expires."""
     group = namespaces.group("either", SMALL)
-    system = Namespace(operated, SYSTEM)
+    system = Namespace(operator_cluster, SYSTEM)
 
     def lose_both() -> None:
-        first, started = find_leader(operated), time.monotonic()
-        operated.kubectl("delete", "pod", first, f"--namespace={SYSTEM}", "--wait=false")
+        first, started = find_leader(operator_cluster), time.monotonic()
+        operator_cluster.kubectl("delete", "pod", first, f"--namespace={SYSTEM}", "--wait=false")
         promote(group, "other")
         took = time.monotonic() - started
         print(f"RESULT another operator has moved a role {took:.1f} s after the deletion of the one that acted")
         assert took <= GIVEN_BACK_SECONDS_MAX
         group.wait_healthy()
-        [master], second = group.masters(), find_leader(operated)
+        [master], second = group.masters(), find_leader(operator_cluster)
         assert second != first
         kill_container(system, second, OPERATOR_CONTAINER)
         group.replace_pod(master)  # after a clean stop it regains its role from its sidecar, without the operator
         group.wait_healthy()
-        print(f"a role moved in {promote(group, 'last'):.1f} s; {second} acted, and {acting(operated)} does now")
+        took = promote(group, "last")
+        print(f"a role moved in {took:.1f} s; {second} led before, and {leader_or_none(operator_cluster)} leads now")
 
     run_fault_under_load(group, "either operator gone", lose_both).check_limits(KILLED_SECONDS_MAX)
-    wait_until("both operators", lambda: len(operators(operated)) == REPLICAS, NOTICED_SECONDS_MAX)
+    wait_until("both operators", lambda: len(operators(operator_cluster)) == REPLICAS, NOTICED_SECONDS_MAX)

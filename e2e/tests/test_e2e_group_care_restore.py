@@ -190,7 +190,9 @@ def test_restore_with_possible_loss_waits_for_an_order(namespaces: NamespaceFact
         wait_until(
             "machines for empty volumes", lambda: all(is_placed(group, pod) for pod in gone), NOTICED_SECONDS_MAX
         )
-    wait_until("a question", lambda: any(RESTORE in why for why in decision(group)[0]), NOTICED_SECONDS_MAX)
+    wait_until(
+        "the request for an order", lambda: any(RESTORE in why for why in decision(group)[0]), NOTICED_SECONDS_MAX
+    )
     time.sleep(WATCHED_S)
     blocked, named = decision(group)
     assert not named and any("data may be missing" in why for why in blocked)
@@ -199,11 +201,11 @@ def test_restore_with_possible_loss_waits_for_an_order(namespaces: NamespaceFact
     group.annotate(RESTORE, "0")
     group.wait_healthy()
     print(f"RESULT doubted: it waited for {blocked}; healthy {time.monotonic() - started:.1f} s after the order")
-    wait_until("an order taken off", lambda: RESTORE not in orders(group), NOTICED_SECONDS_MAX)
+    wait_until("the order removed", lambda: RESTORE not in annotations(group), NOTICED_SECONDS_MAX)
     assert sorted(group.gantry("consume", TOPIC).splitlines()) == sorted(MESSAGES), "the third had them all"
 
 
-def orders(group: Group) -> dict[str, str]:
+def annotations(group: Group) -> dict[str, str]:
     """Return the annotations of the group."""
     found: dict[str, str] = group.read()["metadata"].get("annotations", {})
     return found

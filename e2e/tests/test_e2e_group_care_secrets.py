@@ -63,7 +63,7 @@ def certificate(authority: trustme.CA) -> Certificate:
 
 
 class Scene:
-    """A group with both, its authority, and a client that has an account."""
+    """A group with TLS and accounts, its authority, and a client that has an account."""
 
     def __init__(self, namespaces: NamespaceFactory, name: str) -> None:
         self.authority = trustme.CA()

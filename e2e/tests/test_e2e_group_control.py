@@ -37,7 +37,9 @@ STOPPED_S = 40.0
 
 
 @pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
-def test_operator_paused_during_a_failover_does_no_harm(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_operator_paused_during_a_failover_does_no_harm(
+    namespaces: NamespaceFactory, operator_cluster: Cluster
+) -> None:
     """Its successor finishes the failover; when the old one continues with old information, it is refused or exits."""
     group = namespaces.group("stopped", SMALL)
     [master] = group.masters()
@@ -46,9 +48,9 @@ def test_operator_paused_during_a_failover_does_no_harm(namespaces: NamespaceFac
     def fail_over() -> None:
         group.namespace.cluster.kubectl("delete", "pod", master, f"--namespace={group.namespace.name}", "--wait=false")
         wait_until("the beginning of a failover", lambda: group.record()["epoch"] > epoch, NOTICED_SECONDS_MAX)
-        with pause_leader(operated) as stopped:
+        with pause_leader(operator_cluster) as stopped:
             started = time.monotonic()
-            wait_until("another leader", lambda: find_leader(operated) != stopped, NOTICED_SECONDS_MAX)
+            wait_until("another leader", lambda: find_leader(operator_cluster) != stopped, NOTICED_SECONDS_MAX)
             print(f"another operator acts after {time.monotonic() - started:.1f} s")
             wait_for_epoch(group, epoch)
             time.sleep(max(0.0, started + STOPPED_S - time.monotonic()))
@@ -111,14 +113,14 @@ def test_broker_that_is_killed_during_an_api_outage_continues(
 
 
 def test_group_works_without_an_operator(
-    namespaces: NamespaceFactory, operated: Cluster, operator_archive: Path | None
+    namespaces: NamespaceFactory, operator_cluster: Cluster, operator_archive: Path | None
 ) -> None:
     """The operator is uninstalled: clients work on. Then group and namespace are deleted, and no finalizer blocks
     that."""
     group = namespaces.group("left", SMALL)
     group.gantry("produce", "orders", "before")
     try:
-        operated.helm("uninstall", OPERATOR, "--namespace", SYSTEM, "--wait", "--timeout", "110s")
+        operator_cluster.helm("uninstall", OPERATOR, "--namespace", SYSTEM, "--wait", "--timeout", "110s")
         group.gantry("produce", "orders", "after")
         assert sorted(group.gantry("consume", "orders").split()) == ["after", "before"]
         started = time.monotonic()
@@ -128,4 +130,4 @@ def test_group_works_without_an_operator(
         wait_until("the end of its namespace", lambda: is_gone(group.namespace), NOTICED_SECONDS_MAX)
         print(f"RESULT group and namespace gone {time.monotonic() - started:.1f} s after the deletion")
     finally:
-        install_operator(operated, operator_archive)
+        install_operator(operator_cluster, operator_archive)

@@ -76,7 +76,7 @@ def rows(*effects: Effect) -> list[Row]:
 
 
 def shown_here(row: Row) -> list[Shown]:
-    """Return the parts of a row that are visible in a cluster: all but those that need a broken one."""
+    """Return the parts of a row that are visible in a cluster: all but those that need a broken cluster."""
     return [shown for shown in row.shown if shown.source is not Source.MODEL]
 
 
@@ -90,18 +90,18 @@ ROLLED = batches(rows(Effect.ROLL))
 
 
 @pytest.fixture
-def prepared(operated: Cluster) -> Iterator[Cluster]:
+def prepared(operator_cluster: Cluster) -> Iterator[Cluster]:
     """Nodes, a priority class and image names that rows need; removed after the test."""
     for tag in ("e2e", "next"):
-        operated.name_image("localhost/gantry:latest", f"localhost/gantry:{tag}")
-    operated.kubectl("label", "nodes", "--all", "disk=fast", "--overwrite")
-    operated.kubectl("delete", "priorityclass", "orders-first", "--ignore-not-found")
-    operated.kubectl("create", "priorityclass", "orders-first", "--value=1000")
+        operator_cluster.tag_image("localhost/gantry:latest", f"localhost/gantry:{tag}")
+    operator_cluster.kubectl("label", "nodes", "--all", "disk=fast", "--overwrite")
+    operator_cluster.kubectl("delete", "priorityclass", "orders-first", "--ignore-not-found")
+    operator_cluster.kubectl("create", "priorityclass", "orders-first", "--value=1000")
     try:
-        yield operated
+        yield operator_cluster
     finally:
-        operated.kubectl("delete", "priorityclass", "orders-first")
-        operated.kubectl("label", "nodes", "--all", "disk-")
+        operator_cluster.kubectl("delete", "priorityclass", "orders-first")
+        operator_cluster.kubectl("label", "nodes", "--all", "disk-")
 
 
 class Scene:
@@ -173,7 +173,7 @@ class Scene:
         status, arguments = read_sidecar_report(group, group.masters()[0])
         return {
             Source.CONFIG: reports_of_brokers["config"].values(),
-            Source.DOOR: [{"plain": one} for one in reports_of_brokers["doors"].values()],
+            Source.DOOR: [{"plain": one} for one in reports_of_brokers["anonymous"].values()],
             Source.TABLES: [reports_of_brokers["tables"]],
             Source.STATUS: [status],
             Source.ARGUMENTS: [arguments],
@@ -205,7 +205,7 @@ class Scene:
 
 
 def wanted(batch: Batch, *, is_after: bool) -> ValuesByRow:
-    """Return the values that the rows promise."""
+    """Return the values that the rows expect."""
     return {
         str(row): {f"{one.source} {one.key}": one.after if is_after else one.before for one in shown_here(row)}
         for row in batch.rows
@@ -226,7 +226,7 @@ def test_every_row_is_edited_here_or_needs_a_broken_group() -> None:
     assert tried | modelled | refused == {str(row) for row in ROWS}
 
 
-@pytest.mark.cluster_can(Capability.GIVE_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
+@pytest.mark.cluster_can(Capability.TAG_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
 @pytest.mark.parametrize("batch", TAKEN, ids=name)
 def test_running_group_applies_the_edit(namespaces: NamespaceFactory, prepared: Cluster, batch: Batch) -> None:
     """No pod of the first shard is replaced, and all of them report the new value."""
@@ -244,7 +244,7 @@ def test_running_group_applies_the_edit(namespaces: NamespaceFactory, prepared: 
     scene.group.wait_healthy()
 
 
-@pytest.mark.cluster_can(Capability.GIVE_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
+@pytest.mark.cluster_can(Capability.TAG_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
 @pytest.mark.parametrize("batch", ROLLED, ids=name)
 def test_group_is_rolled_for_the_edit(namespaces: NamespaceFactory, prepared: Cluster, batch: Batch) -> None:
     """Every pod is replaced on its volume, and all of them report the new value; the group is healthy."""

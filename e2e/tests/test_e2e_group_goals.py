@@ -41,7 +41,7 @@ def test_deleted_pod_interrupts_for_less_than_15_seconds(namespaces: NamespaceFa
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
 @pytest.mark.parametrize("kind", SPECS)
 def test_lost_machine_interrupts_for_less_than_30_seconds(
-    namespaces: NamespaceFactory, operated: Cluster, kind: str
+    namespaces: NamespaceFactory, operator_cluster: Cluster, kind: str
 ) -> None:
     """From the crash of the master's machine to the next acknowledgement, with this cluster's settings."""
     group = namespaces.group(f"node-{kind}", SPECS[kind])
@@ -52,9 +52,9 @@ def test_lost_machine_interrupts_for_less_than_30_seconds(
         crash_node(group, master)
         wait_for_epoch(group, epoch)
         time.sleep(10)
-        lifecycle.revive(operated, group.node_of(master))
+        lifecycle.revive(operator_cluster, group.node_of(master))
 
-    with revive_crashed_nodes(operated):
+    with revive_crashed_nodes(operator_cluster):
         outcome = run_fault_under_load(group, f"goal node {kind}", crash, is_async=SPECS[kind] is ASYNC)
     outcome.check_limits(NODE_GOAL_S)
 
@@ -95,14 +95,14 @@ def test_old_master_is_back_in_sync_within_20_seconds(namespaces: NamespaceFacto
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
 def test_sync_group_without_its_slave_acknowledges_nothing_and_reports_it(
-    namespaces: NamespaceFactory, operated: Cluster
+    namespaces: NamespaceFactory, operator_cluster: Cluster
 ) -> None:
     """Synchronous with one slave, machine lost: no code 0, Available is False for NoInSyncSlave, and reads continue."""
     group = namespaces.group("alone", SMALL, avoids_all_brokers=True)
     group.gantry("produce", TOPIC, "before")
     [master] = group.masters()
 
-    with revive_crashed_nodes(operated):
+    with revive_crashed_nodes(operator_cluster):
         crash_node(group, master)
         wait_until("NoInSyncSlave", lambda: available(group) == ("False", "NoInSyncSlave"), NOTICED_SECONDS_MAX)
         with group.application(TOPIC, first=0) as application:

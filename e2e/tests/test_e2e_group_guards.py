@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ALONE_S = 8.0
 WATCHED_S = 30.0
-HEARD_S = 5.0
+STATUS_S = 5.0
 """The time from a broker's start until the operator has certainly received its status."""
 TOO_MANY = 429
 LOAD = "alone"
@@ -32,7 +32,7 @@ LOSES_NOTHING = ASYNC | {"failover": {"mode": "Automatic", "maxDataLossBytes": "
 
 
 def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
-    """The slave's machine receives no packets from the master; the master works on for a while, then its machine
+    """The slave's machine receives no packets from the master; the master continues for a while, then its machine
     crashes.
     """
     [master] = group.masters()
@@ -44,7 +44,9 @@ def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
-def test_role_does_not_move_if_that_would_lose_too_much(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_role_does_not_move_if_that_would_lose_too_much(
+    namespaces: NamespaceFactory, operator_cluster: Cluster
+) -> None:
     """Asynchronous without allowed loss: the slave is not promoted, and the status has the amount of the possible loss.
 
     When the old master's machine is back, an administrator accepts its log, and it is promoted.
@@ -54,17 +56,17 @@ def test_role_does_not_move_if_that_would_lose_too_much(namespaces: NamespaceFac
     epoch, [master] = group.record()["epoch"], group.masters()
     node = group.node_of(master)
 
-    with revive_crashed_nodes(operated), group.load(LOAD, 4) as load:
-        lose_the_only_copy(group, operated)
+    with revive_crashed_nodes(operator_cluster), group.load(LOAD, 4) as load:
+        lose_the_only_copy(group, operator_cluster)
         time.sleep(WATCHED_S)
         epochs = [term["epoch"] for term in group.record()["terms"]]
         assert max(epochs) <= epoch, "no master was promoted"
         blocked = group.read()["status"]["eachShard"][0]["decision"]["blockedBy"]
         print(f"RESULT guarded: blocked by {blocked}")
         assert any("lost" in reason for reason in blocked)
-        lifecycle.revive(operated, node)
-        wait_until("the old master's broker", lambda: has_begun(group, master), NOTICED_SECONDS_MAX)
-        time.sleep(HEARD_S)
+        lifecycle.revive(operator_cluster, node)
+        wait_until("the old master's broker", lambda: is_running(group, master), NOTICED_SECONDS_MAX)
+        time.sleep(STATUS_S)
         group.annotate("gantry.dev/accept-loss", "any")  # its machine crashed, so its log may be incomplete
         group.annotate("gantry.dev/promote", "0")
         group.wait_healthy()
@@ -75,13 +77,13 @@ def test_role_does_not_move_if_that_would_lose_too_much(namespaces: NamespaceFac
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
-def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """The twin: an administrator accepts the loss, and the checker finds it; it is at most the announced loss."""
     group = namespaces.group("unguarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
 
-    with revive_crashed_nodes(operated), group.load(LOAD, 4) as load, TermObserver(group, 0) as announcements:
-        lose_the_only_copy(group, operated)
+    with revive_crashed_nodes(operator_cluster), group.load(LOAD, 4) as load, TermObserver(group, 0) as announcements:
+        lose_the_only_copy(group, operator_cluster)
         group.annotate("gantry.dev/accept-loss", "any")
         group.annotate("gantry.dev/promote", "0=2")
         wait_until("the slave's promotion", lambda: group.masters() == ["orders-0-slave-0"], NOTICED_SECONDS_MAX)
@@ -93,7 +95,7 @@ def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, ope
     assert any(finding.startswith(("LOST", "MOVED", "DISPLACED")) for finding in verdict["findings"])
 
 
-def has_begun(group: Group, pod: str) -> bool:
+def is_running(group: Group, pod: str) -> bool:
     """Return whether a pod is not being deleted, and all of its containers run."""
     found = group.namespace.read_pod(pod)
     if found is None or "deletionTimestamp" in found["metadata"]:

@@ -42,9 +42,9 @@ def test_status_orders_and_bundle_work_on_a_real_cluster(namespaces: NamespaceFa
     """Every sidecar answers inside its pod, the role moves as ordered, a fence stays until it is lifted."""
     group = namespaces.group("person", SMALL)
 
-    look = document_of(group, "status")
-    assert [(one["role"], one["fault"]) for one in look["members"]] == [("master", None), ("slave", None)]
-    assert look["left_out"] == [] and [one["is_fresh"] for one in look["ledgers"]] == [True]
+    status = document_of(group, "status")
+    assert [(one["role"], one["fault"]) for one in status["members"]] == [("master", None), ("slave", None)]
+    assert status["left_out"] == [] and [one["is_fresh"] for one in status["ledgers"]] == [True]
     explained = document_of(group, "explain")
     assert (explained["source"], explained["outlook"][0]["winner"]) == ("sidecars", 2)
 

@@ -32,10 +32,10 @@ def images(group: Group) -> set[str]:
     return {container["image"] for pod in pods if pod is not None for container in pod["spec"]["containers"]}
 
 
-@pytest.mark.cluster_can(Capability.GIVE_IMAGES)
-def test_new_image_is_rolled_out_without_loss(namespaces: NamespaceFactory, operated: Cluster) -> None:
+@pytest.mark.cluster_can(Capability.TAG_IMAGES)
+def test_new_image_is_rolled_out_without_loss(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """The slaves are replaced first, the master last, after its role has moved."""
-    operated.name_image("localhost/gantry:latest", NEW_IMAGE)
+    operator_cluster.tag_image("localhost/gantry:latest", NEW_IMAGE)
     group = namespaces.group("rolled", SMALL)
 
     def roll() -> None:

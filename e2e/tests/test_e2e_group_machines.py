@@ -28,7 +28,7 @@ DISK_SECONDS_MAX = 45.0
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
-def test_crashed_machine_loses_nothing(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_crashed_machine_loses_nothing(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """Synchronous with two slaves: one of them takes over while the machine is down, and the old master follows
     later."""
     group = namespaces.group("crashed", TWO_SLAVES)
@@ -38,42 +38,44 @@ def test_crashed_machine_loses_nothing(namespaces: NamespaceFactory, operated: C
     def crash() -> None:
         node = crash_node(group, master)
         print(f"a new master {wait_for_epoch(group, epoch):.1f} s after {node} was not ready")
-        lifecycle.revive(operated, node)
+        lifecycle.revive(operator_cluster, node)
 
-    with revive_crashed_nodes(operated):
+    with revive_crashed_nodes(operator_cluster):
         run_fault_under_load(group, "node crashed", crash).check_limits(LOST_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CUT_NODES)
-def test_machine_that_is_cut_off_acknowledges_nothing(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_machine_that_is_cut_off_acknowledges_nothing(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """Both directions are cut: the others elect a master, and the old one acknowledges nothing that they lack."""
     group = namespaces.group("cut", TWO_SLAVES)
     [master] = group.masters()
     epoch = group.record()["epoch"]
 
     def cut() -> None:
-        with faults.cut_uplink(operated, group.node_of(master)):
+        with faults.cut_uplink(operator_cluster, group.node_of(master)):
             print(f"a new master after {wait_for_epoch(group, epoch):.1f} s")
             time.sleep(CUT_S)
-        wait_until("all nodes", lambda: ready_nodes(operated.api) == set(operated.nodes), NOTICED_SECONDS_MAX)
+        wait_until(
+            "all nodes", lambda: ready_nodes(operator_cluster.api) == set(operator_cluster.nodes), NOTICED_SECONDS_MAX
+        )
 
     run_fault_under_load(group, "node cut off", cut).check_limits(CUT_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CUT_NODES)
-def test_machine_with_inbound_loss_loses_nothing(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_machine_with_inbound_loss_loses_nothing(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """One direction is cut: packets of the master's machine arrive, but it receives nothing from other machines'
     pods."""
-    group = namespaces.group("deaf", TWO_SLAVES)
+    group = namespaces.group("inbound", TWO_SLAVES)
     [master] = group.masters()
     epoch = group.record()["epoch"]
 
-    def deafen() -> None:
-        with faults.drop_inbound(operated, group.node_of(master), network.PODS):
+    def drop_packets() -> None:
+        with faults.drop_inbound(operator_cluster, group.node_of(master), network.PODS):
             print(f"a new master after {wait_for_epoch(group, epoch):.1f} s")
             time.sleep(CUT_S)
 
-    run_fault_under_load(group, "node deaf", deafen).check_limits(CUT_SECONDS_MAX)
+    run_fault_under_load(group, "inbound packets dropped", drop_packets).check_limits(CUT_SECONDS_MAX)
 
 
 def drain(group: Group, node: str, seconds: int) -> None:
@@ -83,25 +85,27 @@ def drain(group: Group, node: str, seconds: int) -> None:
     group.namespace.cluster.kubectl("drain", node, ours, *words)
 
 
-def test_machine_is_drained_without_loss(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_machine_is_drained_without_loss(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """`kubectl drain` waits until the role has moved, because the budget of masters forbids their eviction."""
     group = namespaces.group("drained", TWO_SLAVES)
     [master] = group.masters()
     node = group.node_of(master)
 
-    def emptied() -> None:
+    def drain_master() -> None:
         started = time.monotonic()
         try:
             drain(group, node, 100)
             print(f"{node} was emptied in {time.monotonic() - started:.1f} s, masters {group.masters()}")
             assert group.masters() != [master]
         finally:
-            operated.kubectl("uncordon", node)
+            operator_cluster.kubectl("uncordon", node)
 
-    run_fault_under_load(group, "node drained", emptied).check_limits(DRAIN_SECONDS_MAX)
+    run_fault_under_load(group, "node drained", drain_master).check_limits(DRAIN_SECONDS_MAX)
 
 
-def test_drain_waits_rather_than_evict_the_last_in_sync_slave(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_drain_waits_rather_than_evict_the_last_in_sync_slave(
+    namespaces: NamespaceFactory, operator_cluster: Cluster
+) -> None:
     """Synchronous with one slave: the role moves, and then the old master's pod is the slave that must not be
     evicted."""
     group = namespaces.group("undrained", SMALL, avoids_all_brokers=True)
@@ -109,20 +113,20 @@ def test_drain_waits_rather_than_evict_the_last_in_sync_slave(namespaces: Namesp
     node = group.node_of(master)
     uid = group.uid_of(master)
 
-    def refused() -> None:
+    def try_to_drain() -> None:
         try:
             with pytest.raises(CommandFailed, match="timeout"):
                 drain(group, node, 20)
         finally:
-            operated.kubectl("uncordon", node)
+            operator_cluster.kubectl("uncordon", node)
         assert group.masters() != [master]
         assert group.uid_of(master) == uid, "it was not evicted"
 
-    run_fault_under_load(group, "drain refused", refused).check_limits(MOVE_SECONDS_MAX)
+    run_fault_under_load(group, "drain refused", try_to_drain).check_limits(MOVE_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
-def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, operated: Cluster) -> None:
+def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """A machine is lost with its volume: its broker starts with an empty one elsewhere, and copies the whole log."""
     group = namespaces.group("diskless", TWO_SLAVES)
     [master] = group.masters()
@@ -131,18 +135,18 @@ def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, oper
     def lose() -> None:
         crash_node(group, master)
         wait_for_epoch(group, epoch)
-        operated.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+        operator_cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
         claim = f"data-{master}"
         before = group.claims()[claim]["metadata"]["uid"]
-        shutil.rmtree(operated.folder.disk(node), ignore_errors=True)
+        shutil.rmtree(operator_cluster.folder.disk(node), ignore_errors=True)
 
         def is_another() -> bool:
             after = group.claims().get(claim)
             return after is not None and after["metadata"]["uid"] != before
 
         wait_until("another claim", is_another, NOTICED_SECONDS_MAX)
-        operated.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service-")
-        lifecycle.revive(operated, node)
+        operator_cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service-")
+        lifecycle.revive(operator_cluster, node)
 
-    with revive_crashed_nodes(operated):
+    with revive_crashed_nodes(operator_cluster):
         run_fault_under_load(group, "disk lost", lose).check_limits(DISK_SECONDS_MAX)

@@ -36,13 +36,13 @@ KEPT_LONGER = TWO_SLAVES | {"storage": {"size": "1Gi", "reservedTime": "12h"}}
 
 
 @pytest.fixture
-def settings(operated: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorSettings]:
+def settings(operator_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorSettings]:
     """The settings of the chart for one namespace, with the installed operators scaled down."""
-    for name, value in chart_environment(operated).items():
+    for name, value in chart_environment(operator_cluster).items():
         monkeypatch.setenv(name, value)
-    kubeconfig = chart_kubeconfig(operated, tmp_path / "operator.kubeconfig")
+    kubeconfig = chart_kubeconfig(operator_cluster, tmp_path / "operator.kubeconfig")
     words = ["--kubeconfig", str(kubeconfig), "--namespace", SYSTEM, "--namespaces", SPACE, "--listen", "127.0.0.1:0"]
-    with scale_down_operators(operated):
+    with scale_down_operators(operator_cluster):
         yield settings_of(main.make_context("gantry-operator", words).params)
 
 
@@ -69,7 +69,7 @@ def refuse_bad_manifests(namespace: Namespace) -> None:
         Group(namespace, "impossible").apply(IMPOSSIBLE)
     little = Group(namespace, "little")
     little.apply(TOO_LITTLE)
-    wait_until("an event that says why", lambda: "NotApplied" in reasons(little), NOTICED_SECONDS_MAX)
+    wait_until("the event NotApplied", lambda: "NotApplied" in reasons(little), NOTICED_SECONDS_MAX)
     assert condition_of(little, "Applied") == "False"
     assert not any(name.startswith("little") for name in items(namespace, "statefulsets", "apis/apps/v1"))
     namespace.cluster.kubectl("delete", "brokergroup", little.name, f"--namespace={namespace.name}")
@@ -78,14 +78,14 @@ def refuse_bad_manifests(namespace: Namespace) -> None:
 def refuse_bad_order(group: Group) -> None:
     """An unknown order is reported, and changes nothing."""
     group.annotate("gantry.dev/fence", "everything")
-    wait_until("an event that says so", lambda: "BadOrder" in reasons(group), NOTICED_SECONDS_MAX)
+    wait_until("the event BadOrder", lambda: "BadOrder" in reasons(group), NOTICED_SECONDS_MAX)
     assert condition_of(group, "Fenced") == "False"
     group.namespace.cluster.kubectl(
         "annotate", "brokergroup", group.name, f"--namespace={group.namespace.name}", "gantry.dev/fence-"
     )
 
 
-def edited(group: Group, spec: Object, what: str, is_so: Callable[[], bool]) -> None:
+def apply_edit(group: Group, spec: Object, what: str, is_so: Callable[[], bool]) -> None:
     """Apply an edit; it takes effect, and the group is healthy."""
     group.apply(spec)
     wait_until(what, is_so, NOTICED_SECONDS_MAX)
@@ -112,7 +112,7 @@ def first_run(run: Run, namespaces: NamespaceFactory) -> Group:
     group.gantry("produce", TOPIC, "first")
     refuse_bad_manifests(group.namespace)
     refuse_bad_order(group)
-    edited(group, TWO_SLAVES, "a vote for each slave", lambda: electable_slaves(group) == 2)
+    apply_edit(group, TWO_SLAVES, "a vote for each slave", lambda: electable_slaves(group) == 2)
     assert not run.hosted.is_lost
     return group
 
@@ -131,17 +131,17 @@ def second_run(run: Run, group: Group, before: tuple[list[str], int]) -> None:
 
 
 def test_operator_runs_in_the_runner_of_kopf(
-    namespaces: NamespaceFactory, operated: Cluster, settings: OperatorSettings
+    namespaces: NamespaceFactory, operator_cluster: Cluster, settings: OperatorSettings
 ) -> None:
     """Groups are made, refused, edited and deleted; it runs twice, and each run ends cleanly and without an error."""
 
     def sidecars() -> ForwardedSidecars:
-        return ForwardedSidecars(Namespace(operated, SPACE))
+        return ForwardedSidecars(Namespace(operator_cluster, SPACE))
 
     with kopf_runs(settings, sidecars) as first:
         group = first_run(first, namespaces)
     first.demand_order()
-    assert lease_holder(operated) == ""
+    assert lease_holder(operator_cluster) == ""
     before = group.masters(), group.record()["epoch"]
     group.gantry("produce", TOPIC, "alone")
     group.apply(KEPT_LONGER)

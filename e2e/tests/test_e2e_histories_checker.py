@@ -176,7 +176,7 @@ def show_nonsense(case: Case) -> None:
                    at=800))  # fmt: skip
 
 
-def stand_beyond_the_end(case: Case) -> None:
+def commit_beyond_the_end(case: Case) -> None:
     case.committed["c", Q] = 6
 
 
@@ -197,7 +197,7 @@ BROKEN: dict[Kind, list[Callable[[Case], None]]] = {
     Kind.SKIPPED: [pass_over_a_message, commit_too_much],
     Kind.VANISHED: [take_back_what_was_shown],
     Kind.FALSE: [show_nonsense],
-    Kind.BEYOND: [stand_beyond_the_end],
+    Kind.BEYOND: [commit_beyond_the_end],
     Kind.DIVERGED: [let_logs_differ],
 }
 

@@ -78,7 +78,7 @@ class LoadProcess:
             answer: dict[str, Any] = json.loads(await self._process.stdout.readline())
         return answer
 
-    async def say(self, **document: Any) -> dict[str, Any]:
+    async def request(self, **document: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(document).encode() + b"\n")
         return await self.receive()
@@ -110,19 +110,19 @@ async def load(tmp_path: Path) -> AsyncIterator[tuple[LoadProcess, Admin]]:
     async with running_broker(tmp_path / "store", namesrvAddr=address), Admin(address) as admin:
         await admin.topics.create(TOPIC, queues=QUEUES)
         try:
-            async with running_load(address) as talk:
-                yield talk, admin
+            async with running_load(address) as process:
+                yield process, admin
         finally:
             await server.close()
 
 
 async def test_load_reports_the_interruption_of_its_clients(tmp_path: Path) -> None:
     """Without a fault there are no findings."""
-    async with load(tmp_path) as (talk, _):
-        first = await talk.receive()
-        marked = await talk.say(mark="nothing")
-        report = await talk.say(report=50)
-        verdict = await talk.say(finish=[])
+    async with load(tmp_path) as (process, _):
+        first = await process.receive()
+        marked = await process.request(mark="nothing")
+        report = await process.request(report=50)
+        verdict = await process.request(finish=[])
 
     assert first["acknowledged"] >= 20
     assert marked["marked"] == report["mark"] == "nothing"
@@ -132,20 +132,20 @@ async def test_load_reports_the_interruption_of_its_clients(tmp_path: Path) -> N
 
 async def test_missing_messages_are_found(tmp_path: Path) -> None:
     """The twin: the topic is deleted with all its messages."""
-    async with load(tmp_path) as (talk, admin):
-        await talk.receive()
+    async with load(tmp_path) as (process, admin):
+        await process.receive()
         await admin.topics.delete(TOPIC)
         await admin.topics.create(TOPIC, queues=QUEUES)
-        verdict = await talk.say(finish=[])
+        verdict = await process.request(finish=[])
 
     assert any(finding.startswith(("LOST", "MOVED", "DISPLACED")) for finding in verdict["findings"])
 
 
-# -- closed doors ------------------------------------------------------------------------------------------------------
+# -- TLS and accounts --------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def closed_door(folder: Path) -> AsyncIterator[str]:
+async def guarded_servers(folder: Path) -> AsyncIterator[str]:
     """Run a name server and a broker that accept only administrators over TLS; yield the name server's address."""
     authority = trustme.CA()
     issued = authority.issue_cert("gantry")
@@ -180,11 +180,11 @@ async def closed_door(folder: Path) -> AsyncIterator[str]:
 
 async def test_load_connects_with_tls_and_an_account(tmp_path: Path) -> None:
     """Producers, a consumer and the checker all authenticate, and there are no findings."""
-    async with closed_door(tmp_path) as address:
-        entry = ("--tls-ca", str(tmp_path / "ca.crt"), "--account", str(tmp_path / "credentials"))
-        async with running_load(address, *entry) as talk:
-            first = await talk.receive()
-            verdict = await talk.say(finish=[])
+    async with guarded_servers(tmp_path) as address:
+        options = ("--tls-ca", str(tmp_path / "ca.crt"), "--account", str(tmp_path / "credentials"))
+        async with running_load(address, *options) as process:
+            first = await process.receive()
+            verdict = await process.request(finish=[])
 
     assert first["acknowledged"] >= 20
     assert verdict["findings"] == [] and verdict["failed"] == {}
@@ -193,10 +193,10 @@ async def test_load_connects_with_tls_and_an_account(tmp_path: Path) -> None:
 async def test_clients_without_tls_or_account_are_refused(tmp_path: Path) -> None:
     """The twin: plain text is closed, and a client without an account is denied."""
     question = Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)
-    async with closed_door(tmp_path) as address:
-        stranger = await ClientConnector(tmp_path / "ca.crt").connect(address)
-        answer = await stranger.request(question, 5_000)
-        await stranger.close()
+    async with guarded_servers(tmp_path) as address:
+        without_account = await ClientConnector(tmp_path / "ca.crt").connect(address)
+        answer = await without_account.request(question, 5_000)
+        await without_account.close()
         plain = await ClientConnector().connect(address)
         with pytest.raises(RemotingError):
             await plain.request(question, 5_000)

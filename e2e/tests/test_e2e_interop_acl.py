@@ -35,10 +35,12 @@ def test_java_clients_do_what_they_are_permitted(client: str, tmp_path: Path) ->
     """With a named account; wrong credentials, missing permissions and weak signatures get an exception, and nothing is
     stored.
     """
-    order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "acl", scenario_seconds_max=240.0)
+    options = drivers.DriverOptions(
+        "", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "acl", scenario_seconds_max=240.0
+    )
 
     with Nursery(tmp_path / "logs") as nursery:
-        found = acl.play(nursery, [client], order, tmp_path, scenarios=SCENARIOS)
+        found = acl.play(nursery, [client], options, tmp_path, scenarios=SCENARIOS)
 
     assert [(one.scenario, one.broken) for one in found.verdicts] == [(name, []) for name in SCENARIOS]
     assert [(one.scenario, one.broken) for one in found.denials] == [("acl", []), ("acl", []), ("strict", [])]
@@ -50,15 +52,17 @@ def test_java_clients_do_what_they_are_permitted(client: str, tmp_path: Path) ->
 @pytest.mark.needs_java
 def test_every_denial_is_missing_without_access_control(tmp_path: Path) -> None:
     """The twin: against a broker without access control the scenario finds what is not denied, and what is stored."""
-    order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "twin", scenario_seconds_max=120.0)
+    options = drivers.DriverOptions(
+        "", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "twin", scenario_seconds_max=120.0
+    )
     layout = peers.Layout(tmp_path / "peer")
     accounts = acl.Account.new("named"), acl.Account.new("admin")
     guarded = acl.GuardedServers(layout, *accounts, is_name_server_guarded=False)
 
     with Nursery(tmp_path / "logs") as nursery:
         peer = peers.start("gantry", nursery, layout)
-        guarded.write_accounts([order.run], ["5.3.3"])
-        [found] = drivers.play(nursery, "5.3.3", acl.DENIALS, guarded.add_accounts(order), tmp_path / "home")
+        guarded.write_accounts([options.run], ["5.3.3"])
+        [found] = drivers.play(nursery, "5.3.3", acl.DENIALS, guarded.add_accounts(options), tmp_path / "home")
         peer.stop()
 
     assert not found.kept

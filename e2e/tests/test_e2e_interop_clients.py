@@ -41,7 +41,7 @@ def test_java_client_receives_what_it_sent(
     client: str, scenario: str, peer: peers.Peer, nursery: Nursery, directory: Path
 ) -> None:
     """No message of an unmodified client is lost, altered or out of order within its queue."""
-    order = drivers.Order(
+    options = drivers.DriverOptions(
         name_server=peer.address,
         count=COUNT,
         retry_count=0,
@@ -51,7 +51,7 @@ def test_java_client_receives_what_it_sent(
         scenario_seconds_max=SCENARIO_SECONDS_MAX,
     )
 
-    [verdict] = drivers.play(nursery, client, (scenario,), order, directory / f"home-{client}")
+    [verdict] = drivers.play(nursery, client, (scenario,), options, directory / f"home-{client}")
 
     assert (verdict.scenario, verdict.broken, verdict.kept) == (scenario, [], True)
     assert (verdict.sent, verdict.received, verdict.failed) == (COUNT, COUNT, 0)

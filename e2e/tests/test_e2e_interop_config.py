@@ -25,14 +25,14 @@ def complete_lines() -> list[dict[str, Any]]:
 
 def test_each_missing_line_of_the_audit_is_found() -> None:
     """A missing or doubled line, or a line with a value, breaks a rule."""
-    assert live_config.broken_promises(complete_lines()) == []
+    assert live_config.broken_rules(complete_lines()) == []
     for number in range(len(complete_lines())):
         missing, twice = complete_lines(), complete_lines()
         twice.append(missing.pop(number))
-        assert live_config.broken_promises(missing) and live_config.broken_promises(twice), number
+        assert live_config.broken_rules(missing) and live_config.broken_rules(twice), number
     lines_with_value = complete_lines()
     lines_with_value[0]["on"]["value"] = "/elsewhere"
-    assert live_config.broken_promises(lines_with_value) == ["no line contains a value, such as /elsewhere"]
+    assert live_config.broken_rules(lines_with_value) == ["no line contains a value, such as /elsewhere"]
 
 
 def test_report_detects_every_fault() -> None:
@@ -51,10 +51,10 @@ def test_settings_changed_by_java_survive_a_restart(client: str, tmp_path: Path)
     """An allowed key is effective at once and after a restart; a forbidden one is refused by name; all is in the audit
     log.
     """
-    order = drivers.Order("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=240.0)
+    options = drivers.DriverOptions("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
-        found = live_config.play(nursery, [client], order, tmp_path)
+        found = live_config.play(nursery, [client], options, tmp_path)
 
     assert [one.broken for one in found.verdicts] == [[], []]
     assert found.broken == [] and found.kept

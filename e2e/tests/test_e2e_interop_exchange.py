@@ -16,17 +16,17 @@ CLIENT = "5.3.3"
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
 
 
-def played(peer: peers.Peer, nursery: Nursery, home: Path, run: str) -> tuple[str, ...]:
+def fill_topics(peer: peers.Peer, nursery: Nursery, home: Path, run: str) -> tuple[str, ...]:
     """Let a Java client fill two topics; return their names."""
-    order = drivers.Order(peer.address, COUNT, 0, 3, peers.SHORT_DELAY_LEVELS, run, scenario_seconds_max=60)
+    options = drivers.DriverOptions(peer.address, COUNT, 0, 3, peers.SHORT_DELAY_LEVELS, run, scenario_seconds_max=60)
 
-    verdicts = drivers.play(nursery, CLIENT, ("sync", "batch"), order, home)
+    verdicts = drivers.play(nursery, CLIENT, ("sync", "batch"), options, home)
 
     assert [verdict.broken for verdict in verdicts] == [[], []]
     return tuple(f"interop_{name}_{CLIENT.replace('.', '_')}_{run}" for name in ("sync", "batch"))
 
 
-def taken(peer: peers.Peer, topics: tuple[str, ...]) -> snapshot.Snapshot:
+def take_snapshot(peer: peers.Peer, topics: tuple[str, ...]) -> snapshot.Snapshot:
     keys = [f"{topic}#key-{number}" for topic in topics for number in (0, COUNT - 1, COUNT)]
     return snapshot.take(peer.address, peer.broker_address, topics, keys)
 
@@ -40,18 +40,18 @@ def test_store_written_by_one_is_read_and_continued_by_the_other(
     layout = peers.Layout(tmp_path / "peer", settings=SETTINGS)
     with Nursery(tmp_path / "logs") as nursery:
         writer = peers.start(first, nursery, layout)
-        topics = played(writer, nursery, tmp_path / "home", "one")
-        written = taken(writer, topics)
+        topics = fill_topics(writer, nursery, tmp_path / "home", "one")
+        written = take_snapshot(writer, topics)
         getattr(writer, end)()
 
         reader = peers.start(second, nursery, layout)
-        assert taken(reader, topics) == written
-        more = played(reader, nursery, tmp_path / "home", "two")
-        continued = taken(reader, topics + more)
+        assert take_snapshot(reader, topics) == written
+        more = fill_topics(reader, nursery, tmp_path / "home", "two")
+        continued = take_snapshot(reader, topics + more)
         getattr(reader, end)()
 
         again = peers.start(first, nursery, layout)
-        assert taken(again, topics + more) == continued
+        assert take_snapshot(again, topics + more) == continued
         again.stop()
 
     assert written.messages == 2 * COUNT

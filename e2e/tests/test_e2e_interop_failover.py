@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gantry_interop import failover
 from gantry_interop.failover_plans import PLANS, Plan
-from gantry_interop.ledger import Ledger, judge
+from gantry_interop.history import ClientHistory, judge
 from gantry_interop.processes import Nursery
 
 SHORT = Plan(is_sync=True, poll_ms=1_000, load_seconds=2.0)
@@ -57,16 +57,16 @@ OLD_TAIL = {(0, 1): 2}
 NEW = {(0, 0): 1, (0, 1): 4}
 
 
-def ledger_of(path: Path, lines: str) -> Ledger:
-    (path / "ledger.txt").write_text(lines)
-    return Ledger(path / "ledger.txt").read()
+def history_of(path: Path, lines: str) -> ClientHistory:
+    (path / "history.txt").write_text(lines)
+    return ClientHistory(path / "history.txt").read()
 
 
 def test_only_an_asynchronous_group_may_lose_a_tail_that_no_slave_had(tmp_path: Path) -> None:
     """It is counted as lost and as vanished; in a synchronous group it is a broken promise."""
-    ledger = ledger_of(tmp_path, LINES)
+    history = history_of(tmp_path, LINES)
 
-    judgement = judge(ledger, NEW, OLD_TAIL, killed_us=200, ordered_us=300)
+    judgement = judge(history, NEW, OLD_TAIL, killed_us=200, ordered_us=300)
 
     assert (judgement.lost, judgement.vanished, judgement.unseen) == ([2], [2], [])
     assert judgement.broken(may_lose_tail=True) == []
@@ -74,7 +74,7 @@ def test_only_an_asynchronous_group_may_lose_a_tail_that_no_slave_had(tmp_path: 
         "1 acknowledged messages are lost, first 2",
         "1 consumed messages have vanished, first 2",
     ]
-    assert (ledger.first_answer(300), ledger.first_delivery(300), ledger.attempts) == (410, 420, 5)
+    assert (history.first_answer(300), history.first_delivery(300), history.attempts) == (410, 420, 5)
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ def test_only_an_asynchronous_group_may_lose_a_tail_that_no_slave_had(tmp_path: 
         (LINES.replace("400 410", "210 220"), NEW, "1 messages are acknowledged while there is no master, first 4"),
         (LINES + "seen -1 0 7 500\n", NEW, "1 deliveries are of no message that was sent"),
         (
-            LINES + "forgotten 9 0 3 130 140\nseen 9 0 1 420\n",
+            LINES + "rolled_back 9 0 3 130 140\nseen 9 0 1 420\n",
             NEW,
             "1 messages of transactions that were rolled back are delivered, first 9",
         ),
         (
-            LINES + "unwanted 9 MQClientException 130 140\nseen 9 0 1 420\n",
+            LINES + "rolled_back_unknown 9 MQClientException 130 140\nseen 9 0 1 420\n",
             NEW,
             "1 messages of transactions that were rolled back are delivered, first 9",
         ),
     ],
-    ids=["lost", "vanished", "skipped", "headless", "strange", "rolled-back", "rolled-back-unanswered"],
+    ids=["lost", "vanished", "skipped", "no-master", "never-sent", "rolled-back", "rolled-back-unanswered"],
 )
 def test_every_fault_is_found(lines: str, new: dict[tuple[int, int], int], claim: str, tmp_path: Path) -> None:
     """The checker of failovers finds each fault, also in the asynchronous mode."""
-    judgement = judge(ledger_of(tmp_path, lines), new, OLD_TAIL, killed_us=200, ordered_us=300)
+    judgement = judge(history_of(tmp_path, lines), new, OLD_TAIL, killed_us=200, ordered_us=300)
 
     assert claim in judgement.broken(may_lose_tail=True)
 
@@ -108,18 +108,21 @@ def test_every_fault_is_found(lines: str, new: dict[tuple[int, int], int], claim
 @pytest.mark.parametrize(
     ("lines", "claim"),
     [
-        ("pledged 9 0 3 130 140\n", "1 messages that were pledged or put off never come, first 9"),
-        ("failed 9 420\n", "1 messages that were pledged or put off never come, first 9"),
+        (
+            "deferred 9 0 3 130 140\n",
+            "1 messages that are delayed, committed or failed once are never consumed, first 9",
+        ),
+        ("failed 9 420\n", "1 messages that are delayed, committed or failed once are never consumed, first 9"),
     ],
-    ids=["committed", "put-off"],
+    ids=["committed", "failed-once"],
 )
-def test_pledged_message_must_be_consumed(lines: str, claim: str, tmp_path: Path) -> None:
+def test_delayed_or_failed_message_must_be_consumed(lines: str, claim: str, tmp_path: Path) -> None:
     """A committed or delayed message is missing, or a failed one was not redelivered."""
     kept = LINES.replace("ok 2 0 1 100 120\n", "").replace("seen 2 0 1 125\n", "")
 
     def broken(text: str) -> list[str]:
-        ledger = ledger_of(tmp_path, text)
-        return judge(ledger, NEW, OLD_TAIL, killed_us=200, ordered_us=300).broken(may_lose_tail=False)
+        history = history_of(tmp_path, text)
+        return judge(history, NEW, OLD_TAIL, killed_us=200, ordered_us=300).broken(may_lose_tail=False)
 
     assert broken(kept) == []
     assert broken(kept + lines) == [claim]

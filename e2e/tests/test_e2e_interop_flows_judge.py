@@ -1,17 +1,17 @@
-"""The checks of delays, retries and queue locks: each fault in a ledger breaks exactly its rule."""
+"""The checks of delays, retries and queue locks: each fault in a history breaks exactly its rule."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from gantry_interop.flows_judge import DelayLedger, LockLedger
+from gantry_interop.flows_judge import DelayHistory, LockHistory
 
 SECOND = 1_000_000
 NUMBER = 11
 """Is delayed by level 1, one second, and fails once: 11 % 7 - 3."""
 
-STORY = [
+CORRECT_LINES = [
     f"put {NUMBER} 1 0 10",
     f"got {NUMBER} 0 0 {SECOND} 100 0",
     f"got {NUMBER} 1 1 {4 * SECOND} 200 1",
@@ -22,57 +22,60 @@ STORY = [
 ]
 
 
-def delays(folder: Path, lines: list[str]) -> DelayLedger:
-    (folder / "ledger.txt").write_text("\n".join(lines) + "\n")
-    return DelayLedger(folder).read()
+def delays(folder: Path, lines: list[str]) -> DelayHistory:
+    (folder / "history.txt").write_text("\n".join(lines) + "\n")
+    return DelayHistory(folder).read()
 
 
-def test_correct_ledger_of_delays_breaks_nothing(tmp_path: Path) -> None:
+def test_correct_history_of_delays_breaks_nothing(tmp_path: Path) -> None:
     """Messages are delayed, failed, redelivered and taken; duplicates are counted and no fault."""
-    ledger = delays(tmp_path, [*STORY, f"got {NUMBER} 1 1 {5 * SECOND} 200 1"])
+    history = delays(tmp_path, [*CORRECT_LINES, f"got {NUMBER} 1 1 {5 * SECOND} 200 1"])
 
-    assert (ledger.broken(), ledger.is_complete(), ledger.is_sent) == ([], True, True)
-    assert (ledger.counts()["twice"], ledger.counts()["unsure"], ledger.counts()["retries"]) == (1, 1, 2)
+    assert (history.broken(), history.is_complete(), history.is_sent) == ([], True, True)
+    assert (history.counts()["twice"], history.counts()["unsure"], history.counts()["retries"]) == (1, 1, 2)
 
 
-LIES = {
-    "lost": (STORY[:2] + STORY[3:], "is taken in the end"),
-    "early": ([STORY[0], f"got {NUMBER} 0 0 {SECOND - 1} 100 0", *STORY[2:]], "before its time"),
-    "hasty": ([*STORY[:2], f"got {NUMBER} 1 1 {4 * SECOND - 1} 200 1", *STORY[3:]], "no retry comes before its time"),
-    "anew": ([*STORY, f"got {NUMBER} 0 1 {9 * SECOND} 300 0"], "count anew"),
-    "leap": ([*STORY, f"got 13 2 1 {9 * SECOND} 300 0"], "failed one time more"),
-    "beyond": ([*STORY, f"got {NUMBER} 2 1 {9 * SECOND} 300 1"], "not failed again"),
-    "strange": ([*STORY, f"got -1 0 0 {9 * SECOND} 300 1"], "was sent"),
+FAULTS = {
+    "lost": (CORRECT_LINES[:2] + CORRECT_LINES[3:], "is consumed in the end"),
+    "early": ([CORRECT_LINES[0], f"got {NUMBER} 0 0 {SECOND - 1} 100 0", *CORRECT_LINES[2:]], "before its time"),
+    "hasty": (
+        [*CORRECT_LINES[:2], f"got {NUMBER} 1 1 {4 * SECOND - 1} 200 1", *CORRECT_LINES[3:]],
+        "no retry comes before its time",
+    ),
+    "anew": ([*CORRECT_LINES, f"got {NUMBER} 0 1 {9 * SECOND} 300 0"], "restart the failure count"),
+    "leap": ([*CORRECT_LINES, f"got 13 2 1 {9 * SECOND} 300 0"], "failed one time more"),
+    "beyond": ([*CORRECT_LINES, f"got {NUMBER} 2 1 {9 * SECOND} 300 1"], "more often than planned"),
+    "never sent": ([*CORRECT_LINES, f"got -1 0 0 {9 * SECOND} 300 1"], "was sent"),
 }
 
 
-@pytest.mark.parametrize(("lines", "promise"), LIES.values(), ids=LIES)
-def test_each_fault_of_delays_is_found(tmp_path: Path, lines: list[str], promise: str) -> None:
+@pytest.mark.parametrize(("lines", "rule"), FAULTS.values(), ids=FAULTS)
+def test_each_fault_of_delays_is_found(tmp_path: Path, lines: list[str], rule: str) -> None:
     """Exactly the rule for the fault is broken."""
     [broken_rule] = delays(tmp_path, lines).broken()
-    assert promise in broken_rule
+    assert rule in broken_rule
 
 
-def locks(folder: Path, *, first: list[str], second: list[str]) -> LockLedger:
+def locks(folder: Path, *, first: list[str], second: list[str]) -> LockHistory:
     (folder / "sent-1.txt").write_text("ok 0 0 0\nok 4 0 1\nok 8 0 2\nsent 0\n")
     (folder / "taken-2.txt").write_text("".join(f"{line}\n" for line in first))
     (folder / "taken-3.txt").write_text("".join(f"{line}\n" for line in second))
-    return LockLedger(folder).read()
+    return LockHistory(folder).read()
 
 
 FIRST = ["taken 0 0 0 10 12", "taken 4 0 1 12 14"]
 
 
-def test_correct_ledger_of_locks_breaks_nothing(tmp_path: Path) -> None:
+def test_correct_history_of_locks_breaks_nothing(tmp_path: Path) -> None:
     """The second consumer begins at the committed offset of the first: one message is duplicated, in order."""
-    ledger = locks(tmp_path, first=FIRST, second=["taken 4 0 1 50 52", "taken 8 0 2 52 54"])
+    history = locks(tmp_path, first=FIRST, second=["taken 4 0 1 50 52", "taken 8 0 2 52 54"])
 
-    assert (ledger.broken(), ledger.is_complete(), ledger.consumers()) == ([], True, {"2", "3"})
-    assert (ledger.counts()["twice"], ledger.queues_since_last_of_others("3")) == (1, 1)
+    assert (history.broken(), history.is_complete(), history.consumers()) == ([], True, {"2", "3"})
+    assert (history.counts()["twice"], history.queues_served_last_by("3")) == (1, 1)
 
 
 @pytest.mark.parametrize(
-    ("second", "promise"),
+    ("second", "rule"),
     [
         (["taken 4 0 1 50 52"], "is consumed"),
         (["taken 12 0 3 50 52", "taken 8 0 2 52 54"], "none is skipped"),
@@ -81,7 +84,7 @@ def test_correct_ledger_of_locks_breaks_nothing(tmp_path: Path) -> None:
     ],
     ids=["lost", "skipped", "disordered", "shared"],
 )
-def test_each_fault_of_locks_is_found(tmp_path: Path, second: list[str], promise: str) -> None:
+def test_each_fault_of_locks_is_found(tmp_path: Path, second: list[str], rule: str) -> None:
     """Exactly the rule for the fault is broken."""
     [broken_rule] = locks(tmp_path, first=FIRST, second=second).broken()
-    assert promise in broken_rule
+    assert rule in broken_rule

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.needs_java
 
 TOPIC = "interop_ha"
 GROUP = "interop_ha_group"
-PATIENT_S = 240.0
+TIMEOUT_S = 240.0
 
 
 async def fill(address: str, first: int, count: int) -> set[SendStatus]:
@@ -36,7 +36,7 @@ async def fill(address: str, first: int, count: int) -> set[SendStatus]:
         return set(await asyncio.gather(*[send(first + number) for number in range(count)]))
 
 
-async def takes(address: str, number: int) -> bool:
+async def is_accepted(address: str, number: int) -> bool:
     """Return whether a message is accepted."""
     try:
         return await fill(address, number, 1) == {SendStatus.SEND_OK}
@@ -44,7 +44,7 @@ async def takes(address: str, number: int) -> bool:
         return False
 
 
-async def read_on(address: str, *, count_max: int) -> list[int]:
+async def read_from_committed_offset(address: str, *, count_max: int) -> list[int]:
     """Return the numbers that a consumer gets from its committed offset on, and commit them."""
     numbers: list[int] = []
     async with PullConsumer(address, GROUP) as consumer:
@@ -80,8 +80,8 @@ def log_end(broker: str) -> int:
     return int(table["commitLogMaxOffset"])
 
 
-def follow_as_gantry_slave(theirs: peers.Layout, directory: Path) -> peers.Layout:
-    """Start our broker in the group of Apache's; the name server has the address of its master."""
+def gantry_slave_layout(theirs: peers.Layout, directory: Path) -> peers.Layout:
+    """Return the layout of our broker as a slave of Apache's; the name server has the address of its master."""
     settings = {
         **ha_store.JAVA_SETTINGS,
         "brokerRole": "SLAVE",
@@ -100,23 +100,23 @@ async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
     """
     await asyncio.to_thread(java.build)
     theirs = peers.Layout(tmp_path / "java", settings={**ha_store.JAVA_SETTINGS, "registerNameServerPeriod": "10000"})
-    ours = follow_as_gantry_slave(theirs, tmp_path / "ours")
+    ours = gantry_slave_layout(theirs, tmp_path / "ours")
     with Nursery(tmp_path / "logs") as nursery:
         apache = await asyncio.to_thread(peers.start, "apache", nursery, theirs)
         async with Admin(apache.address) as admin:
             await admin.topics.create(TOPIC, queues=2)
         await fill(apache.address, 0, 3_200)
-        before = await read_on(apache.address, count_max=500)
+        before = await read_from_committed_offset(apache.address, count_max=500)
         broker = await asyncio.to_thread(peers.start_broker, "gantry", nursery, ours, "ours")
-        await wait_until(lambda: reached(ours.store, 1 << 20), timeout_s=PATIENT_S)
+        await wait_until(lambda: reached(ours.store, 1 << 20), timeout_s=TIMEOUT_S)
         sending = asyncio.ensure_future(fill(apache.address, 3_200, 2_000))
         broker.kill()
         broker = await asyncio.to_thread(peers.start_broker, "gantry", nursery, ours, "ours")
         assert await sending == {SendStatus.SEND_OK}
         end = await asyncio.to_thread(log_end, apache.broker_address)
-        await wait_until(lambda: reached(ours.store, end), timeout_s=PATIENT_S)
+        await wait_until(lambda: reached(ours.store, end), timeout_s=TIMEOUT_S)
         offsets = ours.store / "config" / "consumerOffset.json"
-        await wait_until(lambda: offsets.exists() and f"{TOPIC}@{GROUP}" in offsets.read_text(), timeout_s=PATIENT_S)
+        await wait_until(lambda: offsets.exists() and f"{TOPIC}@{GROUP}" in offsets.read_text(), timeout_s=TIMEOUT_S)
         await asyncio.to_thread(apache.broker.stop, peers.ORDERLY_SECONDS_MAX)
 
         async with OrderClient(str(ours.store / "control.sock")) as client:
@@ -124,9 +124,9 @@ async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
         assert (status.role, status.epoch, status.begin) == (HaRole.MASTER, 50, 0)
         end = status.wrote or 0
         # The answer does not wait for the name server.
-        await wait_until(lambda: takes(apache.address, 5_200))
+        await wait_until(lambda: is_accepted(apache.address, 5_200))
         assert await fill(apache.address, 5_201, 99) == {SendStatus.SEND_OK}
-        after = await read_on(apache.address, count_max=100_000)
+        after = await read_from_committed_offset(apache.address, count_max=100_000)
         broker.stop()
 
     assert end > 5 * FILE_BYTES
@@ -149,10 +149,10 @@ async def test_apaches_broker_is_a_slave_of_ours(tmp_path: Path) -> None:
             await admin.topics.create(TOPIC, queues=2)
         assert await fill(gantry.address, 0, 1) == {SendStatus.SLAVE_NOT_AVAILABLE}
         slave = ha_store.start_java_slave(nursery, theirs)
-        await wait_until(lambda: _has_slave(ours.store), timeout_s=PATIENT_S)
+        await wait_until(lambda: _has_slave(ours.store), timeout_s=TIMEOUT_S)
         assert await fill(gantry.address, 1, 3_500) == {SendStatus.SEND_OK}
         topics = theirs.store / "config" / "topics.json"
-        await wait_until(lambda: topics.exists() and TOPIC in topics.read_text(), timeout_s=PATIENT_S)
+        await wait_until(lambda: topics.exists() and TOPIC in topics.read_text(), timeout_s=TIMEOUT_S)
         status = await status_of(ours.store)
         assert status is not None and [one.number for one in status.slaves] == [-2]
         await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs_java
 
 TOPIC = "interop_ha"
 GROUP = "interop_ha_group"
-PATIENT_S = 240.0
+TIMEOUT_S = 240.0
 
 
 async def fill(producer: Producer, count: int, first: int = 0) -> set[SendStatus]:
@@ -57,15 +57,15 @@ async def test_our_slave_has_a_java_masters_whole_log_and_tables_and_java_opens_
             await fill(producer, 3_500)
             committed = await commit_some(peer.address)
             async with ha_store.follow_as_gantry_slave(tmp_path / "ours", layout) as slave:
-                await wait_until(lambda: slave.store.log.wrote > 3 * FILE_BYTES, PATIENT_S)
+                await wait_until(lambda: slave.store.log.wrote > 3 * FILE_BYTES, TIMEOUT_S)
                 await fill(producer, 2_000, 3_500)
                 await wait_until(lambda: {"topics", "subscriptionGroup", "consumerOffset"} <= slave.tables.keys())
                 tables = {name: fastjson.loads(document) for name, document in slave.tables.items()}
             reached = slave.store.log.wrote
             await fill(producer, 1_500, 5_500)
             async with ha_store.follow_as_gantry_slave(tmp_path / "ours", layout) as slave:
-                await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 0).readable_end == 3_500, PATIENT_S)
-                await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 1).readable_end == 3_500, PATIENT_S)
+                await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 0).readable_end == 3_500, TIMEOUT_S)
+                await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 1).readable_end == 3_500, TIMEOUT_S)
                 await asyncio.to_thread(peer.stop)
                 await wait_until(lambda: not slave.follower.is_streaming)
                 end = slave.store.log.wrote
@@ -99,7 +99,7 @@ async def test_java_sync_master_acknowledges_when_our_slave_has_the_message(tmp_
             await admin.topics.create(TOPIC, queues=2)
             assert await fill(producer, 3) == {SendStatus.FLUSH_SLAVE_TIMEOUT}
             async with ha_store.follow_as_gantry_slave(tmp_path / "ours", layout) as slave:
-                await wait_until(lambda: slave.follower.confirmed > 0, PATIENT_S)
+                await wait_until(lambda: slave.follower.confirmed > 0, TIMEOUT_S)
                 assert await fill(producer, 500, 3) == {SendStatus.SEND_OK}
             assert await fill(producer, 3, 503) == {SendStatus.FLUSH_SLAVE_TIMEOUT}
 
@@ -119,7 +119,7 @@ async def test_killed_java_master_is_followed_after_its_restart(tmp_path: Path) 
                 before = slave.store.log.wrote
                 async with Producer(peer.address, "ha-p") as producer:
                     sending = asyncio.ensure_future(fill(producer, 20_000))
-                    await wait_until(lambda: slave.store.log.wrote > before + FILE_BYTES, PATIENT_S)  # noqa: B023
+                    await wait_until(lambda: slave.store.log.wrote > before + FILE_BYTES, TIMEOUT_S)  # noqa: B023
                     broker.kill()
                     sending.cancel()
                     await asyncio.wait([sending])
@@ -130,8 +130,8 @@ async def test_killed_java_master_is_followed_after_its_restart(tmp_path: Path) 
                 broker = await asyncio.to_thread(peers.start_broker, "apache", nursery, layout)
                 async with Producer(peer.address, "ha-p") as producer:
                     assert await fill(producer, 200) == {SendStatus.SEND_OK}
-                await wait_until(lambda: slave.follower.is_streaming, PATIENT_S)
-            await wait_until(lambda: slave.store.log.wrote >= slave.follower.tables.master_end > end, PATIENT_S)
+                await wait_until(lambda: slave.follower.is_streaming, TIMEOUT_S)
+            await wait_until(lambda: slave.store.log.wrote >= slave.follower.tables.master_end > end, TIMEOUT_S)
             await asyncio.to_thread(broker.stop, peers.ORDERLY_SECONDS_MAX)
             await wait_until(lambda: not slave.follower.is_streaming)
             end = slave.store.log.wrote

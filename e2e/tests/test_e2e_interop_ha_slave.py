@@ -14,7 +14,7 @@ from gantry_testing.local import wait_until
 
 pytestmark = pytest.mark.needs_java
 
-PATIENT_S = 240.0
+TIMEOUT_S = 240.0
 
 
 @pytest.mark.slow
@@ -30,9 +30,9 @@ async def test_java_slave_has_our_log_byte_for_byte_and_continues_after_a_restar
         ):
             await master.send(2)
             slave = ha_store.start_java_slave(nursery, layout)
-            await wait_until(lambda: master.has_all, PATIENT_S)
+            await wait_until(lambda: master.has_all, TIMEOUT_S)
             await master.send(3_500)
-            await wait_until(lambda: master.has_all, PATIENT_S)
+            await wait_until(lambda: master.has_all, TIMEOUT_S)
             assert [one.broker_id for one in master.slaves] == [-2]
             await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
             await wait_until(lambda: len(master.slaves) == 0)
@@ -40,9 +40,9 @@ async def test_java_slave_has_our_log_byte_for_byte_and_continues_after_a_restar
 
             await master.send(2_500)
             slave = ha_store.start_java_slave(nursery, layout)
-            await wait_until(lambda: master.has_all, PATIENT_S)
+            await wait_until(lambda: master.has_all, TIMEOUT_S)
             await master.send(500)
-            await wait_until(lambda: master.has_all, PATIENT_S)
+            await wait_until(lambda: master.has_all, TIMEOUT_S)
             await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
             end = master.store.log.wrote
 
@@ -66,7 +66,7 @@ async def test_late_and_empty_java_slave_gets_the_last_file(tmp_path: Path, capl
         ):
             await master.send(3_000)
             slave = ha_store.start_java_slave(nursery, layout)
-            await wait_until(lambda: master.has_all, PATIENT_S)
+            await wait_until(lambda: master.has_all, TIMEOUT_S)
             await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
             end = master.store.log.wrote
         last = end - end % FILE_BYTES
@@ -80,7 +80,7 @@ async def test_late_and_empty_java_slave_gets_the_last_file(tmp_path: Path, capl
             await other.send(20)
             slave = ha_store.start_java_slave(nursery, layout)
             refusal = f"the slave requested offset {end}, but this log is 0 to {other.store.log.wrote}"
-            await wait_until(lambda: refusal in [getattr(one, "reason", "") for one in caplog.records], PATIENT_S)
+            await wait_until(lambda: refusal in [getattr(one, "reason", "") for one in caplog.records], TIMEOUT_S)
             assert len(other.slaves) == 0
             await asyncio.to_thread(slave.kill)
         assert ha_store.log_bytes(layout.store, last, end) == ha_store.log_bytes(tmp_path / "ours", last, end)

@@ -53,10 +53,10 @@ def test_driver_that_dies_breaks_its_scenario(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         java.Program, "command", lambda self, home, arguments: [sys.executable, "-c", script, *arguments]
     )
-    order = drivers.Order("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=120)
+    options = drivers.DriverOptions("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=120)
 
     with processes.Nursery(tmp_path) as nursery:
-        verdicts = drivers.play(nursery, "5.3.3", ("sync", "async", "batch"), order, tmp_path)
+        verdicts = drivers.play(nursery, "5.3.3", ("sync", "async", "batch"), options, tmp_path)
 
     assert [(verdict.scenario, verdict.kept) for verdict in verdicts] == [
         ("sync", True),
@@ -68,10 +68,10 @@ def test_driver_that_dies_breaks_its_scenario(tmp_path: Path, monkeypatch: pytes
 def test_hanging_driver_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scenario that exceeds its time limit is broken, and its process is killed."""
     monkeypatch.setattr(java.Program, "command", lambda self, home, arguments: ENDLESS)
-    order = drivers.Order("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=0.3)
+    options = drivers.DriverOptions("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=0.3)
 
     with processes.Nursery(tmp_path) as nursery:
-        (verdict,) = drivers.play(nursery, "4.9.8", ("sync",), order, tmp_path)
+        (verdict,) = drivers.play(nursery, "4.9.8", ("sync",), options, tmp_path)
 
     assert not verdict.kept
 

@@ -35,7 +35,7 @@ from gantry_testing.client import wait_until as client_wait_until
 pytestmark = pytest.mark.needs_java
 
 TOPIC = "interop_migrate"
-PATIENT_S = 240.0
+TIMEOUT_S = 240.0
 DELAY_LEVEL = 18
 """Among the peers' short levels, eighteen seconds: due after the switch."""
 
@@ -79,7 +79,7 @@ def apache(nursery: Nursery, play: MigrationRun) -> Iterator[peers.Peer]:
         play.stop_gantry()
 
 
-async def taken(address: str, first: int, count: int) -> list[int]:
+async def send_until_refused(address: str, first: int, count: int) -> list[int]:
     """Send so many messages; return the numbers of the accepted ones."""
     numbers = []
     async with Producer(address, "migrate-p") as producer:
@@ -108,7 +108,7 @@ async def has(address: str, number: int) -> bool:
     return number in await read_all(address)
 
 
-async def changed(address: str) -> dict[str, str]:
+async def read_changed_settings(address: str) -> dict[str, str]:
     """Return the present values of the settings that a migration changes at Apache's broker."""
     old = ApacheBroker(address)
     try:
@@ -157,7 +157,7 @@ async def test_slave_role_stops_sends_at_apaches_broker(tmp_path: Path) -> None:
             assert (await old.log()).end == end > 0
             await old.update_config(before)
             assert await send_code(peer.broker_address) == 0
-            assert await taken(peer.address, 0, 3) == [0, 1, 2]
+            assert await send_until_refused(peer.address, 0, 3) == [0, 1, 2]
             await old.close()
 
 
@@ -171,41 +171,41 @@ async def test_stopped_migration_restores_the_old_broker(tmp_path: Path) -> None
         with apache(nursery, play) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=2)
-            assert len(await taken(peer.address, 0, 100)) == 100
-            before = await changed(peer.broker_address)
+            assert len(await send_until_refused(peer.address, 0, 100)) == 100
+            before = await read_changed_settings(peer.broker_address)
 
             # The new broker is paused when it should copy the last bytes.
             words = play.command("--timeout", "2")
-            command = await asyncio.to_thread(started, words, tmp_path / "first.log")
+            command = await asyncio.to_thread(start_command, words, tmp_path / "first.log")
             os.kill(find_process(play.home), signal.SIGSTOP)
-            assert await asyncio.to_thread(answered, command) == 1
+            assert await asyncio.to_thread(confirm_and_wait, command) == 1
             assert "the old broker is restored" in (tmp_path / "first.log").read_text()
-            assert await changed(peer.broker_address) == before
-            assert len(await taken(peer.address, 100, 100)) == 100
+            assert await read_changed_settings(peer.broker_address) == before
+            assert len(await send_until_refused(peer.address, 100, 100)) == 100
 
             # The command itself is killed during the write pause.
             os.kill(find_process(play.home), signal.SIGCONT)
-            command = await asyncio.to_thread(started, play.command(), tmp_path / "second.log")
+            command = await asyncio.to_thread(start_command, play.command(), tmp_path / "second.log")
             os.kill(find_process(play.home), signal.SIGSTOP)
             confirm_switchover(command)
-            await asyncio.to_thread(wait_until, "the stop", lambda: phase(play) == "STOPPING", PATIENT_S)
+            await asyncio.to_thread(wait_until, "the stop", lambda: phase(play) == "STOPPING", TIMEOUT_S)
             command.kill()
             assert command.wait(10) != 0
             os.kill(find_process(play.home), signal.SIGCONT)
             assert await asyncio.to_thread(run, play.command("--abort"), tmp_path / "abort.log") == 0
-            assert await changed(peer.broker_address) == before
-            assert len(await taken(peer.address, 200, 100)) == 100
+            assert await read_changed_settings(peer.broker_address) == before
+            assert len(await send_until_refused(peer.address, 200, 100)) == 100
 
             async with Producer(peer.address, "migrate-p") as producer:
                 await producer.send(Message(TOPIC, b"1000", delay_level=DELAY_LEVEL))
             assert await asyncio.to_thread(run, play.command("--yes"), tmp_path / "third.log") == 0
             assert (await status_of(play)).role is HaRole.MASTER
-            assert len(await taken(peer.address, 300, 100)) == 100
-            assert await changed(peer.broker_address) == STOP_WRITES_SETTINGS | CLOSE_SETTINGS
+            assert len(await send_until_refused(peer.address, 300, 100)) == 100
+            assert await read_changed_settings(peer.broker_address) == STOP_WRITES_SETTINGS | CLOSE_SETTINGS
             await restart(play, nursery)
-            await client_wait_until(lambda: is_taken(peer.address, 400), timeout_s=PATIENT_S)
-            assert len(await taken(peer.address, 401, 9)) == 9
-            await client_wait_until(lambda: has(peer.address, 1000), timeout_s=PATIENT_S)
+            await client_wait_until(lambda: is_accepted(peer.address, 400), timeout_s=TIMEOUT_S)
+            assert len(await send_until_refused(peer.address, 401, 9)) == 9
+            await client_wait_until(lambda: has(peer.address, 1000), timeout_s=TIMEOUT_S)
             assert await read_all(peer.address) == [*range(410), 1000]
             assert await asyncio.to_thread(run, play.command(), tmp_path / "fourth.log") == 0
             assert await asyncio.to_thread(run, play.command("--abort"), tmp_path / "late.log") == 1
@@ -219,10 +219,10 @@ async def test_old_broker_can_take_over_again(tmp_path: Path) -> None:
         with apache(nursery, play) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=2)
-            assert len(await taken(peer.address, 0, 100)) == 100
+            assert len(await send_until_refused(peer.address, 0, 100)) == 100
             words = play.command("--yes", "-o", "haClassicPeers=true")
             assert await asyncio.to_thread(run, words, tmp_path / "there.log") == 0
-            assert len(await taken(peer.address, 100, 100)) == 100
+            assert len(await send_until_refused(peer.address, 100, 100)) == 100
             await asyncio.to_thread(peer.broker.stop, peers.ORDERLY_SECONDS_MAX)
 
             slave = dataclasses.replace(
@@ -232,12 +232,12 @@ async def test_old_broker_can_take_over_again(tmp_path: Path) -> None:
             async with OrderClient(str(play.home / "store" / "control.sock")) as ours:
                 status = await ours.call(Drain(timeout_ms=5_000))
             log = ApacheBroker(peer.broker_address).log
-            await client_wait_until(lambda: ends_at(log, status.wrote or 0), timeout_s=PATIENT_S)
+            await client_wait_until(lambda: ends_at(log, status.wrote or 0), timeout_s=TIMEOUT_S)
             await asyncio.to_thread(play.stop_gantry)
             await asyncio.to_thread(again.stop, peers.ORDERLY_SECONDS_MAX)
             await asyncio.to_thread(peers.start_broker, "apache", nursery, play.theirs, "master-again")
 
-            await client_wait_until(lambda: is_taken(peer.address, 200), timeout_s=PATIENT_S)
+            await client_wait_until(lambda: is_accepted(peer.address, 200), timeout_s=TIMEOUT_S)
             assert await read_all(peer.address) == list(range(201))
 
 
@@ -248,15 +248,15 @@ async def ends_at(log: Callable[[], Awaitable[SourceLog]], end: int) -> bool:
         return False
 
 
-async def is_taken(address: str, number: int) -> bool:
-    return await taken(address, number, 1) == [number]
+async def is_accepted(address: str, number: int) -> bool:
+    return await send_until_refused(address, number, 1) == [number]
 
 
-def started(words: list[str], log: Path) -> subprocess.Popen[bytes]:
+def start_command(words: list[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a command and wait for its question."""
     with log.open("wb") as file:
         command = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=file)
-    wait_until("the question", lambda: "switch over now?" in log.read_text(), PATIENT_S)
+    wait_until("the question", lambda: "switch over now?" in log.read_text(), TIMEOUT_S)
     return command
 
 
@@ -266,10 +266,10 @@ def confirm_switchover(command: subprocess.Popen[bytes]) -> None:
     command.stdin.close()
 
 
-def answered(command: subprocess.Popen[bytes]) -> int:
+def confirm_and_wait(command: subprocess.Popen[bytes]) -> int:
     """Answer yes; return the exit code."""
     confirm_switchover(command)
-    return command.wait(PATIENT_S)
+    return command.wait(TIMEOUT_S)
 
 
 def run(words: list[str], log: Path) -> int:
@@ -282,7 +282,7 @@ def run(words: list[str], log: Path) -> int:
 async def restart(play: MigrationRun, nursery: Nursery) -> None:
     """Kill the new broker and restart it; it is the master again by the settings of the migration."""
     os.kill(find_process(play.home), signal.SIGKILL)
-    wait_until("its end", lambda: not find_process(play.home), PATIENT_S)
+    wait_until("its end", lambda: not find_process(play.home), TIMEOUT_S)
     words = [sys.executable, "-m", "gantry_broker", "-c", str(play.home / "broker.conf")]
     nursery.start("ours-again", words, os.environ)
 
@@ -292,4 +292,4 @@ async def restart(play: MigrationRun, nursery: Nursery) -> None:
         except OrderError:
             return False
 
-    await client_wait_until(is_master, timeout_s=PATIENT_S)
+    await client_wait_until(is_master, timeout_s=TIMEOUT_S)

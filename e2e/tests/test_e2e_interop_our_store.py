@@ -99,8 +99,8 @@ def test_java_reads_our_store_completely(end: str, is_sealed: bool, tmp_path: Pa
 def test_we_read_javas_store_completely(end: store_tool.End, tmp_path: Path) -> None:
     """Our store opens RocketMQ's: the same end of the log, the same queues, offsets, bodies and key hits."""
     root = tmp_path / "store"
-    order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
-    wrote = store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)
+    plan = store_tool.WritePlan(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
+    wrote = store_tool.write_store(root, tmp_path, plan, shape=store_tool.SMALL)
     expected: dict[Place, list[tuple[int, int, str]]] = defaultdict(list)
     for written in wrote.messages:
         message = written.message
@@ -136,14 +136,14 @@ def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: P
     data = bytearray(log.read_bytes())
     data[last_byte] ^= 1
     log.write_bytes(data)
-    twin = tmp_path / "twin"
-    shutil.copytree(root, twin)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
 
-    believing = store_tool.read_store(twin, tmp_path, shape=store_tool.SMALL)
-    asking = store_tool.read_store(root, tmp_path, shape=store_tool.SMALL, is_sealed=True)
+    without_seals = store_tool.read_store(copy, tmp_path, shape=store_tool.SMALL)
+    with_seals = store_tool.read_store(root, tmp_path, shape=store_tool.SMALL, is_sealed=True)
 
-    assert believing.physical_offset_max == wrote
-    assert asking.physical_offset_max == damaged.physical_offset
+    assert without_seals.physical_offset_max == wrote
+    assert with_seals.physical_offset_max == damaged.physical_offset
 
 
 @pytest.mark.verify
@@ -157,14 +157,14 @@ def test_records_that_java_appended_need_no_seal_of_ours(kind: str, tmp_path: Pa
     ours_end = world.store.log.wrote
     ours = world.bodies("left")
     world.close()
-    order = store_tool.WriteOrder(
+    plan = store_tool.WritePlan(
         count=50,
         topics=("left",),
         queues=1,
         is_sealed=kind == "sealed",
         copied_seal="0123456789" if kind == "copied" else None,
     )
-    theirs = store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)
+    theirs = store_tool.write_store(root, tmp_path, plan, shape=store_tool.SMALL)
 
     for _ in ("after Java", "after our crash"):
         world = StoreWorld(KillableDisk(), str(root), SETTINGS)

@@ -17,37 +17,37 @@ from gantry_wire.frame import FRAME_HEAD
 pytestmark = pytest.mark.needs_java
 
 COUNT = 300
-LIE_PATIENCE_MS = 10_000
+DROPPED_TIMEOUT_MS = 10_000
 """How long a driver waits for messages that the proxy has dropped."""
-LIAR = "127.0.0.2"
+PROXY_ADDRESS = "127.0.0.2"
 SEND, PULL, END = 310, 11, 37
 BODY_POSITION = 88
 """The position of the body in a record with IPv4 hosts, after the body's length."""
 
 
 @dataclass
-class Liar:
-    """A proxy rule that changes nothing until it gets a lie."""
+class FaultyProxyRule:
+    """A proxy rule that changes nothing until it gets a fault."""
 
-    lie: Callable[[WireFrame, WireFrame], bytes] | None = None
+    fault: Callable[[WireFrame, WireFrame], bytes] | None = None
     lost: int = 0
     pending: dict[tuple[int, int], WireFrame] = field(default_factory=dict)
 
     def rewrite(self, link: Link, to_server: bool, frame: WireFrame) -> bytes:
-        """Falsify answers to known requests; with any lie, drop one-way sends."""
+        """Falsify answers to known requests, and apply faults of one-way requests to those."""
         if to_server:
             if not frame.is_oneway:
                 self.pending[(link.number, frame.opaque)] = frame
-            elif self.lie is lose and frame.code == SEND and frame.opaque % 50 == 0:
+            elif self.fault is lose and frame.code == SEND and frame.opaque % 50 == 0:
                 self.lost += 1
                 return b""
-            elif self.lie in (commit_all, commit_none) and frame.code == END:
-                return self.lie(frame, frame)  # it has no answer
+            elif self.fault in (commit_all, commit_none) and frame.code == END:
+                return self.fault(frame, frame)  # it has no answer
             return frame.raw
         request = self.pending.pop((link.number, frame.opaque), None)
-        if self.lie is None or request is None or not frame.is_response:
+        if self.fault is None or request is None or not frame.is_response:
             return frame.raw
-        return self.lie(request, frame)
+        return self.fault(request, frame)
 
 
 def lose(request: WireFrame, answer: WireFrame) -> bytes:
@@ -86,25 +86,27 @@ def misplace(request: WireFrame, answer: WireFrame) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def liar() -> Liar:
-    return Liar()
+def rule() -> FaultyProxyRule:
+    return FaultyProxyRule()
 
 
 @pytest.fixture(scope="module")
-def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
+def stage(
+    rule: FaultyProxyRule, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
     directory = tmp_path_factory.mktemp("sabotage")
-    layout = peers.Layout(directory / "peer", advertised_host=LIAR)
-    with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, liar.rewrite) as proxy:
+    layout = peers.Layout(directory / "peer", advertised_host=PROXY_ADDRESS)
+    with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, rule.rewrite) as proxy:
         peer = peers.start("gantry", nursery, layout)
-        proxy.serve("broker", (LIAR, layout.broker_port), (layout.listen_host, layout.broker_port))
+        proxy.serve("broker", (PROXY_ADDRESS, layout.broker_port), (layout.listen_host, layout.broker_port))
         yield peer, nursery, directory
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    ("scenario", "lie", "broken"),
+    ("scenario", "fault", "broken"),
     [
-        pytest.param("sync", None, [], id="the truth"),
+        pytest.param("sync", None, [], id="no fault"),
         pytest.param("oneway", lose, ["nothing is lost"], id="lost"),
         pytest.param("sync", alter, ["nothing is altered", "nothing is lost", "no queue has a hole"], id="altered"),
         pytest.param(
@@ -120,32 +122,32 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 )
 def test_falsified_answer_is_detected(
     scenario: str,
-    lie: Callable[[WireFrame, WireFrame], bytes] | None,
+    fault: Callable[[WireFrame, WireFrame], bytes] | None,
     broken: list[str],
-    liar: Liar,
+    rule: FaultyProxyRule,
     stage: tuple[peers.Peer, Nursery, Path],
 ) -> None:
-    """A message that is lost, altered or not at its answered place breaks exactly the promise about that."""
+    """A message that is lost, altered or not at its answered place fails exactly the check for that."""
     peer, nursery, directory = stage
-    liar.lie = lie
-    order = drivers.Order(
+    rule.fault = fault
+    options = drivers.DriverOptions(
         name_server=peer.address,
         count=COUNT,
         retry_count=COUNT // 5,
         seed=5,
         levels=peers.SHORT_DELAY_LEVELS,
-        run=lie.__name__ if lie is not None else "truth",
+        run=fault.__name__ if fault is not None else "correct",
         scenario_seconds_max=120,
-        extra=("--patience-ms", str(LIE_PATIENCE_MS if lie in (lose, alter, commit_none) else 30_000)),
+        extra=("--patience-ms", str(DROPPED_TIMEOUT_MS if fault in (lose, alter, commit_none) else 30_000)),
     )
 
-    (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), order, directory / "home")
+    (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), options, directory / "home")
 
     assert verdict.kept == (broken == [])
     found = " ".join(verdict.broken)
-    assert [promise for promise in broken if promise not in found] == []
+    assert [text for text in broken if text not in found] == []
     assert len(verdict.broken) == len(broken)
-    if lie is lose:
-        assert verdict.lost == liar.lost > 0
-    if lie is alter:
+    if fault is lose:
+        assert verdict.lost == rule.lost > 0
+    if fault is alter:
         assert verdict.altered > 0

@@ -23,7 +23,7 @@ from gantry_testing.ports import free_ports
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.slow]
 
-LIAR = "127.0.0.2"
+PROXY_ADDRESS = "127.0.0.2"
 QUERY, TOPIC, VIEW, RESET, SEND = 12, 17, 33, 222, 310
 PULLS = (11, 361)
 SYS_FLAG = 36
@@ -35,22 +35,22 @@ INVALID_PARAMETER = 29
 
 
 @dataclass
-class Liar:
-    """A proxy rule that changes nothing until it gets lies about requests and answers."""
+class FaultyProxyRule:
+    """A proxy rule that changes nothing until it gets faults of requests and answers."""
 
-    asked: Callable[[WireFrame], bytes] | None = None
-    answered: Callable[[WireFrame, WireFrame], bytes] | None = None
+    on_request: Callable[[WireFrame], bytes] | None = None
+    on_answer: Callable[[WireFrame, WireFrame], bytes] | None = None
     pending: dict[tuple[int, int], WireFrame] = field(default_factory=dict)
 
     def rewrite(self, link: Link, to_server: bool, frame: WireFrame) -> bytes:
         if to_server:
             if not frame.is_oneway and not frame.is_response:
                 self.pending[(link.number, frame.opaque)] = frame
-            return frame.raw if self.asked is None or frame.is_response else self.asked(frame)
+            return frame.raw if self.on_request is None or frame.is_response else self.on_request(frame)
         request = self.pending.pop((link.number, frame.opaque), None) if frame.is_response else None
-        if self.answered is None or request is None:
+        if self.on_answer is None or request is None:
             return frame.raw
-        return self.answered(request, frame)
+        return self.on_answer(request, frame)
 
 
 def rebuilt(frame: WireFrame, body: bytes | None = None, **changed: Any) -> bytes:
@@ -78,14 +78,14 @@ def mislabel(request: WireFrame, answer: WireFrame) -> bytes:
     return with_flags(answer, lambda flags: flags & ~KINDS | ZLIB if flags & KINDS == ZSTD else flags)
 
 
-def forget_v6(request: WireFrame, answer: WireFrame) -> bytes:
+def clear_v6_flags(request: WireFrame, answer: WireFrame) -> bytes:
     """Clear the IPv6 flags of records in answers; the ids stay correct."""
     if request.code not in (QUERY, VIEW) or answer.code != 0:
         return answer.raw
     return with_flags(answer, lambda flags: flags & ~V6_HOSTS)
 
 
-def unname(frame: WireFrame) -> bytes:
+def remove_namespace(frame: WireFrame) -> bytes:
     """Send messages of a namespace to the topic with the same name without it."""
     topic = frame.fields.get("b", "")
     if frame.code != SEND or not topic.startswith(NAMESPACE) or topic.endswith("_halves"):
@@ -100,7 +100,7 @@ def refuse_unknown(request: WireFrame, answer: WireFrame) -> bytes:
     return rebuilt(answer, b"", code=INVALID_PARAMETER, remark="what is aFieldOfTomorrow?")
 
 
-def deaf(frame: WireFrame) -> bytes:
+def keep_permissions(frame: WireFrame) -> bytes:
     """Turn a change of permissions into no change."""
     if frame.code != TOPIC:
         return frame.raw
@@ -114,8 +114,8 @@ def reset_to_the_end(frame: WireFrame) -> bytes:
     return rebuilt(frame, extFields={**frame.fields, "timestamp": "-1"})
 
 
-def order(name_server: str, run: str) -> drivers.Order:
-    return drivers.Order(
+def driver_options(name_server: str, run: str) -> drivers.DriverOptions:
+    return drivers.DriverOptions(
         name_server=name_server,
         count=120,
         retry_count=60,
@@ -128,27 +128,31 @@ def order(name_server: str, run: str) -> drivers.Order:
 
 
 @pytest.fixture(scope="module")
-def liar() -> Liar:
-    return Liar()
+def rule() -> FaultyProxyRule:
+    return FaultyProxyRule()
 
 
 @pytest.fixture(scope="module")
-def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
+def stage(
+    rule: FaultyProxyRule, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
     directory = tmp_path_factory.mktemp("sabotage")
-    layout = peers.Layout(directory / "peer", advertised_host=LIAR)
-    with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, liar.rewrite) as proxy:
+    layout = peers.Layout(directory / "peer", advertised_host=PROXY_ADDRESS)
+    with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, rule.rewrite) as proxy:
         peer = peers.start("gantry", nursery, layout)
-        proxy.serve("broker", (LIAR, layout.broker_port), (layout.listen_host, layout.broker_port))
+        proxy.serve("broker", (PROXY_ADDRESS, layout.broker_port), (layout.listen_host, layout.broker_port))
         yield peer, nursery, directory
 
 
 @pytest.mark.parametrize(
-    ("scenario", "asked", "answered", "broken"),
+    ("scenario", "on_request", "on_answer", "broken"),
     [
         pytest.param("codecs", None, mislabel, "nothing is lost", id="mislabelled"),
-        pytest.param("namespaces", unname, None, "nothing is altered", id="namespaces cut off"),
+        pytest.param("namespaces", remove_namespace, None, "nothing is altered", id="namespaces cut off"),
         pytest.param("headers", None, refuse_unknown, "no request is refused for its fields", id="fields refused"),
-        pytest.param("settings", deaf, None, "no producer sends to a topic that is only read", id="settings unheard"),
+        pytest.param(
+            "settings", keep_permissions, None, "no producer sends to a topic that is only read", id="settings lost"
+        ),
         pytest.param(
             "offsets", reset_to_the_end, None, "messages after the time of the reset are redelivered", id="resets lost"
         ),
@@ -156,44 +160,46 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 )
 def test_falsified_client_traffic_is_detected(
     scenario: str,
-    asked: Callable[[WireFrame], bytes] | None,
-    answered: Callable[[WireFrame, WireFrame], bytes] | None,
+    on_request: Callable[[WireFrame], bytes] | None,
+    on_answer: Callable[[WireFrame, WireFrame], bytes] | None,
     broken: str,
-    liar: Liar,
+    rule: FaultyProxyRule,
     stage: tuple[peers.Peer, Nursery, Path],
 ) -> None:
-    """Without a lie every promise is kept; with a lie its promise is broken."""
+    """Without a fault every check holds; with a fault its check fails."""
     peer, nursery, directory = stage
-    for lies, run in (((None, None), f"truth{scenario}"), ((asked, answered), f"lie{scenario}")):
-        liar.asked, liar.answered = lies
-        (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), order(peer.address, run), directory / f"home-{run}")
-        if lies == (None, None):
+    for faults, run in (((None, None), f"correct{scenario}"), ((on_request, on_answer), f"fault{scenario}")):
+        rule.on_request, rule.on_answer = faults
+        (verdict,) = drivers.play(
+            nursery, "5.3.3", (scenario,), driver_options(peer.address, run), directory / f"home-{run}"
+        )
+        if faults == (None, None):
             assert verdict.broken == []
         else:
             assert broken in " ".join(verdict.broken), verdict.broken
 
 
-def test_falsified_hosts_are_detected(liar: Liar, tmp_path: Path) -> None:
+def test_falsified_hosts_are_detected(rule: FaultyProxyRule, tmp_path: Path) -> None:
     """The name server's answers lead to the proxy, since there is only one IPv6 loopback address."""
     layout = peers.Layout(tmp_path / "peer", "::1", "::1")
     names, broker = free_ports(2)
 
-    def led_astray(request: WireFrame, answer: WireFrame) -> bytes:
+    def route_to_proxy(request: WireFrame, answer: WireFrame) -> bytes:
         place, other = f"[::1]:{layout.broker_port}".encode(), f"[::1]:{broker}".encode()
         return rebuilt(answer, answer.body.replace(place, other)) if place in answer.body else answer.raw
 
-    liar.asked = None
-    router = Liar(answered=led_astray)
+    rule.on_request = None
+    router = FaultyProxyRule(on_answer=route_to_proxy)
     with Nursery(tmp_path / "logs") as nursery, Proxy(lambda *_: None, router.rewrite) as one:
         peers.start("gantry", nursery, layout)
-        with Proxy(lambda *_: None, liar.rewrite) as other:
+        with Proxy(lambda *_: None, rule.rewrite) as other:
             one.serve("names", ("::1", names), ("::1", layout.name_server_port))
             other.serve("broker", ("::1", broker), ("::1", layout.broker_port))
-            for lie, run in ((None, "truth"), (forget_v6, "lie")):
-                liar.answered = lie
-                asked = order(f"[::1]:{names}", run)
-                (verdict,) = drivers.play(nursery, "5.3.3", ("ipv6",), asked, tmp_path / f"home-{run}")
-                if lie is None:
+            for fault, run in ((None, "correct"), (clear_v6_flags, "fault")):
+                rule.on_answer = fault
+                options = driver_options(f"[::1]:{names}", run)
+                (verdict,) = drivers.play(nursery, "5.3.3", ("ipv6",), options, tmp_path / f"home-{run}")
+                if fault is None:
                     assert verdict.broken == []
                 else:
                     assert "each is found by its ids and its key" in " ".join(verdict.broken), verdict.broken

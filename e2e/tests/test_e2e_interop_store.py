@@ -20,9 +20,9 @@ QUEUES = 2
 @pytest.mark.parametrize("end", [pytest.param("clean", marks=pytest.mark.slow), "halt"])
 def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
     """The reference is valid: it finds every message of its own store, clean or with `abort` present."""
-    order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
+    plan = store_tool.WritePlan(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
 
-    wrote = store_tool.write_store(tmp_path / "store", tmp_path, order, shape=store_tool.SMALL)
+    wrote = store_tool.write_store(tmp_path / "store", tmp_path, plan, shape=store_tool.SMALL)
     found = store_tool.read_store(
         tmp_path / "store",
         tmp_path,
@@ -63,8 +63,8 @@ def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None
 @pytest.mark.verify
 def test_flipped_byte_is_detected(tmp_path: Path) -> None:
     """The reference can fail: with one byte of a body changed, Java does not read the same store."""
-    order = store_tool.WriteOrder(count=50, topics=("left",), queues=1, end="halt")
-    wrote = store_tool.write_store(tmp_path / "store", tmp_path, order, shape=store_tool.SMALL)
+    plan = store_tool.WritePlan(count=50, topics=("left",), queues=1, end="halt")
+    wrote = store_tool.write_store(tmp_path / "store", tmp_path, plan, shape=store_tool.SMALL)
     shutil.rmtree(tmp_path / "store" / "consumequeue")
     victim = wrote.messages[25].message
     log = tmp_path / "store" / "commitlog" / f"{0:020d}"

@@ -173,8 +173,8 @@ def test_java_opens_what_was_written_through_the_buffer(end: str, tmp_path: Path
 def test_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
     """For the tools a store of RocketMQ is valid, after a clean stop and after a crash."""
     root = tmp_path / "store"
-    order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
-    wrote = store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)
+    plan = store_tool.WritePlan(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
+    wrote = store_tool.write_store(root, tmp_path, plan, shape=store_tool.SMALL)
 
     _, output = gantry("inspect", str(root), "--json")
     seen = json.loads(output)
@@ -194,7 +194,7 @@ def test_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None
 def test_tools_find_corruption_in_javas_store(tmp_path: Path) -> None:
     """One changed byte of a body: the record is reported, with the queue offset that Java gave it."""
     root = tmp_path / "store"
-    wrote = store_tool.write_store(root, tmp_path, store_tool.WriteOrder(count=500), shape=store_tool.SMALL)
+    wrote = store_tool.write_store(root, tmp_path, store_tool.WritePlan(count=500), shape=store_tool.SMALL)
     victim = wrote.messages[250]
     with (root / "commitlog" / f"{0:020d}").open("r+b") as log:
         log.seek(victim.message.physical_offset + 100)
@@ -214,8 +214,8 @@ def test_tools_find_corruption_in_javas_store(tmp_path: Path) -> None:
 def test_store_moves_from_java_to_us_and_back(tmp_path: Path, buffers: Path) -> None:
     """Java writes, we append through the buffer and are killed, `recover`, and Java reads everything."""
     root = tmp_path / "store"
-    order = store_tool.WriteOrder(count=500, topics=TOPICS, queues=QUEUES, end="halt")
-    store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)
+    plan = store_tool.WritePlan(count=500, topics=TOPICS, queues=QUEUES, end="halt")
+    store_tool.write_store(root, tmp_path, plan, shape=store_tool.SMALL)
     written = write_through_buffers(root, buffers, is_killed=True)
 
     assert gantry("recover", str(root), "--yes")[0] == 0

@@ -39,10 +39,10 @@ def test_java_clients_use_tls(client: str, tmp_path: Path, monkeypatch: pytest.M
     Whether clients see a change of the servers' certificates is tested only by the long run.
     """
     monkeypatch.setattr(tls, "REPLACE_SECONDS", 1.0)
-    order = drivers.Order("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=240.0)
+    options = drivers.DriverOptions("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
-        found = tls.play(nursery, [client], order, tmp_path, scenarios=SCENARIOS)
+        found = tls.play(nursery, [client], options, tmp_path, scenarios=SCENARIOS)
 
     assert [one.broken for one in found.verdicts] == [[]] * (len(SCENARIOS) + len(tls.ANONYMOUS_SCENARIOS))
     assert [(one.kept, one.received) for one in found.unknown] == [(False, 0)] * 4

@@ -33,7 +33,7 @@ SMALL = {"mappedFileSizeCommitLog": str(16 << 20)}
 LATER = {"transactionTimeOut": "60000", "transactionCheckInterval": "60000"}
 """The first broker makes no checks; Apache's would store half messages again that have just ended."""
 
-ASKING = {"transactionTimeOut": "1000", "transactionCheckInterval": "6000"}
+CHECKING = {"transactionTimeOut": "1000", "transactionCheckInterval": "6000"}
 """The interval is longer than the three seconds for which Apache's broker delays its record of ended transactions."""
 
 QUIET_S = 10.0
@@ -50,10 +50,10 @@ async def leave_some_open(address: str) -> None:
 
 async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
     """Return the messages that are delivered in the end, and those that the broker has checked."""
-    asked: set[bytes] = set()
+    checked: set[bytes] = set()
 
     async def check(message: ReceivedMessage) -> Decision:
-        asked.add(message.body)
+        checked.add(message.body)
         return Decision.COMMIT if message.body in COMMITTED else Decision.ROLL_BACK
 
     settings = ConsumerSettings(start_from=StartFrom.FIRST)
@@ -64,12 +64,12 @@ async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
         PollConsumer(address, "readers", topics=TOPIC, settings=settings) as consumer,
     ):
         async with asyncio.timeout(240):
-            while not set(COMMITTED) <= set(found) or not {b"3", b"4", b"5"} <= asked:
+            while not set(COMMITTED) <= set(found) or not {b"3", b"4", b"5"} <= checked:
                 found += [message.body for message in await consumer.poll(timeout_ms=500)]
         end = loop.time() + QUIET_S
         while loop.time() < end:
             found += [message.body for message in await consumer.poll(timeout_ms=500)]
-    return found, asked
+    return found, checked
 
 
 @pytest.mark.verify
@@ -88,11 +88,11 @@ def test_open_transactions_are_kept_with_the_store(first: str, second: str, end:
         writer = peers.start(first, nursery, replace(layout, settings=SMALL | LATER))
         asyncio.run(leave_some_open(writer.address))
         getattr(writer, end)()
-        reader = peers.start(second, nursery, replace(layout, settings=SMALL | ASKING))
-        found, asked = asyncio.run(finish(reader.address))
+        reader = peers.start(second, nursery, replace(layout, settings=SMALL | CHECKING))
+        found, checked = asyncio.run(finish(reader.address))
         reader.stop()
 
     assert sorted(found) == sorted(COMMITTED)
-    assert {b"3", b"4", b"5"} <= asked
+    assert {b"3", b"4", b"5"} <= checked
     if end == "stop":
-        assert asked == {b"3", b"4", b"5"}
+        assert checked == {b"3", b"4", b"5"}

@@ -137,7 +137,7 @@ def test_three_nodes_with_huge_pages_and_storage_lack_nothing() -> None:
 def test_missing_capability_of_a_cluster_is_reported(
     change: dict[str, Any], capability: Capability, expected_text: str
 ) -> None:
-    """The twins: each change of a good cluster is reported with its reason."""
+    """Each change that makes a good cluster unusable is reported with its reason."""
     assert expected_text in find_missing(**GOOD | change)[capability]
 
 
@@ -223,7 +223,7 @@ def test_no_test_is_skipped_on_own_nodes(inside: Inside) -> None:
 
 
 def test_skip_on_own_nodes_is_a_failure(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: without one of their capabilities, the promise of a cluster is broken."""
+    """The twin: nodes without one of their capabilities break what GANTRY_REQUIRE demands."""
     monkeypatch.setattr("gantry_cluster.choice.CAPABILITIES_MAX", {Kind.NODES: OWN_NODES - {Capability.CRASH_NODES}})
 
     result = inside(Choice(), "cluster")

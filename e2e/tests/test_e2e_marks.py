@@ -19,7 +19,7 @@ CAPABILITY_OF_NAME = {
         ("kill_and_wait", "pause_leader", "container_id", "kill_container", "pause_container", "is_direct"),
         Capability.ENTER_CONTAINERS,
     ),
-    "name_image": Capability.GIVE_IMAGES,
+    "tag_image": Capability.TAG_IMAGES,
     **dict.fromkeys(("load_image", "pipelines_image"), Capability.LOAD_IMAGES),
     **dict.fromkeys(("run_gantry_outside", "external_address", "is_routed_outside"), Capability.REACH_NODES),
     **dict.fromkeys(("BUFFERED", "UNCOMMITTED", "WITH_PAGES"), Capability.HUGE_PAGES),

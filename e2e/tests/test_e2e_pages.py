@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gantry_pages import Kind, PageFailed, Sandbox, blocks_of
 from gantry_pages.blocks import PageFault, missing_lines
-from gantry_pages.page_runner import DOCS, FIRST, SECOND, TASKS, TYPED, blocks, has_java, has_spark, type_page
+from gantry_pages.page_runner import DOCS, FIRST, PAGES, SECOND, TASKS, blocks, has_java, has_spark, run_page
 
 NOT_RUN = {
     "start": 1,
@@ -40,15 +40,15 @@ NOT_RUN = {
 )
 def test_every_command_of_the_page_works_as_shown(name: str, tmp_path: Path) -> None:
     """Each block succeeds and prints the lines that the page shows."""
-    type_page(name, tmp_path)
+    run_page(name, tmp_path)
 
 
 def test_every_page_is_run() -> None:
     """Each page is in exactly one of the two lists."""
-    assert {*FIRST, *SECOND} == set(TYPED) and len(FIRST) + len(SECOND) == len(TYPED)
+    assert {*FIRST, *SECOND} == set(PAGES) and len(FIRST) + len(SECOND) == len(PAGES)
 
 
-@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize("name", PAGES)
 def test_blocks_that_are_not_run_are_counted(name: str) -> None:
     """A block that is not run has a reason on the page, and is counted here; most of every page is run."""
     found = blocks(name)

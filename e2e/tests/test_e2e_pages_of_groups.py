@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_pages.page_runner import SECOND, type_page
+from gantry_pages.page_runner import SECOND, run_page
 
 
 @pytest.mark.verify
@@ -15,4 +15,4 @@ from gantry_pages.page_runner import SECOND, type_page
 )
 def test_every_command_of_the_page_works_as_shown(name: str, tmp_path: Path) -> None:
     """Each block succeeds and prints the lines that the page shows."""
-    type_page(name, tmp_path)
+    run_page(name, tmp_path)

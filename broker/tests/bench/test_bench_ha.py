@@ -115,7 +115,7 @@ def test_failed_run_is_a_cell_with_its_reason() -> None:
     table = ha_table.table_figures([*ours, *ha_cells.summarise_cells(runs)], [])
 
     assert table.rows[0][-4:] == ["none", "no answer for 5s", "0", "0"]
-    assert ha_table.lost_notes([*ours, *ha_cells.summarise_cells(runs)]) == []
+    assert ha_table.slower_notes([*ours, *ha_cells.summarise_cells(runs)]) == []
 
 
 # -- the goals of the table --------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_cells_in_which_we_are_slower_are_named() -> None:
         ("Gantry", PLAIN, 1, 1000), ("Apache", PLAIN, 1, 500), ("Gantry", PLAIN, 64, 500), ("Apache", PLAIN, 64, 1000)
     )  # fmt: skip
 
-    slower, later = ha_table.lost_notes(found)
+    slower, later = ha_table.slower_notes(found)
 
     assert slower == (
         "Fewer messages a second than Apache RocketMQ in 1 of 2 cells: "

@@ -113,7 +113,7 @@ def test_cpu_goal_is_a_ratio_to_the_echo_server(mode: measurement.ModeName, brok
     assert goal.measured == pytest.approx(broker_us)
 
 
-def test_one_send_per_frame_has_no_goal() -> None:
+def test_one_frame_per_write_has_no_goal() -> None:
     """Mode a1 is only for comparison with mode a."""
     summary = measurement.summarise([report()])
 

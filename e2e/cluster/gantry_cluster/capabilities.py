@@ -33,7 +33,7 @@ class Capability(StrEnum):
     RUN_GROUPS = "run_groups"
     """Run the operator, groups and their clients. A test that needs no more runs on every cluster."""
 
-    GIVE_IMAGES = "give_images"
+    TAG_IMAGES = "tag_images"
     """Give an image on the nodes another name, as a new version."""
 
     LOAD_IMAGES = "load_images"
@@ -67,7 +67,7 @@ OWN_NODES: Final = frozenset(Capability)
 PROBED: Final = (Capability.RUN_GROUPS, Capability.HUGE_PAGES, Capability.REACH_NODES)
 """The capabilities that are probed on a foreign cluster."""
 
-KIND_NODES: Final = frozenset({*PROBED, Capability.GIVE_IMAGES})
+KIND_NODES: Final = frozenset({*PROBED, Capability.TAG_IMAGES})
 """The most that a cluster made by `kind` can do."""
 
 FOREIGN_NODES: Final = frozenset(PROBED)
@@ -77,7 +77,7 @@ ON_OWN_NODES: Final = "scripts/e2e without options, as root, on nodes that it ma
 REMEDIES: Final[dict[Capability, str]] = {
     **dict.fromkeys(Capability, ON_OWN_NODES),
     Capability.RUN_GROUPS: "scripts/e2e --help lists the requirements of a cluster",
-    Capability.GIVE_IMAGES: f"scripts/e2e --kind; {ON_OWN_NODES}",
+    Capability.TAG_IMAGES: f"scripts/e2e --kind; {ON_OWN_NODES}",
     Capability.HUGE_PAGES: "sysctl vm.nr_hugepages=128 on the nodes, before their kubelets start",
     Capability.REACH_NODES: "run it on a machine that reaches the nodes",
 }
@@ -107,8 +107,10 @@ def find_missing(
 def _is_usable(node: Object) -> bool:
     """Return whether the node is ready and accepts any pod."""
     is_closed = node["spec"].get("unschedulable", False)
-    shuts = [taint for taint in node["spec"].get("taints", ()) if taint["effect"] in ("NoSchedule", "NoExecute")]
-    return condition_status(node, "Ready") == "True" and not is_closed and not shuts
+    blocking_taints = [
+        taint for taint in node["spec"].get("taints", ()) if taint["effect"] in ("NoSchedule", "NoExecute")
+    ]
+    return condition_status(node, "Ready") == "True" and not is_closed and not blocking_taints
 
 
 def usable_names(nodes: Iterable[Object]) -> list[str]:

@@ -18,7 +18,7 @@ from gantry_cluster.errors import NoCluster
 from gantry_cluster.image_names import BUILT, IMAGE, Images
 from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine, Program
-from gantry_cluster.node import load_image, name_image
+from gantry_cluster.node import load_image, tag_image
 from gantry_cluster.paths import CLAIM, Folder
 from gantry_cluster.processes import Process
 from gantry_cluster.programs import Programs
@@ -78,17 +78,17 @@ class Cluster:
             names = load_image(self.machines[name], archive)
         return names
 
-    def name_image(self, known: str, name: str) -> None:
+    def tag_image(self, known: str, name: str) -> None:
         """Give an image on all nodes another name: charts refuse `latest`, and a new name is a new version."""
         for node in self.nodes:
-            name_image(self.machines[node], known, name)
+            tag_image(self.machines[node], known, name)
 
     def provide_images(self, archive: Path | None) -> Images:
         """Load the operator's image and give both images names with versions. The broker's image is loaded already."""
         assert archive is not None, "nodes that are made here use images that are built here"
         [known, *_] = self.load_image(archive)
-        self.name_image(known, BUILT.operator)
-        self.name_image(IMAGE, BUILT.broker)
+        self.tag_image(known, BUILT.operator)
+        self.tag_image(IMAGE, BUILT.broker)
         return BUILT
 
     def localize_pod_spec(self, spec: Object) -> Object:

@@ -26,7 +26,7 @@ from gantry_cluster.cluster import Cluster, Plan
 from gantry_cluster.commands import run, tail, wait_until
 from gantry_cluster.errors import ApiRefused, ClusterError, DeadlineExceeded, MissingTool
 from gantry_cluster.image_names import IMAGE, Images
-from gantry_cluster.kind import name_image
+from gantry_cluster.kind import tag_image
 from gantry_cluster.machine import Machine
 from gantry_cluster.paths import Folder, cache_folder
 from gantry_cluster.programs import Programs
@@ -108,11 +108,11 @@ class ForeignCluster(Cluster):
         """Refuse: the nodes of a foreign cluster pull their images."""
         raise ClusterNotOwned(f"{archive.name} cannot be loaded into the nodes of a foreign cluster")
 
-    def name_image(self, known: str, name: str) -> None:
+    def tag_image(self, known: str, name: str) -> None:
         """Give an image another name; only possible if the nodes are containers of this machine."""
         if self.kind is not Kind.IN_CONTAINERS:
             raise ClusterNotOwned(f"{known} cannot be named {name} on the nodes of a foreign cluster")
-        name_image(self.nodes, self.images.broker if known == IMAGE else known, name)
+        tag_image(self.nodes, self.images.broker if known == IMAGE else known, name)
 
     def provide_images(self, archive: Path | None) -> Images:
         """Return the images, which the nodes have or pull."""

@@ -57,7 +57,7 @@ async def ask(address, code):
         await channel.close()
 
 async def main():
-    print(json.dumps({name: await ask(*door) for name, door in wanted["doors"].items()}))
+    print(json.dumps({pod: await ask(*endpoint) for pod, endpoint in wanted["endpoints"].items()}))
 
 asyncio.run(main())
 """
@@ -98,7 +98,7 @@ def read_served_certificates(group: Group) -> dict[str, set[str]]:
 
 def probe_answers(group: Group, account: tuple[str, str] | None, authority: str) -> dict[str, str]:
     """Return how brokers and name servers answer an account over TLS, by pod: `0`, another code, or `closed`."""
-    doors = {}
+    endpoints = {}
     for pods, port, code in (
         (group.brokers(), BROKER_PORT, CONFIG),
         (group.name_servers(), NAME_SERVER_PORT, CLUSTER_INFO),
@@ -106,8 +106,8 @@ def probe_answers(group: Group, account: tuple[str, str] | None, authority: str)
         for pod in pods:
             found = group.namespace.read_pod(pod)
             assert found is not None, f"{pod} is being deleted"
-            doors[pod] = (f"{found['status']['podIP']}:{port}", code)
-    wanted = {"doors": doors, "account": account, "authority": authority}
+            endpoints[pod] = (f"{found['status']['podIP']}:{port}", code)
+    wanted = {"endpoints": endpoints, "account": account, "authority": authority}
     place = (
         "exec",
         CLIENT,

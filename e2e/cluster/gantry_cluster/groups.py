@@ -102,7 +102,7 @@ class Group:
 
     namespace: Namespace
     name: str
-    entry: ClientSecrets = ClientSecrets()
+    client_secrets: ClientSecrets = ClientSecrets()
 
     def apply(self, spec: Object) -> None:
         """Apply a manifest as `kubectl apply` does."""
@@ -178,7 +178,7 @@ class Group:
         try:
             wait_until(f"a healthy group {self.name}", lambda: self.conditions() == HEALTHY, seconds_max)
         except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{error}\n{self.account()}") from None
+            raise DeadlineExceeded(f"{error}\n{self.diagnosis()}") from None
         return time.monotonic() - started
 
     def replace_pod(self, name: str, *words: str) -> float:
@@ -196,7 +196,7 @@ class Group:
         wait_until(f"another pod {name}", is_another, READY_SECONDS_MAX)
         return time.monotonic() - started
 
-    def account(self) -> str:
+    def diagnosis(self) -> str:
         """Return what is needed to analyse a failure: pods, events, status and logs."""
         cluster, namespace = self.namespace.cluster, f"--namespace={self.namespace.name}"
         pods = cluster.kubectl("get", "pods", namespace, "--show-labels", "--output=wide")
@@ -218,19 +218,25 @@ class Group:
             self.namespace.path("configmaps"), {"metadata": {"name": "histories"}, "data": files}
         )
         items = [{"key": name, "path": f"{HISTORIES.name}/{name}"} for name in files]
-        environment = {"PYTHONPATH": "/judge"} | self.entry.environment
+        environment = {"PYTHONPATH": "/judge"} | self.client_secrets.environment
         main = container(
             "main",
             "import signal; signal.pause()",
             env=[{"name": name, "value": value} for name, value in environment.items()],
             volumeMounts=[
                 {"name": "histories", "mountPath": "/judge"},
-                *({"name": name, "mountPath": f"/entry/{name}", "readOnly": True} for name in self.entry.secrets),
+                *(
+                    {"name": name, "mountPath": f"/entry/{name}", "readOnly": True}
+                    for name in self.client_secrets.secrets
+                ),
             ],
         )
         volumes = [
             {"name": "histories", "configMap": {"name": "histories", "items": items}},
-            *({"name": name, "secret": {"secretName": name, "defaultMode": 0o440}} for name in self.entry.secrets),
+            *(
+                {"name": name, "secret": {"secretName": name, "defaultMode": 0o440}}
+                for name in self.client_secrets.secrets
+            ),
         ]
         place = {"nodeName": node} if node else {}
         self.namespace.pod(CLIENT, pod_spec(main, volumes=volumes, **place))
@@ -244,7 +250,7 @@ class Group:
     def load(self, topic: str, queues: int, *words: str, is_direct: bool = False) -> PodLoad:
         """Start a load with its checker in the client's pod. With ``is_direct`` it needs no API server."""
         return self._start_program(
-            "in_pod", topic, "--queues", str(queues), *self.entry.words, *words, is_direct=is_direct
+            "in_pod", topic, "--queues", str(queues), *self.client_secrets.words, *words, is_direct=is_direct
         )
 
     def application(self, topic: str, *, first: int = 20) -> PodLoad:

@@ -61,7 +61,7 @@ def make_cluster(choice: Choice, report: ProgressReporter) -> Iterator[Choice]:
         try:
             run("kind", "create", "cluster", *words, seconds_max=MAKE_SECONDS_MAX)
             report("loading Gantry's images into its nodes")
-            yield choice.for_made_cluster(kubeconfig, give_images(choice.images, archives))
+            yield choice.for_made_cluster(kubeconfig, provide_images(choice.images, archives))
         finally:
             run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", kubeconfig)
 
@@ -76,7 +76,7 @@ def _report_huge_pages(report: ProgressReporter) -> None:
         )
 
 
-def give_images(images: Images | None, archives: Sequence[Path] | None) -> Images:
+def provide_images(images: Images | None, archives: Sequence[Path] | None) -> Images:
     """Load images into every node, from docker or from archives, with names that have a version."""
     if images is not None:
         run(
@@ -88,11 +88,11 @@ def give_images(images: Images | None, archives: Sequence[Path] | None) -> Image
         run("kind", "load", "image-archive", archive, "--name", NAME, seconds_max=LOAD_SECONDS_MAX)
     nodes = run("kind", "get", "nodes", "--name", NAME).split()
     for name in (BUILT.broker, BUILT.operator):
-        name_image(nodes, f"{parse_name(name)[0]}:latest", name)
+        tag_image(nodes, f"{parse_name(name)[0]}:latest", name)
     return BUILT
 
 
-def name_image(nodes: Sequence[str], known: str, name: str) -> None:
+def tag_image(nodes: Sequence[str], known: str, name: str) -> None:
     """Give an image on the nodes another name."""
     if known == name:
         return

@@ -20,10 +20,10 @@ from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine
 from gantry_cluster.node import (
     CONTAINERD,
-    furnish,
     known_names,
     make_group,
     mount_groups,
+    mount_private_folders,
     start_node,
     wait_for_containerd,
 )
@@ -112,7 +112,7 @@ def _machine_of_node(cluster: Cluster, number: int, journal: Journal) -> Machine
     name = network.node_name(number)
     machine = Machine.start(name, cluster.programs["pause"], journal, cluster.folder.logs / f"{name}.log")
     cluster.machines[name] = machine
-    furnish(machine, cluster.folder.node(name), known_names(cluster.plan.nodes), cluster.plan.huge_pages)
+    mount_private_folders(machine, cluster.folder.node(name), known_names(cluster.plan.nodes), cluster.plan.huge_pages)
     network.wire_node(cluster.hub, machine, number, cluster.plan.nodes)
     return machine
 

@@ -20,12 +20,12 @@ from gantry_cluster.groups import OPERATOR, SYSTEM
 GONE_SECONDS_MAX: Final = 60.0
 DEPLOYMENT: Final = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{OPERATOR}"
 LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{OPERATOR}"
-NAMED: Final = f"app.kubernetes.io%2Fname%3D{OPERATOR}"
+SELECTOR: Final = f"app.kubernetes.io%2Fname%3D{OPERATOR}"
 
 
 def pods_of_operators(cluster: Cluster) -> list[Object]:
     """List the pods of the installed operators."""
-    return cluster.api.items(f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector={NAMED}")
+    return cluster.api.items(f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector={SELECTOR}")
 
 
 def lease_holder(cluster: Cluster) -> str:

@@ -90,7 +90,7 @@ def wire_node(hub: Machine, node: Machine, number: int, nodes: int) -> None:
     node.run("iptables", "--wait", "-t", "nat", "-A", "POSTROUTING", *masquerade)
 
 
-def name_files(machine: Machine, folder: Path, names: dict[str, str]) -> None:
+def mount_name_files(machine: Machine, folder: Path, names: dict[str, str]) -> None:
     """Give a machine its own `hosts` and `resolv.conf`, so that it does not use the real machine's name servers."""
     hosts = folder / "hosts"
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]

@@ -10,7 +10,7 @@ from gantry_cluster.errors import ClusterError, CommandFailed
 from gantry_cluster.journal import Journal
 from gantry_cluster.kubeconfig import write_kubeconfig
 from gantry_cluster.machine import Machine
-from gantry_cluster.network import HUB_ADDRESS, name_files, node_address, node_name
+from gantry_cluster.network import HUB_ADDRESS, mount_name_files, node_address, node_name
 from gantry_cluster.node_files import SOCKET, NodeFiles
 from gantry_cluster.paths import Folder
 from gantry_cluster.programs import Programs
@@ -55,7 +55,7 @@ def make_group(files: NodeFiles, journal: Journal) -> None:
         (cpuset / files.group / name).write_text((cpuset / name).read_text())
 
 
-def furnish(machine: Machine, folder: Path, names: dict[str, str], huge_pages: int) -> None:
+def mount_private_folders(machine: Machine, folder: Path, names: dict[str, str], huge_pages: int) -> None:
     """Give the machine its own folders for what must not be shared: sockets, locks, state, logs and huge pages.
 
     The machine has one pool of huge pages. A node sees its share as the size of the pool, so it offers no more than
@@ -64,7 +64,7 @@ def furnish(machine: Machine, folder: Path, names: dict[str, str], huge_pages: i
     for own, hidden in (("lib", "/var/lib"), ("log", "/var/log")):
         (folder / own).mkdir(parents=True, exist_ok=True)
         machine.mount("--bind", folder / own, hidden)
-    name_files(machine, folder, names)
+    mount_name_files(machine, folder, names)
     share = folder / "huge_pages"
     share.write_text(f"{huge_pages}\n")
     if HUGE_PAGES_FILE.exists():
@@ -118,7 +118,7 @@ def load_image(machine: Machine, archive: Path) -> list[str]:
     return [line.split()[1] for line in output.splitlines() if line.startswith("unpacking ")]
 
 
-def name_image(machine: Machine, known: str, name: str) -> None:
+def tag_image(machine: Machine, known: str, name: str) -> None:
     """Give an image of a node another name. An image that had this name before loses it."""
     machine.run("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "tag", "--force", known, name)
 

@@ -19,7 +19,7 @@ PLURALS = {"TopicArchive": "topicarchives", "LogAudit": "logaudits", "TopicAnaly
 USER = 185
 READER = "reader"
 MOUNTED = "/claim"
-LISTED = f"""
+PRINT_ROWS = f"""
 import json
 import pyarrow.dataset as datasets
 files = datasets.dataset("{MOUNTED}", format="parquet", partitioning="hive", exclude_invalid_files=False)
@@ -89,9 +89,9 @@ class Pipeline:
         try:
             wait_until(f"{self.kind} {self.name}: {what}", lambda: bool(holds()), seconds_max)
         except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{error}\n{self.account()}") from None
+            raise DeadlineExceeded(f"{error}\n{self.diagnosis()}") from None
 
-    def account(self) -> str:
+    def diagnosis(self) -> str:
         """Return pods, events, status, and the last lines of the logs of drivers and operators."""
         cluster, namespace = self.namespace.cluster, f"--namespace={self.namespace.name}"
         pods = cluster.kubectl("get", "pods", namespace, "--show-labels", "--output=wide")
@@ -121,7 +121,7 @@ class Pipeline:
 
     def read_archived(self, topic: str) -> list[str]:
         """Return the bodies of a topic in all files on the claim."""
-        rows: list[list[str]] = json.loads(self.namespace.run(READER, LISTED) or "[]")
+        rows: list[list[str]] = json.loads(self.namespace.run(READER, PRINT_ROWS) or "[]")
         return sorted(body for of, body in rows if of == topic)
 
     def verify(self) -> str:

@@ -3,7 +3,7 @@
 It is a minimal storage driver. A claim of class `disk` whose pod has been scheduled to a node
 (`volume.kubernetes.io/selected-node`) gets a `local` volume there, bound to that node for ever. A volume that was
 released with `Delete` is deleted with its folder. The provisioner does not expand volumes: a test that needs expansion
-plays the driver itself, also one that refuses.
+updates the volume itself, or reports a refusal, as a driver would.
 
 The volume is `local` and not `hostPath`, because only the former gets the pod's `fsGroup`.
 """

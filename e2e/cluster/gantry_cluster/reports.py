@@ -42,7 +42,7 @@ def settings(is_plain):
     return ClientSettings(tls=tls, credentials=account)
 
 async def ask():
-    report = {"config": {}, "doors": {}}
+    report = {"config": {}, "anonymous": {}}
     async with Admin("127.0.0.1:1", client_settings=settings(False)) as admin:
         for pod, address in wanted["brokers"].items():
             report["config"][pod] = await admin.brokers.config(address)
@@ -52,13 +52,13 @@ async def ask():
             "topics": {name: {"queues": one.write_queue_nums} for name, one in topics.items()},
             "groups": {name: {"retryMax": one.retry_max_times} for name, one in groups.items()},
         }
-    async with Admin("127.0.0.1:1", client_settings=settings(True)) as stranger:
+    async with Admin("127.0.0.1:1", client_settings=settings(True)) as anonymous:
         for pod, address in wanted["brokers"].items():
             try:
-                await stranger.brokers.config(address)
-                report["doors"][pod] = "yes"
+                await anonymous.brokers.config(address)
+                report["anonymous"][pod] = "yes"
             except (ClientError, RemotingError, OSError):
-                report["doors"][pod] = "no"
+                report["anonymous"][pod] = "no"
     print(json.dumps(report))
 
 asyncio.run(ask())
@@ -76,9 +76,9 @@ for place in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         words = found
 token = pathlib.Path("/etc/gantry/sidecar/read-tokens").read_text().strip().partition(":")[2]
 url = ("https" if "--tls-cert" in words else "http") + "://127.0.0.1:8080/v1/status"
-anybody = ssl._create_unverified_context()
+unverified = ssl._create_unverified_context()
 request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-status = json.load(urllib.request.urlopen(request, timeout=10, context=anybody))
+status = json.load(urllib.request.urlopen(request, timeout=10, context=unverified))
 print(json.dumps({"status": status, "arguments": words}))
 """
 
@@ -91,8 +91,8 @@ class ClientAccess(NamedTuple):
 
 
 def read_broker_reports(group: Group, way: ClientAccess) -> Mapping[str, Any]:
-    """Return the settings of each broker of the first shard, the tables of its master, and whether strangers get
-    answers.
+    """Return the settings of each broker of the first shard, the tables of its master, and whether a client
+    without TLS and account gets answers.
     """
     pods = [pod for pod in group.brokers() if pod.startswith(f"{group.name}-0-")]
     wanted = {

@@ -2,7 +2,7 @@
 
     sent -> answered                       a producer; the outcome of a send without an answer stays unknown
     shown ... committed                    a consumer: every message it received, every offset it committed
-    reign                                  the supervisor: from now on this broker may be the master of this epoch
+    term                                   the supervisor: from now on this broker may be the master of this epoch
 
 All times are nanoseconds of one monotonic clock, that of the process in which the clients run. Nothing here depends on
 the brokers' implementation, because the checker must be independent of the code that it checks.
@@ -105,7 +105,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", tag_
     at: int
 
 
-class Term(msgspec.Struct, frozen=True, kw_only=True, tag="reign", tag_field="event"):
+class Term(msgspec.Struct, frozen=True, kw_only=True, tag="term", tag_field="event"):
     """A broker is about to be promoted to master of an epoch."""
 
     epoch: int

@@ -201,9 +201,9 @@ async def play(arguments: argparse.Namespace) -> None:
         arguments.name_server, queues, Journal(), arguments.seed,
         producers=2, consumers=1, broker_name=arguments.broker_name, connector=connector,
     )  # fmt: skip
-    script = LoadSession(load, connector, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
+    session = LoadSession(load, connector, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
     async with load:
-        await script.run(await open_line_reader(sys.stdin))
+        await session.run(await open_line_reader(sys.stdin))
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ FOREIGN = "interop_foreign"
 CLUSTER = "InteropCluster"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 ACCOUNTS_FILE = "plain_acl.yml"
-PATIENCE_MS = 30_000
+TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ class GuardedServers:
     def accounts(self) -> Path:
         return self.layout.directory / ACCOUNTS_FILE
 
-    def add_accounts(self, order: drivers.Order) -> drivers.Order:
-        """Return ``order`` with the user's account, and with the administrator's for administrative requests."""
+    def add_accounts(self, options: drivers.DriverOptions) -> drivers.DriverOptions:
+        """Return ``options`` with the user's account, and with the administrator's for administrative requests."""
         extra = (
             *("--access-key", self.user.access_key, "--secret-key", self.user.secret_key),
             *("--admin-key", self.admin.access_key, "--admin-secret", self.admin.secret_key),
             *("--guarded-names", "1" if self.is_name_server_guarded else "0"),
-            *("--directory", str(self.layout.directory), "--patience-ms", str(PATIENCE_MS)),
+            *("--directory", str(self.layout.directory), "--patience-ms", str(TIMEOUT_MS)),
         )
-        return replace(order.at(self.layout.name_server), extra=(*order.extra, *extra))
+        return replace(options.at(self.layout.name_server), extra=(*options.extra, *extra))
 
     def write_accounts(self, runs: Sequence[str], clients: Sequence[str]) -> None:
         """Write permissions for each topic and group of these runs, by name; everything else is denied."""
@@ -160,7 +160,7 @@ class AclReport:
 def play(
     nursery: Nursery,
     clients: Sequence[str],
-    order: drivers.Order,
+    options: drivers.DriverOptions,
     directory: Path,
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
@@ -177,12 +177,12 @@ def play(
         layout = peers.Layout(directory / name)
         layout.directory.mkdir(parents=True, exist_ok=True)
         guarded = GuardedServers(layout, user, admin, **options)
-        guarded.write_accounts([order.run], clients)
+        guarded.write_accounts([options.run], clients)
         children = guarded.start(nursery)
         for client in clients:
             home = directory / f"home-{name}-{client}"
             chosen = [one for one in asked if one not in UNSUPPORTED_SCENARIOS.get(client, ())]
-            for one in drivers.play(nursery, client, chosen, guarded.add_accounts(order), home, report):
+            for one in drivers.play(nursery, client, chosen, guarded.add_accounts(options), home, report):
                 (verdicts if one.scenario in scenarios else denials).append(one)
         for child in reversed(children):
             child.stop()

@@ -100,7 +100,7 @@ def judge(seconds: float, producer_text: str, consumer_text: str) -> BenchmarkRe
     send_failed = max((int(line[3]) for line in sends), default=0)
     response_failed = max((int(line[4]) for line in sends), default=0)
     consume_failed = max((int(line[2]) for line in consumes), default=0)
-    promises = {
+    checks = {
         "the producer reports a rate": any(int(line[0]) > 0 for line in sends),
         "the consumer reports a rate": any(int(line[0]) > 0 for line in consumes),
         "no send fails": send_failed == 0,
@@ -115,5 +115,5 @@ def judge(seconds: float, producer_text: str, consumer_text: str) -> BenchmarkRe
         response_failed=response_failed,
         consume_rates=[int(line[0]) for line in consumes],
         consume_failed=consume_failed,
-        broken=[promise for promise, kept in promises.items() if not kept],
+        broken=[text for text, holds in checks.items() if not holds],
     )

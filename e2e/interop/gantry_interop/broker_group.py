@@ -106,8 +106,8 @@ class BrokerGroup:
 
     def begin(self, number: int) -> None:
         """Make this member the first master, and have all others follow it."""
-        everybody = [word for member in self.members for word in ("--electable", str(member.number))]
-        self.promote("--to", str(number), *everybody)
+        electable = [word for member in self.members for word in ("--electable", str(member.number))]
+        self.promote("--to", str(number), *electable)
         followers = len(self.members) - 1
         wait_until("the slaves", lambda: len(self.master_status()["slaves"]) == followers, READY_SECONDS_MAX)
         wait_until(

@@ -185,7 +185,7 @@ def main(
     chosen_clients = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
     chosen = _parse_choices(scenarios, drivers.SCENARIOS, "scenario")
     default_levels = peers.DEFAULT_DELAY_LEVELS if target["name_server"] else peers.SHORT_DELAY_LEVELS
-    order = drivers.Order(
+    options = drivers.DriverOptions(
         name_server="",
         count=count,
         retry_count=retry_count,
@@ -195,7 +195,7 @@ def main(
         scenario_seconds_max=scenario_seconds,
         extra=("--gantry", f"{sys.executable} -m gantry_cli") if target["kind"] == "gantry" else (),
     )
-    sys.exit(_play(_read_target(target), chosen_clients, chosen, order))
+    sys.exit(_play(_read_target(target), chosen_clients, chosen, options))
 
 
 def _read_target(options: dict[str, object]) -> Target:
@@ -203,7 +203,7 @@ def _read_target(options: dict[str, object]) -> Target:
     return Target(str(options["kind"]), None if name_server is None else str(name_server), bool(options["keep"]))
 
 
-def _play(target: Target, clients: list[str], scenarios: list[str], order: drivers.Order) -> int:
+def _play(target: Target, clients: list[str], scenarios: list[str], options: drivers.DriverOptions) -> int:
     console = report.console()
     directory = new_run_directory("scenarios")
     verdicts: list[drivers.Verdict] = []
@@ -215,7 +215,7 @@ def _play(target: Target, clients: list[str], scenarios: list[str], order: drive
                     nursery,
                     client,
                     scenarios,
-                    order.at(name_server),
+                    options.at(name_server),
                     directory / f"home-{client}",
                     lambda verdict: report.show_progress(console, verdict),
                 )
@@ -223,9 +223,9 @@ def _play(target: Target, clients: list[str], scenarios: list[str], order: drive
     kept = all(verdict.kept for verdict in verdicts)
     results = {
         "peer": target.name_server or target.kind,
-        "count": order.count,
-        "retry_count": order.retry_count,
-        "seed": order.seed,
+        "count": options.count,
+        "retry_count": options.retry_count,
+        "seed": options.seed,
         "kept": kept,
         "verdicts": [verdict.as_json() for verdict in verdicts],
     }
@@ -287,7 +287,7 @@ def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
 @main.command("failover")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
 @click.option("--mixed", is_flag=True, help="Run only the failovers with transactions, delays and failed deliveries.")
-@click.option("--keep", is_flag=True, help="Keep the stores in the run directory. Logs and ledgers are always kept.")
+@click.option("--keep", is_flag=True, help="Keep the stores in the run directory. Logs and histories are always kept.")
 def failover_command(clients: str, mixed: bool, keep: bool) -> None:
     """Kill the master under a Java producer and consumer, promote a slave with `gantry ha promote`, and check.
 
@@ -336,8 +336,8 @@ def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> 
     """Test Java clients with servers that have only an IPv6 address: routes, records, ids, every copy of a message."""
     chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
     played = _parse_choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
-    order = drivers.Order("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
-    sys.exit(_play(replace(_read_target(target), host="::1"), chosen, played, order))
+    options = drivers.DriverOptions("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    sys.exit(_play(replace(_read_target(target), host="::1"), chosen, played, options))
 
 
 @main.command("tls")
@@ -348,11 +348,11 @@ def tls_command(clients: str, count: int) -> None:
     console = report.console()
     directory = new_run_directory("tls")
     chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
-    order = drivers.Order("", count, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    options = drivers.DriverOptions("", count, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = tls.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
+            found = tls.play(nursery, chosen, options, directory, lambda one: report.show_progress(console, one))
     report.show_verdicts(console, found.verdicts)
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
@@ -366,11 +366,13 @@ def config_command(clients: str) -> None:
     console = report.console()
     directory = new_run_directory("config")
     chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
-    order = drivers.Order("", 0, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    options = drivers.DriverOptions("", 0, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = live_config.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
+            found = live_config.play(
+                nursery, chosen, options, directory, lambda one: report.show_progress(console, one)
+            )
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
@@ -389,12 +391,12 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
     console = report.console()
     directory = new_run_directory("acl")
     chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
-    order = drivers.Order("", count, retry_count, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    options = drivers.DriverOptions("", count, retry_count, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
             found = acl.play(
-                nursery, chosen, order, directory, lambda one: report.show_progress(console, one),
+                nursery, chosen, options, directory, lambda one: report.show_progress(console, one),
                 _parse_choices(scenarios, acl.SCENARIOS, "scenario"),
             )  # fmt: skip
     report.show_verdicts(console, [*found.verdicts, *found.denials])

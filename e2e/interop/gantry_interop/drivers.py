@@ -1,7 +1,7 @@
 """Runs the Java drivers and reads their verdicts.
 
-One virtual machine runs all scenarios of one client version. A machine that dies or hangs loses only the
-scenarios it had not reported; they are reported as broken, never left out.
+One virtual machine runs all scenarios of one client version. If it dies or hangs, the scenario that it was running is
+reported as broken, and a new one runs the scenarios after it. None is left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Order:
-    """The parameters of a driver run."""
+class DriverOptions:
+    """The options of a driver run, as `Options.java` parses them."""
 
     name_server: str
     count: int
@@ -43,8 +43,8 @@ class Order:
     properties: Mapping[str, str] = field(default_factory=dict)
     """System properties of the virtual machine."""
 
-    def at(self, name_server: str) -> Order:
-        """Return the same order for another address."""
+    def at(self, name_server: str) -> DriverOptions:
+        """Return the same options for another address."""
         return replace(self, name_server=name_server)
 
     def arguments(self, scenarios: Sequence[str]) -> list[str]:
@@ -86,7 +86,7 @@ def play(
     nursery: Nursery,
     client: str,
     scenarios: Sequence[str],
-    order: Order,
+    options: DriverOptions,
     home: Path,
     report: Callable[[Verdict], None] = lambda verdict: None,
 ) -> list[Verdict]:
@@ -94,14 +94,14 @@ def play(
     if client not in java.CLIENT_MODULES:
         raise InteropError(f"unknown client {client}; expected one of {', '.join(java.CLIENT_MODULES)}")
     module = java.CLIENT_MODULES[client]
-    program = java.Program(module, "dev.gantry.interop.Driver", order.heap_mib, dict(order.properties))
+    program = java.Program(module, "dev.gantry.interop.Driver", options.heap_mib, dict(options.properties))
     verdicts: list[Verdict] = []
     waiting = list(scenarios)
     while waiting:
         name = f"driver-{client}" + (f"-after-{len(verdicts)}" if verdicts else "")
-        command = program.command(home, order.arguments(waiting))
+        command = program.command(home, options.arguments(waiting))
         child = nursery.start(name, command, java.environment(home))
-        new = _collect(child, client, waiting, order.scenario_seconds_max, report)
+        new = _collect(child, client, waiting, options.scenario_seconds_max, report)
         verdicts += new
         waiting = waiting[len(new) :]
         if waiting:

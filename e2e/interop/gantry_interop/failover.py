@@ -25,7 +25,7 @@ from gantry_interop import drivers
 from gantry_interop.broker_group import BrokerGroup, Member
 from gantry_interop.errors import InteropError
 from gantry_interop.failover_plans import FailoverReport, Plan
-from gantry_interop.ledger import Judgement, Ledger, Place, judge, places
+from gantry_interop.history import ClientHistory, Judgement, Place, judge, places
 from gantry_interop.processes import Nursery, wait_until
 
 SENDERS = 8
@@ -48,10 +48,10 @@ class _FailoverRun:
         self._plan = plan
         self._directory = directory
         self._nursery = nursery
-        self._orders = directory / "orders"
-        self._orders.mkdir(parents=True)
+        self._commands = directory / "commands"
+        self._commands.mkdir(parents=True)
         self._group = BrokerGroup(nursery, directory, plan.members, plan.settings())
-        self._ledger = Ledger(self._orders / "ledger.txt")
+        self._history = ClientHistory(self._commands / "history.txt")
         self._report = FailoverReport(plan)
 
     def run(self) -> FailoverReport:
@@ -63,43 +63,43 @@ class _FailoverRun:
             try:
                 self._run_steps(driver)
             finally:
-                self._send_order("stop")
-                self._send_order("end")
+                self._send_command("stop")
+                self._send_command("end")
             verdict = driver.result()
         self._report.broken += verdict.broken
         self._compare_logs()
         return self._report
 
     def _drive(self) -> drivers.Verdict:
-        order = drivers.Order(
+        options = drivers.DriverOptions(
             name_server=self._group.address, count=0, retry_count=0, seed=1, levels="1s", run="f",
             scenario_seconds_max=1_200.0,
             extra=(
-                *("--directory", str(self._orders), "--poll-ms", str(self._plan.poll_ms)),
+                *("--directory", str(self._commands), "--poll-ms", str(self._plan.poll_ms)),
                 *("--mixed", str(int(self._plan.is_mixed))),
                 *("--threads", str(SENDERS), "--queues", str(QUEUES), "--body-bytes", str(self._plan.body_bytes)),
             ),
         )  # fmt: skip
         home = self._directory / "home"
-        return drivers.play(self._nursery, self._plan.client, ["failover"], order, home)[0]
+        return drivers.play(self._nursery, self._plan.client, ["failover"], options, home)[0]
 
     @property
     def _topic(self) -> str:
         return f"interop_failover_{self._plan.client.replace('.', '_')}_f"
 
-    def _send_order(self, order: str) -> None:
-        (self._orders / order).touch()
+    def _send_command(self, name: str) -> None:
+        (self._commands / name).touch()
 
     def _wait_for_lines(
         self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict], seconds: float
     ) -> None:
-        """Wait for so many more lines of a kind in the ledger."""
-        have = len(getattr(self._ledger.read(), number_of)) + more
+        """Wait for so many more lines of a kind in the history."""
+        have = len(getattr(self._history.read(), number_of)) + more
 
         def is_reached() -> bool:
             if driver.done():
                 raise InteropError(f"the Java clients have ended before {what}: {driver.result().broken}")
-            return len(getattr(self._ledger.read(), number_of)) >= have
+            return len(getattr(self._history.read(), number_of)) >= have
 
         wait_until(what, is_reached, seconds)
 
@@ -119,7 +119,7 @@ class _FailoverRun:
         ordered_us = int(ordered * 1e6)
         wait_until(
             "the first new acknowledgement",
-            lambda: self._ledger.read().first_answer(ordered_us) is not None,
+            lambda: self._history.read().first_answer(ordered_us) is not None,
             RECOVERY_SECONDS_MAX,
         )
         new = group[moved["number"]]
@@ -131,16 +131,16 @@ class _FailoverRun:
         time.sleep(plan.load_seconds)
         self._settle(new)
         final = places(new.store, self._topic)
-        judgement = judge(self._ledger, final, tail, killed_us=int(killed * 1e6), ordered_us=ordered_us)
+        judgement = judge(self._history, final, tail, killed_us=int(killed * 1e6), ordered_us=ordered_us)
         self._record_results(judgement, killed, ordered, len(set(tail.values()) - set(final.values())))
 
     def _kill(self, old: Member) -> float:
         """Kill the master, under load or not; return the time at which it was gone."""
         plan, group = self._plan, self._group
         slaves = group.members[1:]
-        if plan.is_calm:
-            self._send_order("pause")
-            wait_until("the slaves caught up", lambda: self._are_level(len(slaves)), READY_SECONDS_MAX)
+        if plan.is_caught_up:
+            self._send_command("pause")
+            wait_until("the slaves caught up", lambda: self._are_caught_up(len(slaves)), READY_SECONDS_MAX)
         if plan.is_lagging:
             for slave in slaves:
                 group.signal(slave, signal.SIGSTOP)
@@ -148,10 +148,10 @@ class _FailoverRun:
         killed = group.kill(old)
         for slave in slaves:
             group.signal(slave, signal.SIGCONT)
-        (self._orders / "pause").unlink(missing_ok=True)
+        (self._commands / "pause").unlink(missing_ok=True)
         return killed
 
-    def _are_level(self, slaves: int) -> bool:
+    def _are_caught_up(self, slaves: int) -> bool:
         status = self._group.master_status()
         ends = [slave["flushed"] for slave in status["slaves"]]
         return len(ends) == slaves and all(end == status["wrote"] for end in ends)
@@ -162,28 +162,28 @@ class _FailoverRun:
 
     def _settle(self, new: Member) -> None:
         """Stop the load, and wait until slaves and consumer have everything."""
-        self._send_order("stop")
-        wait_until("the end of the senders", lambda: self._ledger.read().attempts is not None, RECOVERY_SECONDS_MAX)
+        self._send_command("stop")
+        wait_until("the end of the senders", lambda: self._history.read().attempts is not None, RECOVERY_SECONDS_MAX)
         slaves = self._plan.members - 1
-        wait_until("the old master caught up", lambda: self._are_level(slaves), CONSUMED_SECONDS_MAX)
+        wait_until("the old master caught up", lambda: self._are_caught_up(slaves), CONSUMED_SECONDS_MAX)
         there = set(places(new.store, self._topic).values())
-        wanted = there & {one.number for one in self._ledger.answered} | {one.number for one in self._ledger.pledged}
+        wanted = there & {one.number for one in self._history.answered} | {one.number for one in self._history.deferred}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
-        while not wanted <= {one.number for one in self._ledger.read().seen} and time.monotonic() < deadline:
+        while not wanted <= {one.number for one in self._history.read().seen} and time.monotonic() < deadline:
             time.sleep(0.5)
 
     def _record_results(self, judgement: Judgement, killed: float, ordered: float, tail_messages: int) -> None:
-        report, ledger = self._report, self._ledger
+        report, history = self._report, self._history
         report.broken += judgement.broken(may_lose_tail=self._plan.may_lose_tail)
-        report.answered = len(ledger.answered)
-        before = [one for one in ledger.answered if one.ended_us <= killed * 1e6]
+        report.answered = len(history.answered)
+        before = [one for one in history.answered if one.ended_us <= killed * 1e6]
         seconds = (before[-1].ended_us - before[0].began_us) / 1e6
         report.per_second = round(len(before) / seconds)
         report.lost, report.vanished = len(judgement.lost), len(judgement.vanished)
         report.unseen, report.redelivered = len(judgement.unseen), judgement.redelivered
-        report.unknown = dict(ledger.unknown)
+        report.unknown = dict(history.unknown)
         report.tail_messages = tail_messages
-        answer, delivery = ledger.first_answer(int(ordered * 1e6)), ledger.first_delivery(int(ordered * 1e6))
+        answer, delivery = history.first_answer(int(ordered * 1e6)), history.first_delivery(int(ordered * 1e6))
         assert answer is not None, "the run has waited for it"
         report.first_answer_seconds = answer / 1e6 - ordered
         report.first_delivery_seconds = -1.0 if delivery is None else delivery / 1e6 - ordered
@@ -219,15 +219,15 @@ def play_or_report(plan: Plan, nursery: Nursery, directory: Path) -> FailoverRep
 
 
 def play_all(
-    plans: Collection[Plan], directory: Path, tell: Callable[[FailoverReport], None], *, keep: bool
+    plans: Collection[Plan], directory: Path, report: Callable[[FailoverReport], None], *, keep: bool
 ) -> list[FailoverReport]:
-    """Run all of these failovers, each in its own directory; logs and ledgers are kept, stores only with ``keep``."""
+    """Run all of these failovers, each in its own directory; logs and histories are kept, stores only with ``keep``."""
     reports: list[FailoverReport] = []
     for number, plan in enumerate(plans):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
             reports.append(play_or_report(plan, nursery, place))
-        tell(reports[-1])
+        report(reports[-1])
         for store in () if keep else place.glob("store-*"):
             shutil.rmtree(store, ignore_errors=True)
     return reports

@@ -15,7 +15,7 @@ class Plan:
     """The parameters of one failover."""
 
     is_sync: bool
-    is_calm: bool = False
+    is_caught_up: bool = False
     """Whether the senders pause until the slaves have caught up, just before the kill."""
 
     is_lagging: bool = False
@@ -45,14 +45,14 @@ class Plan:
 
     @property
     def may_lose_tail(self) -> bool:
-        return not self.is_sync and not self.is_calm
+        return not self.is_sync and not self.is_caught_up
 
     @property
     def name(self) -> str:
         kind = "sync, two slaves" if self.is_sync else "async, one slave"
-        story = (", restart" if self.is_restart else "") + (", mixed" if self.is_mixed else "")
-        state = "slave level" if self.is_calm else "slave behind" if self.is_lagging else "full load"
-        return f"{kind}{story}, {state}"
+        variant = (", restart" if self.is_restart else "") + (", mixed" if self.is_mixed else "")
+        state = "slave caught up" if self.is_caught_up else "slave behind" if self.is_lagging else "full load"
+        return f"{kind}{variant}, {state}"
 
     @property
     def poll_text(self) -> str:
@@ -71,11 +71,17 @@ PLANS = (
         for is_restart in (False, True)
     ),
     *(
-        Plan(is_sync=is_sync, is_calm=state == "calm", is_lagging=state == "lagging", poll_ms=poll_ms, client=client)
+        Plan(
+            is_sync=is_sync,
+            is_caught_up=state == "caught up",
+            is_lagging=state == "lagging",
+            poll_ms=poll_ms,
+            client=client,
+        )
         for is_sync, state, poll_ms, client in (
             (False, "load", 0, "5.3.3"),
             (False, "load", 1_000, "5.3.3"),
-            (False, "calm", 1_000, "5.3.3"),
+            (False, "caught up", 1_000, "5.3.3"),
             (False, "lagging", 1_000, "5.3.3"),
             (False, "lagging", 1_000, "4.9.8"),
             (True, "load", 0, "5.3.3"),

@@ -125,14 +125,14 @@ def _finding(case: Case, theirs: str, ours: str) -> dict[str, Any]:
     return {"expression": case.expression, "message": message, "theirs": theirs[place], "ours": ours[place]}
 
 
-def compare(pairs: int, seed: int, home: Path, tell: Callable[[Comparison], None] = lambda one: None) -> Comparison:
+def compare(pairs: int, seed: int, home: Path, report: Callable[[Comparison], None] = lambda one: None) -> Comparison:
     """Compare both evaluators on at least so many pairs of this seed."""
     comparison, supply = Comparison(), itertools.chain(corner_cases(), Cases(seed))
     while comparison.pairs < pairs:
         wanted = min(BATCH_CASES, -(-(pairs - comparison.pairs) // MESSAGES))
         cases = list(itertools.islice(supply, wanted))
         comparison.add(cases, apache_verdicts(cases, home), map(gantry_verdicts, cases))
-        tell(comparison)
+        report(comparison)
     return comparison
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, final
 from gantry_interop import drivers, java, peers
 from gantry_interop.broker_group import BrokerGroup
 from gantry_interop.errors import DeadlineExceeded, InteropError
-from gantry_interop.flows_judge import DELAY_SECONDS, DelayLedger, FlowLedger, LockLedger
+from gantry_interop.flows_judge import DELAY_SECONDS, DelayHistory, FlowHistory, LockHistory
 from gantry_interop.processes import Child, Nursery, wait_until
 
 RUN = "f"
@@ -34,21 +34,21 @@ QUIET_SECONDS_MAX = 150.0
 
 @dataclass(frozen=True)
 class Plan:
-    """The story and the fault of one run."""
+    """The scenario and the fault of one run."""
 
-    story: Literal["delays", "locks"]
+    scenario: Literal["delays", "locks"]
     event: Literal["restart", "failover"]
     client: str
     load_seconds: float = 8.0
 
     @property
     def name(self) -> str:
-        return f"{self.story} through a {self.event}"
+        return f"{self.scenario} through a {self.event}"
 
 
 PLANS = tuple(
-    Plan(story, event, client)
-    for story in ("delays", "locks")
+    Plan(scenario, event, client)
+    for scenario in ("delays", "locks")
     for event in ("restart", "failover")
     for client in java.CLIENT_MODULES
 )
@@ -130,68 +130,70 @@ class _FlowRun:
         self._plan = plan
         self._nursery = nursery
         self._directory = directory
-        self._orders = directory / "orders"
-        self._orders.mkdir(parents=True)
+        self._commands = directory / "commands"
+        self._commands.mkdir(parents=True)
         self._brokers = (_OneBroker if plan.event == "restart" else _ThreeBrokers)(nursery, directory)
-        self._ledger: FlowLedger = (DelayLedger if plan.story == "delays" else LockLedger)(self._orders)
+        self._history: FlowHistory = (DelayHistory if plan.scenario == "delays" else LockHistory)(self._commands)
         self._report = FlowReport(plan)
 
     def run(self) -> FlowReport:
         """Run the plan. Raises ``InteropError`` if it cannot be run; faults of the brokers are in the report."""
-        names = ["delays"] if self._plan.story == "delays" else ["locks-sender", "locks-consumer", "locks-consumer"]
+        names = ["delays"] if self._plan.scenario == "delays" else ["locks-sender", "locks-consumer", "locks-consumer"]
         clients = [self._client(name) for name in names]
-        wait_until("the first deliveries", lambda: self._ledger.read().deliveries > 0, READY_SECONDS_MAX, clients[0])
+        wait_until("the first deliveries", lambda: self._history.read().deliveries > 0, READY_SECONDS_MAX, clients[0])
         time.sleep(self._plan.load_seconds)
-        if self._plan.story == "locks":
+        if self._plan.scenario == "locks":
             self._kill_a_consumer(clients)
         for event in self._brokers.events:
-            before = self._ledger.read().deliveries
+            before = self._history.read().deliveries
             event()
             wait_until(
                 "deliveries afterwards",
-                lambda seen=before: self._ledger.read().deliveries > seen,  # type: ignore[misc]
+                lambda seen=before: self._history.read().deliveries > seen,  # type: ignore[misc]
                 QUIET_SECONDS_MAX,
             )
             time.sleep(self._plan.load_seconds)
-        (self._orders / "stop").touch()
-        wait_until("the end of the senders", lambda: self._ledger.read().is_sent, READY_SECONDS_MAX, clients[0])
+        (self._commands / "stop").touch()
+        wait_until("the end of the senders", lambda: self._history.read().is_sent, READY_SECONDS_MAX, clients[0])
         self._settle()
-        (self._orders / "end").touch()
+        (self._commands / "end").touch()
         for client in clients:
             client.stop()
-        self._report.broken += self._ledger.read().broken()
-        self._report.counts = self._ledger.counts()
+        self._report.broken += self._history.read().broken()
+        self._report.counts = self._history.counts()
         self._brokers.stop()
         return self._report
 
     def _client(self, scenario: str) -> Child:
         home = self._directory / "home"
-        order = drivers.Order(
+        options = drivers.DriverOptions(
             name_server=self._brokers.address, count=0, retry_count=0, seed=1, levels=LEVELS, run=RUN,
-            extra=("--directory", str(self._orders), "--queues", str(QUEUES), "--poll-ms", str(POLL_MS)),
+            extra=("--directory", str(self._commands), "--queues", str(QUEUES), "--poll-ms", str(POLL_MS)),
         )  # fmt: skip
         program = java.Program(java.CLIENT_MODULES[self._plan.client], "dev.gantry.interop.Driver", heap_mib=256)
-        return self._nursery.start(scenario, program.command(home, order.arguments([scenario])), java.environment(home))
+        return self._nursery.start(
+            scenario, program.command(home, options.arguments([scenario])), java.environment(home)
+        )
 
     def _kill_a_consumer(self, clients: list[Child]) -> None:
         """Kill a consumer when both consume. The other gets its queues only after its locks have expired or been
         released.
         """
-        ledger = LockLedger(self._orders)
-        wait_until("both consumers consuming", lambda: len(ledger.read().consumers()) == 2, READY_SECONDS_MAX)
+        history = LockHistory(self._commands)
+        wait_until("both consumers consuming", lambda: len(history.read().consumers()) == 2, READY_SECONDS_MAX)
         victim = clients.pop()
         victim.kill()
         left = str(clients[-1].process.pid)
         wait_until(
             "the other consumer having every queue",
-            lambda: ledger.read().queues_since_last_of_others(left) == QUEUES,
+            lambda: history.read().queues_served_last_by(left) == QUEUES,
             QUIET_SECONDS_MAX,
         )
 
     def _settle(self) -> None:
         """Wait until all messages and the last retry have arrived, or nothing arrives for a while."""
         deadline = time.monotonic() + QUIET_SECONDS_MAX
-        while not self._ledger.read().is_complete() and time.monotonic() < deadline:
+        while not self._history.read().is_complete() and time.monotonic() < deadline:
             time.sleep(0.5)
 
 
@@ -204,16 +206,16 @@ def play(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
 
 
 def play_all(
-    clients: Collection[str], stories: Collection[str], directory: Path, tell: Callable[[FlowReport], None]
+    clients: Collection[str], scenarios: Collection[str], directory: Path, report: Callable[[FlowReport], None]
 ) -> list[FlowReport]:
-    """Run the plans of these clients and stories; logs and ledgers are kept, stores are not."""
+    """Run the plans of these clients and scenarios; logs and histories are kept, stores are not."""
     reports: list[FlowReport] = []
-    chosen = [plan for plan in PLANS if plan.client in clients and plan.story in stories]
+    chosen = [plan for plan in PLANS if plan.client in clients and plan.scenario in scenarios]
     for number, plan in enumerate(chosen):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
             reports.append(play(plan, nursery, place))
-        tell(reports[-1])
+        report(reports[-1])
         for store in (*place.glob("store-*"), place / "peer" / "store"):
             shutil.rmtree(store, ignore_errors=True)
     return reports

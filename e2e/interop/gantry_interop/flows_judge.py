@@ -25,8 +25,8 @@ FIRST_RETRY_LEVEL: Final = 3
 SHOWN_MAX: Final = 3
 
 
-class FlowLedger(Protocol):
-    """The interface of a story's ledger."""
+class FlowHistory(Protocol):
+    """The interface of a scenario's history."""
 
     @property
     def deliveries(self) -> int: ...
@@ -55,9 +55,9 @@ def _lines(path: Path) -> list[list[str]]:
     return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _broken_promise(promise: str, wrong: list[object]) -> list[str]:
-    """Return a broken promise with a few of its violations."""
-    return [f"{promise} ({len(wrong)} do not: {wrong[:SHOWN_MAX]})"] if wrong else []
+def _broken_rule(rule: str, violations: list[object]) -> list[str]:
+    """Return the text of a rule with a few of its violations; nothing if it has none."""
+    return [f"{rule} ({len(violations)} violations: {violations[:SHOWN_MAX]})"] if violations else []
 
 
 class AcknowledgedSend(NamedTuple):
@@ -78,11 +78,11 @@ class Delivery(NamedTuple):
 
 
 @final
-class DelayLedger:
-    """The ledger of the story `delays`."""
+class DelayHistory:
+    """The history of the scenario `delays`."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "ledger.txt"
+        self._path = directory / "history.txt"
         self.put: dict[int, AcknowledgedSend] = {}
         self.got: dict[int, list[Delivery]] = {}
         self.unsure = 0
@@ -92,7 +92,7 @@ class DelayLedger:
     def deliveries(self) -> int:
         return sum(len(found) for found in self.got.values())
 
-    def read(self) -> DelayLedger:
+    def read(self) -> DelayHistory:
         self.put, self.got, self.unsure = {}, defaultdict(list), 0
         for words in _lines(self._path):
             match words:
@@ -106,7 +106,7 @@ class DelayLedger:
                 case ["sent", _]:
                     self.is_sent = True
                 case _:
-                    raise ValueError(f"invalid line of a ledger: {words}")
+                    raise ValueError(f"invalid line of a history: {words}")
         return self
 
     def _lost(self) -> list[object]:
@@ -136,18 +136,18 @@ class DelayLedger:
 
     def broken(self) -> list[str]:
         early = [late for late in self._lateness() if late < 0]
-        strange = [-1] if -1 in self.got else []
+        never_sent = [-1] if -1 in self.got else []
         restarted_counts: list[object] = []
         wrong_counts: list[object] = []
         early_retries: list[object] = []
-        failed_after_taken: list[object] = []
+        extra_failures: list[object] = []
         for number, found in self.got.items():
             first: dict[int, int] = {}
             for one in sorted(found, key=lambda one: one.at_us):
                 if one.is_retry and one.times == 0:
                     restarted_counts.append((number, one))
                 if one.times > failures_of(number):
-                    failed_after_taken.append((number, one))
+                    extra_failures.append((number, one))
                 if one.times > 0:
                     failed_us = first.get(one.times - 1)
                     if failed_us is None:
@@ -156,13 +156,13 @@ class DelayLedger:
                         early_retries.append((number, one))
                 first.setdefault(one.times, one.at_us)
         return [
-            *_broken_promise("every message that was acknowledged is taken in the end", self._lost()),
-            *_broken_promise("what is delivered was sent", list(strange)),
-            *_broken_promise("no delayed message comes before its time", list(early)),
-            *_broken_promise("no retry comes before its time", early_retries),
-            *_broken_promise("a retry does not begin to count anew", restarted_counts),
-            *_broken_promise("a retry has failed one time more than a delivery before it", wrong_counts),
-            *_broken_promise("what was taken is not failed again", failed_after_taken),
+            *_broken_rule("every message that was acknowledged is consumed in the end", self._lost()),
+            *_broken_rule("every delivered message was sent", list(never_sent)),
+            *_broken_rule("no delayed message comes before its time", list(early)),
+            *_broken_rule("no retry comes before its time", early_retries),
+            *_broken_rule("a retry does not restart the failure count", restarted_counts),
+            *_broken_rule("a retry has failed one time more than a delivery before it", wrong_counts),
+            *_broken_rule("no message fails more often than planned", extra_failures),
         ]
 
 
@@ -177,8 +177,8 @@ class OrderedDelivery(NamedTuple):
 
 
 @final
-class LockLedger:
-    """The ledger of the story `locks`: one file of the sender, one of each consumer."""
+class LockHistory:
+    """The history of the scenario `locks`: one file of the sender, one of each consumer."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -192,7 +192,7 @@ class LockLedger:
     def deliveries(self) -> int:
         return sum(len(found) for found in self.taken.values())
 
-    def read(self) -> LockLedger:
+    def read(self) -> LockHistory:
         self.acknowledged, self.taken = {}, defaultdict(list)
         for path in self._directory.glob("*-*.txt"):
             consumer = path.stem.partition("-")[2]
@@ -206,7 +206,7 @@ class LockLedger:
                     case ["sent", _]:
                         self.is_sent = True
                     case _:
-                        raise ValueError(f"invalid line of a ledger: {words}")
+                        raise ValueError(f"invalid line of a history: {words}")
         for found in self.taken.values():
             found.sort(key=lambda one: one.began_us)
         return self
@@ -215,7 +215,7 @@ class LockLedger:
         """Return the consumers that have received messages."""
         return {one.consumer for found in self.taken.values() for one in found}
 
-    def queues_since_last_of_others(self, consumer: str) -> int:
+    def queues_served_last_by(self, consumer: str) -> int:
         """Count the queues whose last delivery went to this consumer."""
         return sum(found[-1].consumer == consumer for found in self.taken.values())
 
@@ -259,8 +259,8 @@ class LockLedger:
                 if after.began_us < before.ended_us:
                     shared.append((queue, before, after))
         return [
-            *_broken_promise("every message that was acknowledged is consumed, where it stands", self._lost()),
-            *_broken_promise("offsets are delivered in order, and none is skipped", skips),
-            *_broken_promise("messages of a queue come as they were sent", disorder),
-            *_broken_promise("a queue has one consumer at a time", shared),
+            *_broken_rule("every message that was acknowledged is consumed, at its acknowledged offset", self._lost()),
+            *_broken_rule("offsets are delivered in order, and none is skipped", skips),
+            *_broken_rule("messages of a queue come as they were sent", disorder),
+            *_broken_rule("a queue has one consumer at a time", shared),
         ]

@@ -54,13 +54,13 @@ class ConfigReport:
 def play(
     nursery: Nursery,
     clients: Sequence[str],
-    order: drivers.Order,
+    options: drivers.DriverOptions,
     directory: Path,
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
 ) -> ConfigReport:
     """Let each client change settings, restart both servers, and check the settings again."""
     layout = peers.Layout(directory / "peer")
-    known = order.at(layout.name_server)
+    known = options.at(layout.name_server)
     verdicts: list[drivers.Verdict] = []
     broken: list[str] = []
     seen = 0
@@ -73,11 +73,11 @@ def play(
             logs += [peer.broker, peer.name_server]
         lines = list(_audit_lines(logs))
         seen += len(lines)
-        broken += [f"{client}: {promise}" for promise in broken_promises(lines)]
+        broken += [f"{client}: {rule}" for rule in broken_rules(lines)]
     return ConfigReport(verdicts, seen, broken)
 
 
-def broken_promises(lines: Sequence[dict[str, Any]]) -> list[str]:
+def broken_rules(lines: Sequence[dict[str, Any]]) -> list[str]:
     """Return the rules that one client's lines break."""
     broken = []
     for server, forbidden in FORBIDDEN.items():

@@ -25,7 +25,7 @@ from typing import final
 from gantry_client import Admin, FetchStatus, Message, Producer, ProducerSettings, PullConsumer
 from gantry_interop import drivers, peers, probe
 from gantry_interop.errors import InteropError
-from gantry_interop.ledger import Ledger, places
+from gantry_interop.history import ClientHistory, places
 from gantry_interop.migration_report import MigrationReport, Plan, longest_gap
 from gantry_interop.processes import Nursery, wait_until
 
@@ -59,11 +59,11 @@ class MigrationRun:
         self._plan = plan
         self._nursery = nursery
         self._directory = directory
-        self._orders = directory / "orders"
-        self._orders.mkdir(parents=True)
-        self._ledger = Ledger(self._orders / "ledger.txt")
+        self._commands = directory / "commands"
+        self._commands.mkdir(parents=True)
+        self._history = ClientHistory(self._commands / "history.txt")
 
-    # -- the story -----------------------------------------------------------------------------------------------------
+    # -- the run -------------------------------------------------------------------------------------------------------
 
     def run(self) -> MigrationReport:
         """Run the migration. Raises ``InteropError`` if it cannot be run; faults are in the report."""
@@ -89,23 +89,25 @@ class MigrationRun:
                 time.sleep(self._plan.load_seconds)
                 self._settle()
             finally:
-                self._send_order("stop")
-                self._send_order("end")
+                self._send_command("stop")
+                self._send_command("end")
             verdict = driver.result()
         report.broken += verdict.broken
         rest = asyncio.run(read_unconsumed(apache.address, 1 << 40))
         if sorted(half + rest) != list(range(report.before_messages)):
             both = len(set(half) & set(rest))
             missing = report.before_messages - len(set(half) | set(rest))
-            report.broken.append(f"of what was there before, {missing} are not read, and {both} are read twice")
+            report.broken.append(
+                f"{missing} messages from before the migration are not read, and {both} are read twice"
+            )
         apache.broker.stop(peers.ORDERLY_SECONDS_MAX)
         self._compare(apache)
         return report
 
     def _throttle(self) -> None:
         """Pause the senders now and then, until they end."""
-        share, pause = self._plan.busy_share, self._orders / "pause"
-        while share < 1.0 and not (self._orders / "stop").exists():
+        share, pause = self._plan.busy_share, self._commands / "pause"
+        while share < 1.0 and not (self._commands / "stop").exists():
             pause.touch()
             time.sleep(PERIOD_SECONDS * (1.0 - share))
             pause.unlink(missing_ok=True)
@@ -113,15 +115,15 @@ class MigrationRun:
         pause.unlink(missing_ok=True)
 
     def _drive(self) -> drivers.Verdict:
-        order = drivers.Order(
+        options = drivers.DriverOptions(
             name_server=self.theirs.name_server, count=0, retry_count=0, seed=1, levels="1s", run="m",
             scenario_seconds_max=1_200.0,
             extra=(
-                *("--directory", str(self._orders), "--poll-ms", str(self._plan.poll_ms)),
+                *("--directory", str(self._commands), "--poll-ms", str(self._plan.poll_ms)),
                 *("--threads", str(self._plan.senders), "--queues", "4", "--body-bytes", "1024"),
             ),
         )  # fmt: skip
-        return drivers.play(self._nursery, CLIENT, ["failover"], order, self._directory / "home")[0]
+        return drivers.play(self._nursery, CLIENT, ["failover"], options, self._directory / "home")[0]
 
     @property
     def topic(self) -> str:
@@ -165,21 +167,21 @@ class MigrationRun:
 
     def _settle(self) -> None:
         """Stop the load, and wait until the consumer has everything."""
-        self._send_order("stop")
-        wait_until("the end of the senders", lambda: self._ledger.read().attempts is not None, READY_SECONDS_MAX)
-        wanted = {one.number for one in self._ledger.read().answered}
+        self._send_command("stop")
+        wait_until("the end of the senders", lambda: self._history.read().attempts is not None, READY_SECONDS_MAX)
+        wanted = {one.number for one in self._history.read().answered}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
-        while not wanted <= {one.number for one in self._ledger.read().seen} and time.monotonic() < deadline:
+        while not wanted <= {one.number for one in self._history.read().seen} and time.monotonic() < deadline:
             time.sleep(0.5)
-        ledger, report = self._ledger, self.report
-        report.answered, report.refused = len(ledger.answered), dict(ledger.unknown)
-        seen = {one.number for one in ledger.seen}
+        history, report = self._history, self.report
+        report.answered, report.refused = len(history.answered), dict(history.unknown)
+        seen = {one.number for one in history.seen}
         there = places(self.home / "store", self.topic)
-        lost = [one for one in ledger.answered if there.get(one.place) != one.number]
+        lost = [one for one in history.answered if there.get(one.place) != one.number]
         unseen = wanted - seen
-        vanished = [one for one in ledger.seen if there.get(one.place) != one.number]
-        report.redelivered = len(ledger.seen) - len({(one.number, one.place) for one in ledger.seen})
-        report.client_gap_seconds = longest_gap([one.ended_us for one in ledger.answered])
+        vanished = [one for one in history.seen if there.get(one.place) != one.number]
+        report.redelivered = len(history.seen) - len({(one.number, one.place) for one in history.seen})
+        report.client_gap_seconds = longest_gap([one.ended_us for one in history.answered])
         for what, found in (
             ("acknowledged messages are not at their acknowledged place", lost),
             ("acknowledged messages were never consumed", unseen),
@@ -222,17 +224,17 @@ class MigrationRun:
         return count
 
     def _wait_for_lines(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict]) -> None:
-        have = len(getattr(self._ledger.read(), number_of)) + more
+        have = len(getattr(self._history.read(), number_of)) + more
 
         def is_reached() -> bool:
             if driver.done():
                 raise InteropError(f"the Java clients have ended before {what}: {driver.result().broken}")
-            return len(getattr(self._ledger.read(), number_of)) >= have
+            return len(getattr(self._history.read(), number_of)) >= have
 
         wait_until(what, is_reached, READY_SECONDS_MAX)
 
-    def _send_order(self, order: str) -> None:
-        (self._orders / order).touch()
+    def _send_command(self, name: str) -> None:
+        (self._commands / name).touch()
 
     def stop_gantry(self) -> None:
         """Stop the new broker, which is not a child process and may have been paused by a test."""
@@ -244,7 +246,7 @@ class MigrationRun:
 
 
 def find_process(home: Path) -> int:
-    """Return the id of the broker process that runs with this directory's configuration; 0 if none does."""
+    """Return the id of the broker process that runs with this directory's configuration; 0 if there is none."""
     wanted = str(home / "broker.conf").encode()
     for path in Path("/proc").iterdir():
         if path.name.isdigit():

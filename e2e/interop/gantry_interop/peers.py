@@ -40,7 +40,7 @@ BROKER = java.Program(
 class Layout:
     """The place of a peer: its directory, its addresses, and changes of its broker configuration.
 
-    A broker that joins another peer's name server has its address in `name_server_override`.
+    `name_server_override` is the address of another peer's name server, for a broker that joins it.
     """
 
     directory: Path

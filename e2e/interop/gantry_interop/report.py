@@ -41,8 +41,8 @@ def show_progress(console: Console, verdict: Verdict) -> None:
     """Print one line when a scenario has ended."""
     word = "[green]kept[/]" if verdict.kept else "[red]BROKEN[/]"
     console.print(f"  {verdict.client}  {verdict.scenario:<10} {word}  {verdict.seconds:.1f} s", highlight=False)
-    for promise in verdict.broken:
-        console.print(f"      {promise}", style="red", highlight=False, markup=False)
+    for text in verdict.broken:
+        console.print(f"      {text}", style="red", highlight=False, markup=False)
 
 
 def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
@@ -53,7 +53,7 @@ def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
     for title in COLUMNS.values():
         table.add_column(title, justify="right")
     table.add_column("s", justify="right")
-    table.add_column("promises")
+    table.add_column("checks")
     for verdict in verdicts:
         counts = [f"{getattr(verdict, column):,}" for column in COLUMNS]
         word = "[green]kept[/]" if verdict.kept else f"[red]{len(verdict.broken)} broken[/]"
@@ -73,8 +73,8 @@ def show_benchmark(console: Console, report: BenchmarkReport) -> None:
         "Consumer", ", ".join(f"{rate:,}" for rate in report.consume_rates), "", f"{report.consume_failed} messages"
     )
     console.print(table)
-    for promise in report.broken:
-        console.print(f"BROKEN: {promise}", style="red", markup=False)
+    for text in report.broken:
+        console.print(f"BROKEN: {text}", style="red", markup=False)
 
 
 def show_failovers(console: Console, reports: Sequence[FailoverReport]) -> None:
@@ -84,7 +84,7 @@ def show_failovers(console: Console, reports: Sequence[FailoverReport]) -> None:
         table.add_column(title)
     for title in ("msgs/s", "acked", "lost", "unseen", "vanished", "orders s", "command s", "ack s", "seen s"):
         table.add_column(title, justify="right")
-    table.add_column("promises")
+    table.add_column("checks")
     for one in reports:
         counts = [f"{count:,}" for count in (one.per_second, one.answered, one.lost, one.unseen, one.vanished)]
         taken = (one.orders_seconds, one.command_seconds, one.first_answer_seconds, one.first_delivery_seconds)
@@ -99,15 +99,15 @@ def show_failover(console: Console, report: FailoverReport) -> None:
     plan, word = report.plan, "[green]kept[/]" if report.kept else "[red]BROKEN[/]"
     took = f"first new acknowledgement {report.first_answer_seconds:.2f} s after the order"
     console.print(f"  {plan.client}  {plan.name}, route poll {plan.poll_text}: {word}, {took}", highlight=False)
-    for promise in report.broken:
-        console.print(f"      {promise}", style="red", highlight=False, markup=False)
+    for text in report.broken:
+        console.print(f"      {text}", style="red", highlight=False, markup=False)
 
 
 def show_flow(console: Console, report: FlowReport) -> None:
     """Print one line when a flow has ended."""
     console.print("  " + report.line(), style=None if report.kept else "red", highlight=False, markup=False)
-    for promise in report.broken:
-        console.print(f"      {promise}", style="red", highlight=False, markup=False)
+    for text in report.broken:
+        console.print(f"      {text}", style="red", highlight=False, markup=False)
 
 
 def write_results(path: Path, results: dict[str, Any]) -> None:

@@ -122,7 +122,7 @@ def read_store(
     arguments += ["--seals", str(is_sealed).lower()]
     for key in keys:
         if "#" not in key:
-            raise ValueError(f"a key is asked for as topic#key, not {key!r}")
+            raise ValueError(f"a key must have the form topic#key: {key!r}")
         arguments += ["--key", key]
     found = _run(arguments, work)
     return StoreReport(
@@ -138,7 +138,7 @@ def read_store(
 
 
 @dataclass(frozen=True)
-class WriteOrder:
+class WritePlan:
     """What Java writes: `count` messages, distributed over topics, then over queues.
 
     Message number n has the tag `tag-<n % 3>`, the keys `key-<n>` and `shared-<n % 10>`, and n as its flag.
@@ -160,24 +160,24 @@ class WriteOrder:
 def write_store(
     root: Path,
     work: Path,
-    order: WriteOrder = WriteOrder(),
+    plan: WritePlan = WritePlan(),
     *,
     shape: StoreShape = StoreShape(),
 ) -> WrittenStore:
-    """Let Java open (or create) the store at `root`, append to it, and end as ordered."""
+    """Let Java open (or create) the store at `root`, append to it, and end as planned."""
     done = _run(
         [
             "write",
             *("--root", str(root)),
             *shape.arguments(),
-            *("--count", str(order.count)),
-            *("--topics", ",".join(order.topics)),
-            *("--queues", str(order.queues)),
-            *("--body-bytes", str(order.body_bytes)),
-            *("--seed", str(order.seed)),
-            *("--end", order.end),
-            *("--seals", str(order.is_sealed).lower()),
-            *(() if order.copied_seal is None else ("--copied-seal", order.copied_seal)),
+            *("--count", str(plan.count)),
+            *("--topics", ",".join(plan.topics)),
+            *("--queues", str(plan.queues)),
+            *("--body-bytes", str(plan.body_bytes)),
+            *("--seed", str(plan.seed)),
+            *("--end", plan.end),
+            *("--seals", str(plan.is_sealed).lower()),
+            *(() if plan.copied_seal is None else ("--copied-seal", plan.copied_seal)),
         ],
         work,
     )

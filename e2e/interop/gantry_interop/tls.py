@@ -100,7 +100,12 @@ def client_properties(authority: Authority, pair: Pair | None) -> dict[str, str]
 
 
 def start(
-    nursery: Nursery, layout: peers.Layout, authority: Authority, servers: Pair, *, asks_clients: bool = True
+    nursery: Nursery,
+    layout: peers.Layout,
+    authority: Authority,
+    servers: Pair,
+    *,
+    requires_client_certificates: bool = True,
 ) -> tuple[Child, Child]:
     """Start a name server and a broker that enforce TLS with one certificate, and wait until the broker is
     registered."""
@@ -110,7 +115,7 @@ def start(
         "tlsServerCertPath": str(servers.chain),
         "tlsServerKeyPath": str(servers.key),
     }
-    if asks_clients:
+    if requires_client_certificates:
         enforcing |= {"tlsServerTrustCertPath": str(authority.certificate), "tlsServerNeedClientAuth": "true"}
     towards_name_server = {
         "tlsEnable": "true",
@@ -167,63 +172,63 @@ class TlsReport:
 def play(
     nursery: Nursery,
     clients: Sequence[str],
-    order: drivers.Order,
+    options: drivers.DriverOptions,
     directory: Path,
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
 ) -> TlsReport:
-    """Play all scenarios with one pair of servers; `order` gets their address. Ends the servers."""
+    """Play all scenarios with one pair of servers; `options` gets their address. Ends the servers."""
     authority = Authority(directory / "certificates").create()
     servers, client_pair = authority.issue("servers"), authority.issue("client")
     layout = peers.Layout(directory / "peer")
     children = start(nursery, layout, authority, servers)
-    known = replace(order.at(layout.name_server), properties=client_properties(authority, client_pair))
+    known = replace(options.at(layout.name_server), properties=client_properties(authority, client_pair))
     verdicts: list[drivers.Verdict] = []
     refused: list[drivers.Verdict] = []
     with _replace_certificates(authority, client_pair, layout.broker_port) as serials:
         for client in clients:
             verdicts += drivers.play(nursery, client, scenarios, known, directory / f"home-{client}", report)
     for client in clients:
-        refused += _play_strangers(nursery, client, known, authority, client_pair, directory)
+        refused += _play_invalid_clients(nursery, client, known, authority, client_pair, directory)
     _stop(children)
-    verdicts += _play_anonymous(nursery, clients, order, authority, servers, directory, report)
+    verdicts += _play_anonymous(nursery, clients, options, authority, servers, directory, report)
     return TlsReport(verdicts, refused, len(serials))
 
 
-def stranger_properties(authority: Authority, client: Pair, other: Authority) -> dict[str, dict[str, str]]:
+def invalid_client_properties(authority: Authority, client: Pair, other: Authority) -> dict[str, dict[str, str]]:
     """Return the properties of clients that must be refused, by their fault."""
     return {
         "plain text": {"tls.enable": "false"},
         "no certificate": client_properties(authority, None),
-        "of another authority": client_properties(authority, other.issue("stranger")),
+        "of another authority": client_properties(authority, other.issue("other-client")),
         "trusts another authority": client_properties(other, client),
     }
 
 
-def _play_strangers(
-    nursery: Nursery, client: str, known: drivers.Order, authority: Authority, pair: Pair, directory: Path
+def _play_invalid_clients(
+    nursery: Nursery, client: str, known: drivers.DriverOptions, authority: Authority, pair: Pair, directory: Path
 ) -> list[drivers.Verdict]:
     other = Authority(directory / f"other-{client}").create()
     found: list[drivers.Verdict] = []
-    for number, (wrong, properties) in enumerate(stranger_properties(authority, pair, other).items()):
-        order = replace(
+    for number, (wrong, properties) in enumerate(invalid_client_properties(authority, pair, other).items()):
+        options = replace(
             known, count=10, properties=properties, scenario_seconds_max=UNKNOWN_SECONDS_MAX,
-            run=f"{known.run}-stranger-{number}",
+            run=f"{known.run}-invalid-{number}",
         )  # fmt: skip
-        verdicts = drivers.play(nursery, client, ("sync",), order, directory / f"home-stranger-{client}")
+        verdicts = drivers.play(nursery, client, ("sync",), options, directory / f"home-invalid-{client}")
         found += [replace(one, scenario=wrong) for one in verdicts]
     return found
 
 
 def _play_anonymous(
-    nursery: Nursery, clients: Sequence[str], order: drivers.Order, authority: Authority, servers: Pair,
+    nursery: Nursery, clients: Sequence[str], options: drivers.DriverOptions, authority: Authority, servers: Pair,
     directory: Path, report: Callable[[drivers.Verdict], None],
 ) -> list[drivers.Verdict]:  # fmt: skip
     """Play with servers that present certificates but require none."""
     layout = peers.Layout(directory / "peer-anonymous")
-    children = start(nursery, layout, authority, servers, asks_clients=False)
+    children = start(nursery, layout, authority, servers, requires_client_certificates=False)
     anonymous = replace(
-        order.at(layout.name_server), properties=client_properties(authority, None), run=f"{order.run}-anonymous"
+        options.at(layout.name_server), properties=client_properties(authority, None), run=f"{options.run}-anonymous"
     )
     found: list[drivers.Verdict] = []
     for client in clients:

@@ -42,7 +42,7 @@ class Kind(Enum):
     COMMANDS = auto()
     PROGRAM = auto()
     FILE = auto()
-    PICTURE = auto()
+    ILLUSTRATION = auto()
 
 
 @final
@@ -77,7 +77,7 @@ def blocks_of(page: str) -> list[Block]:
             if is_right_behind and found and found[-1].kind in (Kind.COMMANDS, Kind.PROGRAM):
                 found[-1] = _with_expected(found[-1], tuple(match["text"].splitlines()))
             else:
-                found.append(Block(line, Kind.PICTURE, "text", "", match["text"]))
+                found.append(Block(line, Kind.ILLUSTRATION, "text", "", match["text"]))
             continue
         found.append(_block(match, line, MARK.search(page[: match.start()])))
     return found

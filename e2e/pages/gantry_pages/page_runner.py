@@ -15,7 +15,7 @@ DOCS: Final = ROOT / "docs"
 TASKS: Final = (
     "start", "java", "python", "spark", "move-consumers", "watch", "failover", "recover", "upgrade", "tune",
 )  # fmt: skip
-TYPED: Final = (*TASKS, "output")
+PAGES: Final = (*TASKS, "output")
 FIRST: Final = ("start", "java", "python", "spark", "move-consumers", "tune", "output")
 SECOND: Final = ("watch", "failover", "recover", "upgrade")
 """The pages of the second half. Two test modules run one half each, so that two processes can share the work."""
@@ -36,7 +36,7 @@ def has_spark(name: str) -> bool:
     return any(block.language == "python" and "spark" in block.text and not block.reason for block in blocks(name))
 
 
-def type_page(name: str, folder: Path) -> None:
+def run_page(name: str, folder: Path) -> None:
     """Run all blocks of the page in this folder. Raises PageFailed."""
     with Sandbox(folder, java=_java() if has_java(name) else None) as sandbox:
         for block in blocks(name):

@@ -75,7 +75,7 @@ class Sandbox:
 
     def run(self, block: Block) -> None:
         """Run one block as a reader would. Raises PageFailed."""
-        if block.reason or block.kind is Kind.PICTURE:
+        if block.reason or block.kind is Kind.ILLUSTRATION:
             return
         text = self._with_sandbox_ports(block.text)
         if block.kind is not Kind.COMMANDS:

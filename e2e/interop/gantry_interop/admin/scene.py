@@ -26,7 +26,7 @@ BROKER_NAME: Final = "broker-a"
 ANSWER_SECONDS_MAX: Final = 120.0
 LOG_SECONDS_MAX: Final = 300.0
 TOOL_LOG: Final = Path("logs", "rocketmqlogs", "broker_default.log")
-MOVING_IN_SECONDS_MAX: Final = 600.0
+RESIDENTS_START_SECONDS_MAX: Final = 600.0
 TEMPORARY: Final = "temporary"
 """The folder for temporary files of the tool."""
 FAR_MS: Final = 1_900_000_000_000
@@ -96,7 +96,7 @@ class Side:
             "peer": self.kind, "name_server": self.peer.address, "broker_name": BROKER_NAME,
             "broker": self.peer.broker_address,
         }  # fmt: skip
-        for name, found in residents.request(question, MOVING_IN_SECONDS_MAX).items():
+        for name, found in residents.request(question, RESIDENTS_START_SECONDS_MAX).items():
             self.words |= _numbered_words(name, found)
 
     def run(self, tool: JsonProcess, step: Step) -> Outcome:
@@ -105,7 +105,7 @@ class Side:
         log = tool.home / TOOL_LOG
         log_start = log.stat().st_size if log.exists() else 0
         answer = tool.request(question, step.seconds_max + ANSWER_SECONDS_MAX)
-        written = None if step.reads is None else self.files / step.reads
+        written = None if step.output_file is None else self.files / step.output_file
         text = sort_names(written.read_text()) if written is not None and written.exists() else None
         if step.logs is not None:
             text = read_logged(log, log_start, step.logs)

@@ -41,7 +41,7 @@ class Step:
     common: Common | None = None
     is_unordered: bool = False
     """Whether Apache itself prints these rows in the order of a hash table."""
-    reads: str | None = None
+    output_file: str | None = None
     """A file that the command writes; its text is compared too."""
     logs: str | None = None
     """The prefix of the command's lines in the tool's log, whose last line ends with `LOG_END`."""

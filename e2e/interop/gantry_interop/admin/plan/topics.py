@@ -31,7 +31,7 @@ _UPDATES: Final = (
     Step("updateTopic", "-b {broker} -t units -u true -s true -r 2 -w 2"),
     Step("topicRoute", "-t units", shows="updateTopic"),
     Step("updateTopic", "-b {broker} -t fifo -r 2 -w 2 -a +message.type=FIFO"),
-    Step("exportMetadata", "-b {broker} -t -f {files}/fifo", reads="fifo/metadata.json", shows="updateTopic"),
+    Step("exportMetadata", "-b {broker} -t -f {files}/fifo", output_file="fifo/metadata.json", shows="updateTopic"),
     Step("updateTopic", "-b {broker} -t fifo -r 2 -w 2 -a +message.type=NORMAL"),
     Step("updateTopic", "-b {broker} -t fifo -r 2 -w 2 -a -message.type"),
     Step("updateTopic", "-b {broker} -t odd -a +no.such.attribute=1"),

@@ -30,7 +30,7 @@ final class Dialect {
 
     /** A request to a broker, and its answer. */
     @FunctionalInterface
-    interface Asked {
+    interface BrokerRequest {
         String answer() throws Exception;
     }
 
@@ -80,7 +80,7 @@ final class Dialect {
     }
 
     /** This client supports none of the newer requests. */
-    static Map<String, Asked> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
+    static Map<String, BrokerRequest> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
         return Map.of();
     }
 }

@@ -38,7 +38,7 @@ final class Dialect {
 
     /** A request to a broker, and its answer. */
     @FunctionalInterface
-    interface Asked {
+    interface BrokerRequest {
         String answer() throws Exception;
     }
 
@@ -74,7 +74,7 @@ final class Dialect {
     static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {
         config.setAttributes(Map.of("+message.type", "FIFO"));
         admin.createAndUpdateTopicConfig(broker, config);
-        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "a topic shows the type of its messages");
+        stage.outcome.check("FIFO".equals(messageType(admin, broker, config)), "a topic shows the type of its messages");
         config.setAttributes(Map.of("+message.type", "NONSENSE"));
         boolean isRefused = false;
         try {
@@ -82,11 +82,11 @@ final class Dialect {
         } catch (MQClientException | MQBrokerException refused) {
             isRefused = true;
         }
-        stage.outcome.promise(isRefused, "an unknown message type is refused");
-        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "a refused message type changes nothing");
+        stage.outcome.check(isRefused, "an unknown message type is refused");
+        stage.outcome.check("FIFO".equals(messageType(admin, broker, config)), "a refused message type changes nothing");
         config.setAttributes(Map.of("-message.type", ""));
         admin.createAndUpdateTopicConfig(broker, config);
-        stage.outcome.promise(messageType(admin, broker, config) == null, "the message type can be removed");
+        stage.outcome.check(messageType(admin, broker, config) == null, "the message type can be removed");
     }
 
     private static String messageType(DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {
@@ -108,7 +108,7 @@ final class Dialect {
     }
 
     /** Requests that only clients from 5.0 on send, by their own methods. */
-    static Map<String, Asked> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
+    static Map<String, BrokerRequest> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
         String topic = queue.getTopic();
         return Map.of(
             "pop", () -> pop(producer, queue, group),

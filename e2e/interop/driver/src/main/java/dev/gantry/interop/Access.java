@@ -21,7 +21,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Access control for Java clients: a denied client gets an exception, and nothing is stored. The account of
- * the options may use the stage's topic and group, and nothing else; "foreign" ones belong to other accounts.
+ * the options may use the stage's topic and group, and nothing else; foreign ones belong to other accounts.
  */
 final class Access {
     private static final int NO_PERMISSION = 16;
@@ -53,11 +53,11 @@ final class Access {
     static void denials(Stage stage) throws Exception {
         Access access = new Access(stage);
         long before = access.end();
-        access.impostors();
-        access.trespassing();
-        stage.outcome.promise(access.end() == before, "nothing that is denied is stored");
-        stage.outcome.promise(access.send(access.producer(stage.hook()), stage.topic), "a permitted client can send");
-        stage.outcome.promise(access.end() > before, "a permitted message is stored");
+        access.wrongCredentials();
+        access.missingPermissions();
+        stage.outcome.check(access.end() == before, "nothing that is denied is stored");
+        stage.outcome.check(access.send(access.producer(stage.hook()), stage.topic), "a permitted client can send");
+        stage.outcome.check(access.end() > before, "a permitted message is stored");
         access.reload();
         access.refusalTexts.forEach(stage.outcome::detail);
     }
@@ -67,7 +67,7 @@ final class Access {
         Access access = new Access(stage, null);
         DefaultMQProducer producer = access.producer(stage.hook());
         access.denied("send, signed as v1", NO_PERMISSION, () -> producer.send(access.message(stage.topic)));
-        stage.outcome.promise(access.causes.toString().contains("STRICT"), "the text says why: " + access.causes);
+        stage.outcome.check(access.causes.toString().contains("STRICT"), "the text says why: " + access.causes);
         access.refusalTexts.forEach(stage.outcome::detail);
     }
 
@@ -77,7 +77,7 @@ final class Access {
         this.broker = null;
     }
 
-    private void impostors() throws Exception {
+    private void wrongCredentials() throws Exception {
         Map<String, RPCHook> hooks = new TreeMap<>();
         hooks.put("no account", null);
         hooks.put("wrong secret", Dialect.hook(stage.options.accessKey(), "not-the-secret"));
@@ -92,7 +92,7 @@ final class Access {
         }
     }
 
-    private void trespassing() throws Exception {
+    private void missingPermissions() throws Exception {
         RPCHook hook = stage.hook();
         DefaultMQProducer producer = producer(hook);
         denied("sends to a foreign topic", NO_PERMISSION, () -> producer.send(message(FOREIGN_TOPIC)));
@@ -108,7 +108,7 @@ final class Access {
         denied("deletes a topic", NO_PERMISSION, () -> user.deleteTopicInBroker(java.util.Set.of(broker), FOREIGN_TOPIC));
         boolean isMade = admin.getAllTopicConfig(broker, 5_000).getTopicConfigTable().keySet().stream()
             .anyMatch(name -> name.startsWith("made_by_"));
-        stage.outcome.promise(!isMade, "no topic is made");
+        stage.outcome.check(!isMade, "no topic is made");
     }
 
     /**
@@ -119,20 +119,20 @@ final class Access {
         Path file = Path.of(stage.options.directory(), ACCOUNTS);
         String before = Files.readString(file);
         String now = before.replace(stage.topic + "=PUB|SUB", stage.topic + "=SUB");
-        stage.outcome.promise(!now.equals(before), "the account has a permission that can be removed");
+        stage.outcome.check(!now.equals(before), "the account has a permission that can be removed");
         DefaultMQProducer producer = producer(stage.hook());
         DefaultMQPullConsumer consumer = consumer(stage.group, stage.hook());
         send(producer, stage.topic);
         Files.writeString(file, now);
         try {
-            stage.outcome.promise(stage.await(() -> !send(producer, stage.topic), () -> 0),
+            stage.outcome.check(stage.await(() -> !send(producer, stage.topic), () -> 0),
                 "a permission that is removed takes effect");
             denied("sends after a change", NO_PERMISSION, () -> producer.send(message(stage.topic)));
             pull(consumer, stage.topic);
         } finally {
             Files.writeString(file, before);
         }
-        stage.outcome.promise(stage.await(() -> send(producer, stage.topic), () -> 0), "a permission that is granted again takes effect");
+        stage.outcome.check(stage.await(() -> send(producer, stage.topic), () -> 0), "a permission that is granted again takes effect");
     }
 
     // ------- attempts
@@ -140,7 +140,7 @@ final class Access {
     private void denied(String what, int code, Step step) {
         try {
             step.take();
-            stage.outcome.promise(false, what + ": denied");
+            stage.outcome.check(false, what + ": denied");
         } catch (Exception refused) {
             int found = codeOf(refused);
             for (Throwable cause = refused; cause != null; cause = cause.getCause()) {
@@ -149,7 +149,7 @@ final class Access {
             refusalTexts.put(what, refused.getClass().getSimpleName() + " " + found + ": " + brief(refused));
             boolean isExpected = found == code || stage.options.isNameServerGuarded() && found == NO_ROUTE
                 || stage.options.isNameServerGuarded() && brief(refused).contains("not exist");
-            stage.outcome.promise(isExpected, what + ": with code " + code + ", not by " + refused);
+            stage.outcome.check(isExpected, what + ": with code " + code + ", not by " + refused);
         }
     }
 

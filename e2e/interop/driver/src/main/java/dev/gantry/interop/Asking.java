@@ -18,12 +18,13 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Request and reply: a consumer answers every message, and the answer reaches the requesting producer through the
- * broker. Half of the requests wait for their answers where the client can, the others are called back. Those choose
- * their queue by a selector: of the client's ways to be called back, the others call back before there is an answer.
+ * broker. If the client can wait for an answer, half of the requests wait, and the others get it in a callback; else
+ * all get it in a callback. A request with a callback chooses its queue by a selector, because the client's other
+ * methods call the callback before there is an answer.
  */
 final class Asking {
     private static final long REQUEST_MILLIS = 20_000;
-    private static final long HOPELESS_MILLIS = 1_000;
+    private static final long UNANSWERED_MILLIS = 1_000;
     private static final String ANSWERED = "answered";
 
     private Asking() {
@@ -72,10 +73,10 @@ final class Asking {
         stage.outcome.received = received.distinct.get();
         stage.outcome.altered = received.altered.get();
         stage.outcome.detail("answers", answers.right.get());
-        stage.outcome.promise(answers.right.get() == sent.count,
+        stage.outcome.check(answers.right.get() == sent.count,
             "every request is answered with its own answer (" + answers.right.get() + " of " + sent.count + " are)");
-        stage.outcome.promise(unanswered.get() == 0, "every answer is accepted (" + unanswered.get() + " were not)");
-        stage.outcome.promise(timesOut(asking, stage), "a request without an answer ends at its time");
+        stage.outcome.check(unanswered.get() == 0, "every answer is accepted (" + unanswered.get() + " were not)");
+        stage.outcome.check(timesOut(asking, stage), "a request without an answer ends at its time");
     }
 
     private static Message answer(MessageExt question) throws Exception {
@@ -100,9 +101,9 @@ final class Asking {
             public void onException(Throwable failure) {
                 end.complete(failure);
             }
-        }, HOPELESS_MILLIS);
+        }, UNANSWERED_MILLIS);
         boolean isTimeout = end.get(REQUEST_MILLIS, TimeUnit.MILLISECONDS) instanceof RequestTimeoutException;
-        return isTimeout && (System.nanoTime() - start) / 1_000_000 >= HOPELESS_MILLIS - 50;
+        return isTimeout && (System.nanoTime() - start) / 1_000_000 >= UNANSWERED_MILLIS - 50;
     }
 
     private static MessageQueue choose(List<MessageQueue> queues, Message message, Object number) {

@@ -45,7 +45,7 @@ final class Codecs {
     private final Content content;
     private final Map<Integer, SendResult> results = new ConcurrentHashMap<>();
     private final AtomicInteger mislabelled = new AtomicInteger();
-    private final AtomicInteger unpacked = new AtomicInteger();
+    private final AtomicInteger uncompressed = new AtomicInteger();
     private final AtomicIntegerArray failures;
 
     private Codecs(Stage stage) {
@@ -71,8 +71,8 @@ final class Codecs {
         List<DefaultMQProducer> producers = new ArrayList<>();
         List<TransactionMQProducer> halves = new ArrayList<>();
         for (String codec : CODECS) {
-            producers.add(stage.packing(codec));
-            halves.add(packingHalves(codec));
+            producers.add(stage.compressing(codec));
+            halves.add(compressingHalves(codec));
         }
         stage.createTopic(producers.get(0), stage.options.queues());
         Received pushed = new Received(sent, content);
@@ -88,19 +88,19 @@ final class Codecs {
         List<Thread> threads = Senders.startEach(sent, number -> {
             Message message = content.make(number);
             if (specialOf(number) == HALF) {
-                taken(number, halves.get(codecOf(number)).sendMessageInTransaction(message, number));
+                recordSend(number, halves.get(codecOf(number)).sendMessageInTransaction(message, number));
                 return;
             }
             message.setDelayTimeLevel(specialOf(number) == DELAYED ? 1 : 0);
             SendResult result = producers.get(codecOf(number)).send(message);
-            taken(number, result);
+            recordSend(number, result);
             if (specialOf(number) != DELAYED && results.size() < ASKED_MAX) {
                 results.put(number, result);
             }
         });
         stage.await(() -> {
             for (MessageExt message : puller.poll(POLL_MILLIS)) {
-                look(message, pulled.take(message));
+                checkRecord(message, pulled.take(message));
             }
             return pushed.complete() && pulled.complete() && pending() == 0;
         }, () -> pushed.distinct.get() + pushed.duplicates.get() + pulled.distinct.get() + sent.acknowledged.get());
@@ -108,18 +108,20 @@ final class Codecs {
         stage.outcome.add(sent);
         stage.outcome.add(pushed, pushed.missing(number -> true));
         stage.outcome.add(pulled, pulled.missing(number -> true));
-        stage.outcome.promise(mislabelled.get() == 0,
+        stage.outcome.check(mislabelled.get() == 0,
             "the flags of a message name its codec (" + mislabelled.get() + " do not)");
-        stage.outcome.promise(unpacked.get() == 0, "every record is stored compressed (" + unpacked.get() + " are not)");
-        stage.outcome.promise(pending() == 0, "a message that failed once is redelivered, with the same codec (" + pending() + " did not)");
-        int wrong = asked(producers.get(0));
-        stage.outcome.promise(wrong == 0, "each is found by its ids, and can be read (" + wrong + " cannot)");
+        stage.outcome.check(uncompressed.get() == 0,
+            "every record is stored compressed (" + uncompressed.get() + " are not)");
+        stage.outcome.check(pending() == 0,
+            "a message that failed once is redelivered, with the same codec (" + pending() + " were not)");
+        int wrong = countWrongQueries(producers.get(0));
+        stage.outcome.check(wrong == 0, "each is found by its ids, and can be read (" + wrong + " cannot)");
         if (!stage.options.gantry().isEmpty()) {
             exchangeWithCommand(producers);
         }
     }
 
-    private void taken(int number, SendResult result) {
+    private void recordSend(int number, SendResult result) {
         if (result.getSendStatus() == SendStatus.SEND_OK) {
             sent.handOver(number);
         } else {
@@ -127,26 +129,26 @@ final class Codecs {
         }
     }
 
-    private TransactionMQProducer packingHalves(String codec) throws Exception {
-        return stage.packing(codec, () -> stage.transactional(new Committing()));
+    private TransactionMQProducer compressingHalves(String codec) throws Exception {
+        return stage.compressing(codec, () -> stage.transactional(new Committing()));
     }
 
     private ConsumeConcurrentlyStatus consume(List<MessageExt> messages, Received received) {
         MessageExt message = messages.get(0);
         int number = received.take(message);
-        look(message, number);
+        checkRecord(message, number);
         if (number >= 0 && specialOf(number) == FAILING && failures.getAndIncrement(number) == 0) {
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         }
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
     }
 
-    private void look(MessageExt message, int number) {
+    private void checkRecord(MessageExt message, int number) {
         if (number < 0) {
             return;
         }
         mislabelled.addAndGet((message.getSysFlag() & KIND_MASK) == KINDS[codecOf(number)] ? 0 : 1);
-        unpacked.addAndGet(message.getStoreSize() < BODY_BYTES ? 0 : 1);
+        uncompressed.addAndGet(message.getStoreSize() < BODY_BYTES ? 0 : 1);
     }
 
     /** The number of failed messages that are not redelivered yet. */
@@ -158,7 +160,7 @@ final class Codecs {
         return pending;
     }
 
-    private int asked(DefaultMQProducer producer) {
+    private int countWrongQueries(DefaultMQProducer producer) {
         int wrong = 0;
         for (Map.Entry<Integer, SendResult> one : results.entrySet()) {
             for (String id : Set.of(one.getValue().getMsgId(), one.getValue().getOffsetMsgId())) {
@@ -196,14 +198,14 @@ final class Codecs {
             gantry("produce", ours, text, "--compress", CODECS.get(codec).toLowerCase());
         }
         String printed = gantry("consume", theirs);
-        stage.outcome.promise(texts.stream().allMatch(text -> printed.contains(text.strip())),
+        stage.outcome.check(texts.stream().allMatch(text -> printed.contains(text.strip())),
             "the command gantry prints what Java compressed");
         stage.await(() -> read.size() == CODECS.size(), read::size);
         boolean isRead = true;
         for (int codec = 0; codec < CODECS.size(); codec++) {
             isRead &= read.contains(KINDS[codec] + texts.get(codec));
         }
-        stage.outcome.promise(isRead, "Java reads what the command gantry compressed");
+        stage.outcome.check(isRead, "Java reads what the command gantry compressed");
     }
 
     private String gantry(String command, String... words) throws IOException, InterruptedException, TimeoutException {
@@ -216,7 +218,7 @@ final class Codecs {
             process.destroyForcibly();
             throw new TimeoutException("gantry " + command + " does not end");
         }
-        stage.outcome.promise(process.exitValue() == 0, "gantry " + command + " works (" + commandOutput + ")");
+        stage.outcome.check(process.exitValue() == 0, "gantry " + command + " works (" + commandOutput + ")");
         return commandOutput;
     }
 }

@@ -50,7 +50,7 @@ final class Configuring {
     /** A change is effective at once; a fixed setting is refused by name, and then no other setting changes. */
     static void change(Stage stage) throws Exception {
         Configuring play = new Configuring(stage);
-        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is accepted before the change");
+        play.check(play.refusal(LARGE_BYTES) == 0, "a large message is accepted before the change");
         play.admin.updateBrokerConfig(play.broker, properties(SIZE, SIZE_CHANGED));
         play.theChangeHolds();
         play.forbiddenKeysAreRefused();
@@ -66,18 +66,18 @@ final class Configuring {
         play.theChangeHolds();
         play.nameServerIsChanged();
         play.admin.updateBrokerConfig(play.broker, properties(SIZE, ""));
-        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is accepted after the change was reverted");
+        play.check(play.refusal(LARGE_BYTES) == 0, "a large message is accepted after the change was reverted");
         play.admin.updateNameServerConfig(properties(TOPICS, "true"), play.nameServers);
-        play.promise(!play.admin.fetchAllTopicList().getTopicList().isEmpty(), "topics are listed again");
+        play.check(!play.admin.fetchAllTopicList().getTopicList().isEmpty(), "topics are listed again");
         stage.outcome.sent = play.sent;
     }
 
     private void theChangeHolds() throws Exception {
         String shown = admin.getBrokerConfig(broker).getProperty(SIZE);
-        promise(SIZE_CHANGED.equals(shown), "getBrokerConfig shows the changed value, not " + shown);
+        check(SIZE_CHANGED.equals(shown), "getBrokerConfig shows the changed value, not " + shown);
         int code = refusal(LARGE_BYTES);
-        promise(code == MESSAGE_ILLEGAL, "a large message is refused with 13, not " + code);
-        promise(refusal(SMALL_BYTES) == 0, "a small message is accepted");
+        check(code == MESSAGE_ILLEGAL, "a large message is refused with 13, not " + code);
+        check(refusal(SMALL_BYTES) == 0, "a small message is accepted");
     }
 
     private void forbiddenKeysAreRefused() throws Exception {
@@ -87,20 +87,20 @@ final class Configuring {
                 admin.updateBrokerConfig(broker, properties(SIZE, "50000", key, "/elsewhere"));
                 return null;
             });
-            promise(refusal.code == NO_PERMISSION && refusal.text.contains(key), key + " is refused: " + refusal);
+            check(refusal.code == NO_PERMISSION && refusal.text.contains(key), key + " is refused: " + refusal);
         }
         Refusal refusal = refused(() -> {
             admin.updateBrokerConfig(broker, properties(SIZE, "lots"));
             return null;
         });
-        promise(refusal.code != 0 && refusal.text.contains(SIZE), "an invalid value is refused: " + refusal);
-        promise(before.equals(admin.getBrokerConfig(broker)), "a refused request changes nothing");
+        check(refusal.code != 0 && refusal.text.contains(SIZE), "an invalid value is refused: " + refusal);
+        check(before.equals(admin.getBrokerConfig(broker)), "a refused request changes nothing");
     }
 
     private void nameServerIsChanged() throws Exception {
         String shown = nameServer().getProperty(TOPICS);
-        promise("false".equals(shown), "getNamesrvConfig shows the changed value, not " + shown);
-        promise(refused(admin::fetchAllTopicList).code != 0, "the name server lists no topics any more");
+        check("false".equals(shown), "getNamesrvConfig shows the changed value, not " + shown);
+        check(refused(admin::fetchAllTopicList).code != 0, "the name server lists no topics any more");
     }
 
     private void nameServerRefuses() throws Exception {
@@ -110,9 +110,9 @@ final class Configuring {
             admin.updateNameServerConfig(both, nameServers);
             return null;
         });
-        promise(refusal.code == NO_PERMISSION && refusal.text.contains(PATH_OF_NAME_SERVER),
+        check(refusal.code == NO_PERMISSION && refusal.text.contains(PATH_OF_NAME_SERVER),
             PATH_OF_NAME_SERVER + " is refused: " + refusal);
-        promise(before.equals(nameServer()), "a refused request changes nothing at the name server");
+        check(before.equals(nameServer()), "a refused request changes nothing at the name server");
     }
 
     private Properties nameServer() throws Exception {
@@ -132,8 +132,8 @@ final class Configuring {
         return refusal.code;
     }
 
-    private void promise(boolean kept, String promise) {
-        stage.outcome.promise(kept, promise);
+    private void check(boolean holds, String text) {
+        stage.outcome.check(holds, text);
     }
 
     private static Properties properties(String... pairs) {

@@ -31,16 +31,16 @@ final class Delays {
 
     private final Stage stage;
     private final Content content;
-    private final Ledger ledger;
-    private final Orders orders;
+    private final History history;
+    private final Commands commands;
     private final AtomicInteger next = new AtomicInteger();
     private final AtomicInteger put = new AtomicInteger();
 
-    private Delays(Stage stage, Ledger ledger, Orders orders) {
+    private Delays(Stage stage, History history, Commands commands) {
         this.stage = stage;
         this.content = stage.content();
-        this.ledger = ledger;
-        this.orders = orders;
+        this.history = history;
+        this.commands = commands;
     }
 
     /** Every other message is delayed, by every level in turn. */
@@ -55,8 +55,9 @@ final class Delays {
 
     static void play(Stage stage) throws Exception {
         Path directory = Path.of(stage.options.directory());
-        try (Ledger ledger = new Ledger(directory.resolve("ledger.txt")); Orders orders = new Orders(directory)) {
-            new Delays(stage, ledger, orders).run();
+        try (History history = new History(directory.resolve("history.txt"));
+            Commands commands = new Commands(directory)) {
+            new Delays(stage, history, commands).run();
         }
     }
 
@@ -78,29 +79,29 @@ final class Delays {
             threads.add(thread);
         }
         Senders.finish(threads);
-        ledger.write("sent", next.get());
-        orders.awaitEnd();
+        history.write("sent", next.get());
+        commands.awaitEnd();
         stage.outcome.sent = put.get();
     }
 
     private void send(DefaultMQProducer producer) {
-        while (orders.maySend()) {
+        while (commands.maySend()) {
             int number = next.getAndIncrement();
             Message message = content.make(number);
             message.setDelayTimeLevel(levelOf(number));
-            long began = Ledger.now();
+            long began = History.now();
             try {
                 SendResult result = producer.send(message);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
                     put.incrementAndGet();
-                    ledger.write("put", number, levelOf(number), began, Ledger.now());
+                    history.write("put", number, levelOf(number), began, History.now());
                 } else {
-                    ledger.write("unsure", number, result.getSendStatus());
+                    history.write("unsure", number, result.getSendStatus());
                 }
             } catch (Exception refused) {
-                ledger.write("unsure", number, refused.getClass().getSimpleName());
+                history.write("unsure", number, refused.getClass().getSimpleName());
             }
-            Orders.sleep(PAUSE_MILLIS);
+            Commands.sleep(PAUSE_MILLIS);
         }
     }
 
@@ -108,7 +109,7 @@ final class Delays {
         int number = content.verify(message, Integer.MAX_VALUE);
         boolean isTaken = number < 0 || message.getReconsumeTimes() >= failuresOf(number);
         int retry = message.getProperty("RETRY_TOPIC") == null ? 0 : 1;
-        ledger.write("got", number, message.getReconsumeTimes(), retry, Ledger.now(), message.getCommitLogOffset(),
+        history.write("got", number, message.getReconsumeTimes(), retry, History.now(), message.getCommitLogOffset(),
             isTaken ? 1 : 0);
         return isTaken;
     }

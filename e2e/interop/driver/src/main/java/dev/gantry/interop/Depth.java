@@ -86,9 +86,9 @@ final class Depth {
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.duplicates = Math.max(0, deliveries.get() - tried);
-        stage.outcome.promise(wrongCounts.get() == 0, "the reconsume count is the number of a message's failures");
-        stage.outcome.promise(early.get() == 0, "a chosen delay is kept (" + early + " came early)");
-        stage.outcome.promise(dead == sent.count, "each message is given up once (" + dead + " of " + sent.count + " are)");
+        stage.outcome.check(wrongCounts.get() == 0, "the reconsume count is the number of a message's failures");
+        stage.outcome.check(early.get() == 0, "a chosen delay is kept (" + early + " came early)");
+        stage.outcome.check(dead == sent.count, "each message is given up once (" + dead + " of " + sent.count + " are)");
         if (!stage.options.gantry().isEmpty()) {
             resent();
         }
@@ -122,25 +122,25 @@ final class Depth {
     /** The number of messages that were given up, if each was given up once. */
     private int deadLetters() throws Exception {
         Received dead = new Received(sent, content);
-        DefaultMQPushConsumer undertaker = stage.pushConsumer("undertaker_" + stage.group);
-        undertaker.subscribe("%DLQ%" + stage.group, "*");
-        undertaker.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+        DefaultMQPushConsumer deadLetterConsumer = stage.pushConsumer("undertaker_" + stage.group);
+        deadLetterConsumer.subscribe("%DLQ%" + stage.group, "*");
+        deadLetterConsumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(dead::takeAt);
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
-        undertaker.start();
+        deadLetterConsumer.start();
         stage.await(() -> dead.distinct.get() == sent.count, dead.distinct::get);
-        stage.outcome.promise(dead.altered.get() == 0, "a dead letter is the message that was sent");
+        stage.outcome.check(dead.altered.get() == 0, "a dead letter is the message that was sent");
         return dead.distinct.get() - dead.duplicates.get();
     }
 
-    /** All of them are redelivered, and a second call finds no message to send. */
+    /** The command sends all dead letters again, and they are consumed; a second call finds none to send. */
     private void resent() throws Exception {
         isHealed = true;
         stage.outcome.detail("resend", resend());
         stage.await(() -> again.get() >= sent.count, again::get);
         stage.outcome.detail("resend_again", resend());
-        stage.outcome.promise(again.get() == sent.count,
+        stage.outcome.check(again.get() == sent.count,
             "each dead letter that is sent again is consumed, once (" + again + " of " + sent.count + " were)");
     }
 
@@ -153,7 +153,7 @@ final class Depth {
             process.destroyForcibly();
             throw new TimeoutException("gantry group resend does not end");
         }
-        stage.outcome.promise(process.exitValue() == 0, "gantry group resend works (" + output + ")");
+        stage.outcome.check(process.exitValue() == 0, "gantry group resend works (" + output + ")");
         return output.strip();
     }
 }

@@ -7,8 +7,7 @@ import java.util.Map;
  * Plays scenarios against the brokers of a name server and prints one line of JSON for each.
  *
  * <p>Several scenarios share one virtual machine, because on a small machine starting it costs more than a scenario.
- * A scenario that throws has broken its promises; the ones after it are still played. The exit code is 0 only if every
- * promise was kept.
+ * A scenario that throws has failed; the ones after it are still played. The exit code is 0 only if every check holds.
  */
 public final class Driver {
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -82,7 +81,7 @@ public final class Driver {
             SCENARIOS.get(name).play(stage);
         } catch (Exception failure) {
             failure.printStackTrace();
-            stage.outcome.promise(false, "the scenario runs to its end: " + failure);
+            stage.outcome.check(false, "the scenario runs to its end: " + failure);
         }
         return stage.outcome.close(name, (System.nanoTime() - start) / 1e9);
     }

@@ -21,7 +21,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * <p>They are like those of an application: only necessary settings are changed, and no client is ever restarted. Every
  * attempt to send carries a number of its own, never sent again, so that a message that vanished cannot come back under
  * the same number. A sender whose attempt failed waits for a moment and sends the next number. Nothing but bodies is
- * checked here: the program that kills the brokers reads the ledger.
+ * checked here: the program that kills the brokers reads the history.
  */
 final class Failover {
     private static final int FAILURE_PAUSE_MILLIS = 50;
@@ -30,26 +30,27 @@ final class Failover {
 
     private final Stage stage;
     private final Content content;
-    private final Ledger ledger;
-    private final Orders orders;
+    private final History history;
+    private final Commands commands;
     private final AtomicInteger next = new AtomicInteger();
     private final AtomicInteger acknowledged = new AtomicInteger();
     private final AtomicInteger received = new AtomicInteger();
     private final AtomicInteger altered = new AtomicInteger();
     private final Mixture mixture;
 
-    private Failover(Stage stage, Ledger ledger, Orders orders) {
+    private Failover(Stage stage, History history, Commands commands) {
         this.stage = stage;
         this.content = stage.content();
         this.mixture = stage.options.isMixed() ? new Mixture(content) : null;
-        this.ledger = ledger;
-        this.orders = orders;
+        this.history = history;
+        this.commands = commands;
     }
 
     static void play(Stage stage) throws Exception {
         Path directory = Path.of(stage.options.directory());
-        try (Ledger ledger = new Ledger(directory.resolve("ledger.txt")); Orders orders = new Orders(directory)) {
-            new Failover(stage, ledger, orders).run();
+        try (History history = new History(directory.resolve("history.txt"));
+            Commands commands = new Commands(directory)) {
+            new Failover(stage, history, commands).run();
         }
     }
 
@@ -64,8 +65,8 @@ final class Failover {
             threads.add(thread);
         }
         Senders.finish(threads);
-        ledger.write("sent", next.get());
-        orders.awaitEnd();
+        history.write("sent", next.get());
+        commands.awaitEnd();
         consumer.shutdown();
         producer.shutdown();
         stage.outcome.sent = acknowledged.get();
@@ -84,7 +85,7 @@ final class Failover {
                 if (attempt == TOPIC_ATTEMPTS_MAX) {
                     throw busy;
                 }
-                Orders.sleep(1_000);
+                Commands.sleep(1_000);
             }
         }
     }
@@ -128,18 +129,18 @@ final class Failover {
             altered.incrementAndGet();
         }
         if (number >= 0 && mixture != null && mixture.fails(number)) {
-            ledger.write("failed", number, Ledger.now());
+            history.write("failed", number, History.now());
             return false;
         }
         received.incrementAndGet();
-        ledger.write("seen", number, message.getQueueId(), message.getQueueOffset(), Ledger.now());
+        history.write("seen", number, message.getQueueId(), message.getQueueOffset(), History.now());
         return true;
     }
 
     private void send(DefaultMQProducer producer) {
-        while (orders.maySend()) {
+        while (commands.maySend()) {
             int number = next.getAndIncrement();
-            long began = Ledger.now();
+            long began = History.now();
             String failure;
             try {
                 SendResult result = mixture == null
@@ -147,17 +148,17 @@ final class Failover {
                     : mixture.send((TransactionMQProducer) producer, number);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
                     acknowledged.incrementAndGet();
-                    ledger.write(mixture == null ? "ok" : Mixture.word(number), number, result.getMessageQueue().getQueueId(), result.getQueueOffset(), began,
-                        Ledger.now());
+                    history.write(mixture == null ? "ok" : Mixture.word(number), number,
+                        result.getMessageQueue().getQueueId(), result.getQueueOffset(), began, History.now());
                     continue;
                 }
                 failure = result.getSendStatus().toString();
             } catch (Exception refused) {
                 failure = refused.getClass().getSimpleName();
             }
-            ledger.write(mixture != null && Mixture.isForgotten(number) ? "unwanted" : "unknown", number, failure, began,
-                Ledger.now());
-            Orders.sleep(FAILURE_PAUSE_MILLIS);
+            history.write(mixture != null && Mixture.isRolledBack(number) ? "rolled_back_unknown" : "unknown", number,
+                failure, began, History.now());
+            Commands.sleep(FAILURE_PAUSE_MILLIS);
         }
     }
 }

@@ -91,8 +91,8 @@ final class Filtering {
         stage.outcome.add(pulled, pulled.missing(Filtering::isPulled));
         int unwanted = pushed.count(number -> !isPushed(number)) + pulled.count(number -> !isPulled(number));
         int misplaced = pushed.misplaced() + pulled.misplaced();
-        stage.outcome.promise(unwanted == 0, "no message is delivered that a filter excludes (" + unwanted + ")");
-        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
+        stage.outcome.check(unwanted == 0, "no message is delivered that a filter excludes (" + unwanted + ")");
+        stage.outcome.check(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " are not)");
         stage.outcome.outOfOrder += pushed.outOfSequence() + pulled.outOfSequence();
     }
 
@@ -113,7 +113,7 @@ final class Filtering {
                 refusalText = String.valueOf(refused.getErrorMessage());
             }
             stage.outcome.detail("refusal of " + wrong, code + " " + refusalText);
-            stage.outcome.promise(code == SUBSCRIPTION_PARSE_FAILED, wrong + " is refused with 23 (" + code + " " + refusalText + ")");
+            stage.outcome.check(code == SUBSCRIPTION_PARSE_FAILED, wrong + " is refused with 23 (" + code + " " + refusalText + ")");
         }
     }
 }

@@ -61,7 +61,7 @@ final class Ipv6 {
         String broker = stage.admin().examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next()
             .getBrokerAddrs().get(0L);
         stage.outcome.detail("broker", broker);
-        stage.outcome.promise(broker.contains("::1"), "the route leads to an IPv6 address (" + broker + ")");
+        stage.outcome.check(broker.contains("::1"), "the route leads to an IPv6 address (" + broker + ")");
         DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
         consumer.setConsumeMessageBatchMaxSize(1);
         consumer.subscribe(stage.topic, "*");
@@ -78,7 +78,7 @@ final class Ipv6 {
             }
             sent.handOver(number);
             if (special != HALF) {  // the client keeps no such id of a half message
-                lookAtId(result.getOffsetMsgId());
+                checkId(result.getOffsetMsgId());
             }
             if (special != DELAYED && special != HALF && results.size() < ASKED_MAX) {
                 results.put(number, result);
@@ -88,11 +88,11 @@ final class Ipv6 {
         Senders.finish(threads);
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));
-        stage.outcome.promise(wrongHosts.get() == 0, "both hosts of a record are IPv6 (" + wrongHosts + " are not)");
-        stage.outcome.promise(wrongIds.get() == 0, "ids name the broker's IPv6 address (" + wrongIds + " do not)");
-        stage.outcome.promise(pending() == 0, "a message that failed once is redelivered (" + pending() + " did not)");
-        int wrong = asked(producer);
-        stage.outcome.promise(wrong == 0, "each is found by its ids and its key (" + wrong + " are not)");
+        stage.outcome.check(wrongHosts.get() == 0, "both hosts of a record are IPv6 (" + wrongHosts + " are not)");
+        stage.outcome.check(wrongIds.get() == 0, "ids name the broker's IPv6 address (" + wrongIds + " do not)");
+        stage.outcome.check(pending() == 0, "a message that failed once is redelivered (" + pending() + " were not)");
+        int wrong = countWrongQueries(producer);
+        stage.outcome.check(wrong == 0, "each is found by its ids and its key (" + wrong + " are not)");
     }
 
     private ConsumeConcurrentlyStatus consume(List<MessageExt> messages) {
@@ -101,7 +101,7 @@ final class Ipv6 {
         if (number < 0) {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         }
-        boolean isRight = isHere(message.getBornHost()) && isHere(message.getStoreHost())
+        boolean isRight = isLoopbackIpv6(message.getBornHost()) && isLoopbackIpv6(message.getStoreHost())
             && (message.getSysFlag() & BOTH) == BOTH;
         wrongHosts.addAndGet(isRight ? 0 : 1);
         if (number % SPECIALS == FAILING && attempts.getAndIncrement(number) == 0) {
@@ -110,13 +110,13 @@ final class Ipv6 {
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
     }
 
-    private static boolean isHere(SocketAddress host) {
+    private static boolean isLoopbackIpv6(SocketAddress host) {
         InetSocketAddress address = (InetSocketAddress) host;
         return address.getAddress() instanceof Inet6Address && address.getAddress().isLoopbackAddress();
     }
 
-    private void lookAtId(String id) throws Exception {
-        boolean isRight = id.length() == ID_DIGITS && isHere(MessageDecoder.decodeMessageId(id).getAddress());
+    private void checkId(String id) throws Exception {
+        boolean isRight = id.length() == ID_DIGITS && isLoopbackIpv6(MessageDecoder.decodeMessageId(id).getAddress());
         wrongIds.addAndGet(isRight ? 0 : 1);
     }
 
@@ -128,7 +128,7 @@ final class Ipv6 {
         return pending;
     }
 
-    private int asked(DefaultMQProducer producer) {
+    private int countWrongQueries(DefaultMQProducer producer) {
         int wrong = 0;
         for (Map.Entry<Integer, SendResult> one : results.entrySet()) {
             int number = one.getKey();
@@ -147,6 +147,7 @@ final class Ipv6 {
     }
 
     private boolean isMeant(MessageExt message, int number) {
-        return message != null && content.verify(message, sent.count) == number && isHere(message.getStoreHost());
+        return message != null && content.verify(message, sent.count) == number
+            && isLoopbackIpv6(message.getStoreHost());
     }
 }

@@ -15,11 +15,11 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Ordered consumption by several processes, some of which are killed, as are brokers. One process sends, one thread for
- * each queue; the others consume in order. Each writes a ledger of its own, and nothing is checked here.
+ * each queue; the others consume in order. Each writes a history of its own, and nothing is checked here.
  *
  * <pre>
  * ok NUMBER QUEUE OFFSET                  the broker answered 0
- * taken NUMBER QUEUE OFFSET BEGAN ENDED   the listener had it from BEGAN to ENDED
+ * taken NUMBER QUEUE OFFSET BEGAN ENDED   the listener processed it from BEGAN to ENDED
  * </pre>
  */
 final class Locks {
@@ -29,62 +29,65 @@ final class Locks {
     private Locks() {
     }
 
-    private static Ledger ledger(Stage stage, String name) throws Exception {
-        return new Ledger(Path.of(stage.options.directory()).resolve(name + "-" + ProcessHandle.current().pid() + ".txt"));
+    private static History history(Stage stage, String name) throws Exception {
+        String file = name + "-" + ProcessHandle.current().pid() + ".txt";
+        return new History(Path.of(stage.options.directory()).resolve(file));
     }
 
     static void send(Stage stage) throws Exception {
         DefaultMQProducer producer = stage.producer();
         stage.createTopic(producer, stage.options.queues());
         List<MessageQueue> queues = producer.fetchPublishMessageQueues(stage.topic);
-        try (Ledger ledger = ledger(stage, "sent"); Orders orders = new Orders(Path.of(stage.options.directory()))) {
+        try (History history = history(stage, "sent");
+            Commands commands = new Commands(Path.of(stage.options.directory()))) {
             List<Thread> threads = new ArrayList<>();
             for (MessageQueue queue : queues) {
-                Thread thread = new Thread(() -> pour(stage, producer, queue, queues.size(), ledger, orders));
+                Thread thread = new Thread(() -> sendToQueue(stage, producer, queue, queues.size(), history, commands));
                 thread.start();
                 threads.add(thread);
             }
             Senders.finish(threads);
-            ledger.write("sent", 0);
-            orders.awaitEnd();
+            history.write("sent", 0);
+            commands.awaitEnd();
         }
     }
 
     /** Each queue has its own increasing numbers; the number of a failed send is not used again. */
-    private static void pour(
-        Stage stage, DefaultMQProducer producer, MessageQueue queue, int step, Ledger ledger, Orders orders) {
+    private static void sendToQueue(
+        Stage stage, DefaultMQProducer producer, MessageQueue queue, int step, History history, Commands commands) {
         Content content = stage.content();
-        for (int number = queue.getQueueId(); orders.maySend(); number += step) {
+        for (int number = queue.getQueueId(); commands.maySend(); number += step) {
             try {
                 SendResult result = producer.send(content.make(number), queue);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
-                    ledger.write("ok", number, queue.getQueueId(), result.getQueueOffset());
+                    history.write("ok", number, queue.getQueueId(), result.getQueueOffset());
                 }
             } catch (Exception refused) {
-                Orders.sleep(SEND_PAUSE_MILLIS * 5);
+                Commands.sleep(SEND_PAUSE_MILLIS * 5);
             }
-            Orders.sleep(SEND_PAUSE_MILLIS);
+            Commands.sleep(SEND_PAUSE_MILLIS);
         }
     }
 
     static void consume(Stage stage) throws Exception {
         Content content = stage.content();
-        try (Ledger ledger = ledger(stage, "taken"); Orders orders = new Orders(Path.of(stage.options.directory()))) {
+        try (History history = history(stage, "taken");
+            Commands commands = new Commands(Path.of(stage.options.directory()))) {
             DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
             consumer.setPollNameServerInterval(stage.options.pollMillis());
             consumer.setConsumeMessageBatchMaxSize(1);
             consumer.subscribe(stage.topic, "*");
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 for (MessageExt message : messages) {
-                    long began = Ledger.now();
+                    long began = History.now();
                     sleep();
-                    ledger.write("taken", content.verify(message, Integer.MAX_VALUE), message.getQueueId(),
-                        message.getQueueOffset(), began, Ledger.now());
+                    history.write("taken", content.verify(message, Integer.MAX_VALUE), message.getQueueId(),
+                        message.getQueueOffset(), began, History.now());
                 }
                 return ConsumeOrderlyStatus.SUCCESS;
             });
             consumer.start();
-            orders.awaitEnd();
+            commands.awaitEnd();
         }
     }
 

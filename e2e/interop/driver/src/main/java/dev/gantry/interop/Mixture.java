@@ -13,7 +13,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * The kind of message that a number stands for: plain messages, transactions that end in several ways, delays, and
- * deliveries that fail the first time. The final place of such a message is not known at its send, so the ledger
+ * deliveries that fail the first time. The final place of such a message is not known at its send, so the history
  * records that it must be delivered, or that it must never be delivered.
  */
 final class Mixture implements TransactionListener {
@@ -28,7 +28,7 @@ final class Mixture implements TransactionListener {
     }
 
     private enum Kind {
-        PLAIN, COMMIT, COMMIT_WHEN_ASKED, ROLL_BACK, ROLL_BACK_WHEN_ASKED, DELAYED;
+        PLAIN, COMMIT, COMMIT_AT_CHECK, ROLL_BACK, ROLL_BACK_AT_CHECK, DELAYED;
 
         static Kind of(int number) {
             return values()[number % values().length];
@@ -39,7 +39,7 @@ final class Mixture implements TransactionListener {
         }
 
         boolean isDelivered() {
-            return this != ROLL_BACK && this != ROLL_BACK_WHEN_ASKED;
+            return this != ROLL_BACK && this != ROLL_BACK_AT_CHECK;
         }
 
         LocalTransactionState end() {
@@ -64,14 +64,14 @@ final class Mixture implements TransactionListener {
             : producer.send(message);
     }
 
-    /** The first word of the ledger's line about a send that was answered 0. */
+    /** The first word of the history's line about a send that was answered 0. */
     static String word(int number) {
         Kind kind = Kind.of(number);
-        return kind == Kind.PLAIN ? "ok" : kind.isDelivered() ? "pledged" : "forgotten";
+        return kind == Kind.PLAIN ? "ok" : kind.isDelivered() ? "deferred" : "rolled_back";
     }
 
     /** Whether a number must never be delivered, for any answer to its send. */
-    static boolean isForgotten(int number) {
+    static boolean isRolledBack(int number) {
         return !Kind.of(number).isDelivered();
     }
 
@@ -83,8 +83,8 @@ final class Mixture implements TransactionListener {
     @Override
     public LocalTransactionState executeLocalTransaction(Message message, Object number) {
         Kind kind = Kind.of((Integer) number);
-        boolean isAsked = kind == Kind.COMMIT_WHEN_ASKED || kind == Kind.ROLL_BACK_WHEN_ASKED;
-        return isAsked ? LocalTransactionState.UNKNOW : kind.end();
+        boolean isChecked = kind == Kind.COMMIT_AT_CHECK || kind == Kind.ROLL_BACK_AT_CHECK;
+        return isChecked ? LocalTransactionState.UNKNOW : kind.end();
     }
 
     @Override

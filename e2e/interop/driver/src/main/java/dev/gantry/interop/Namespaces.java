@@ -41,27 +41,27 @@ final class Namespaces {
     }
 
     static void play(Stage stage) throws Exception {
-        List<World> worlds = new ArrayList<>();
+        List<NamespaceClients> namespaces = new ArrayList<>();
         for (String namespace : OLD) {
-            worlds.add(new World(stage, namespace));
+            namespaces.add(new NamespaceClients(stage, namespace));
         }
-        for (World world : worlds) {
-            world.begin();
+        for (NamespaceClients clients : namespaces) {
+            clients.begin();
         }
-        for (World world : worlds) {
-            world.send();
+        for (NamespaceClients clients : namespaces) {
+            clients.send();
         }
         stage.await(() -> {
-            worlds.forEach(World::poll);
-            return worlds.stream().allMatch(World::isDone);
-        }, () -> worlds.stream().mapToLong(World::progress).sum());
-        for (World world : worlds) {
-            world.judge();
+            namespaces.forEach(NamespaceClients::poll);
+            return namespaces.stream().allMatch(NamespaceClients::isDone);
+        }, () -> namespaces.stream().mapToLong(NamespaceClients::progress).sum());
+        for (NamespaceClients clients : namespaces) {
+            clients.judge();
         }
         DefaultMQAdminExt admin = stage.admin();
         Set<String> topics = admin.fetchAllTopicList().getTopicList();
-        for (World world : worlds) {
-            world.isListed(admin, topics);
+        for (NamespaceClients clients : namespaces) {
+            clients.checkListed(admin, topics);
         }
         newKind(stage);
     }
@@ -96,15 +96,15 @@ final class Namespaces {
         }
         stage.await(() -> again.get() >= QUERIES && seen.size() >= QUERIES, () -> again.get() + seen.size());
         boolean isWhole = seen.size() == QUERIES && seen.stream().allMatch(one -> one.startsWith(topic + "/x"));
-        stage.outcome.promise(isWhole && again.get() >= QUERIES,
-            "with the fields of namespaces everything comes, and comes again when it failed (" + seen.size() + ", "
-                + again.get() + " of " + QUERIES + ")");
+        stage.outcome.check(isWhole && again.get() >= QUERIES,
+            "with the fields of namespaces every message is delivered, and is redelivered after a failure ("
+                + seen.size() + ", " + again.get() + " of " + QUERIES + ")");
         int found = producer.queryMessage(topic, "key-3", 32, 0, Long.MAX_VALUE).getMessageList().size();
-        stage.outcome.promise(found == 1, "with the fields of namespaces a key finds its message (" + found + ")");
+        stage.outcome.check(found == 1, "with the fields of namespaces a key finds its message (" + found + ")");
     }
 
     /** The clients of one namespace. */
-    private static final class World {
+    private static final class NamespaceClients {
         private final Stage stage;
         private final String namespace;
         private final Sent sent;
@@ -120,7 +120,7 @@ final class Namespaces {
         private DefaultLitePullConsumer puller;
         private SendResult first;
 
-        World(Stage stage, String namespace) throws MQClientException {
+        NamespaceClients(Stage stage, String namespace) throws MQClientException {
             this.stage = stage;
             this.namespace = namespace;
             this.sent = new Sent(stage.options.retryCount(), stage.options.threads());
@@ -204,14 +204,14 @@ final class Namespaces {
                     first = result;
                 }
             }));
-            TransactionMQProducer transactional = stage.transactionalIn(namespace, new Late());
+            TransactionMQProducer transactional = stage.transactionalIn(namespace, new CommitsHalfAtCheck());
             for (int number = 0; number < QUERIES; number++) {
                 Message message = new Message(stage.topic + "_halves", (namespace + number).getBytes());
                 transactional.sendMessageInTransaction(message, number);
             }
         }
 
-        /** Returns the messages so far, without waiting if all have arrived. */
+        /** Takes the messages that have arrived. Waits for more unless all have arrived. */
         void poll() {
             List<MessageExt> some;
             do {
@@ -236,15 +236,16 @@ final class Namespaces {
                 stage.outcome.add(received, received.missing(number -> true));
             }
             String where = namespace.isEmpty() ? "without a namespace" : "in " + namespace;
-            stage.outcome.promise(wrongTopics.get() == 0, where + " topics are shown without it (" + wrongTopics + ")");
-            stage.outcome.promise(retried.get() >= (sent.count - 1) / 7,
-                where + " what failed once comes again (" + retried + " of " + (sent.count - 1) / 7 + ")");
+            stage.outcome.check(wrongTopics.get() == 0,
+                where + " listeners get topic names without the prefix (" + wrongTopics + ")");
+            stage.outcome.check(retried.get() >= (sent.count - 1) / 7,
+                where + " a message that failed once is redelivered (" + retried + " of " + (sent.count - 1) / 7 + ")");
             Set<String> halves = new HashSet<>();
             for (int number = 0; number < QUERIES; number++) {
                 halves.add(stage.topic + "_halves" + namespace + number);
             }
-            stage.outcome.promise(committed.equals(halves),
-                where + " transactions are committed, also when the broker asks (" + committed.size() + ")");
+            stage.outcome.check(committed.equals(halves),
+                where + " transactions are committed, also at a check (" + committed.size() + ")");
             int wrong = 0;
             for (int number = 1; number < Math.min(QUERIES, sent.count); number++) {
                 QueryResult found = producer.queryMessage(stage.topic, "key-" + number, 32, 0, Long.MAX_VALUE);
@@ -252,25 +253,26 @@ final class Namespaces {
                     && content.verify(found.getMessageList().get(0), sent.count) == number;
                 wrong += isAlone ? 0 : 1;
             }
-            stage.outcome.promise(wrong == 0, where + " a key finds its message, alone (" + wrong + " do not)");
+            stage.outcome.check(wrong == 0,
+                where + " a key finds its message, and no other one (" + wrong + " do not)");
             MessageExt byId = producer.viewMessage(stage.topic, first.getOffsetMsgId());
-            stage.outcome.promise(content.verify(byId, sent.count) == 0, where + " an id finds its message");
+            stage.outcome.check(content.verify(byId, sent.count) == 0, where + " an id finds its message");
         }
 
-        /** The servers have the names in the form in which clients always wrote them. */
-        void isListed(DefaultMQAdminExt admin, Set<String> topics) throws Exception {
+        /** Checks that the servers list topics with the prefix of the namespace, and the one dead letter. */
+        void checkListed(DefaultMQAdminExt admin, Set<String> topics) throws Exception {
             String dead = "%DLQ%" + written(stage.group);
             for (String topic : List.of(written(stage.topic), "%RETRY%" + written(stage.group), dead)) {
-                stage.outcome.promise(topics.contains(topic), topic + " is listed");
+                stage.outcome.check(topics.contains(topic), topic + " is listed");
             }
             String broker = first.getMessageQueue().getBrokerName();
             long letters = topics.contains(dead) ? admin.maxOffset(new MessageQueue(dead, broker, 0)) : 0;
-            stage.outcome.promise(letters == 1, "one dead letter is in " + dead + " (" + letters + ")");
+            stage.outcome.check(letters == 1, "one dead letter is in " + dead + " (" + letters + ")");
         }
     }
 
-    /** Commits at a check, so that the broker has to find the sender. */
-    private static final class Late implements TransactionListener {
+    /** Commits half of the transactions at once, the others at a check, for which the broker must find the sender. */
+    private static final class CommitsHalfAtCheck implements TransactionListener {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object number) {
             return (Integer) number % 2 == 0 ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;

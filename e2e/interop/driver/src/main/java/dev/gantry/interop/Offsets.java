@@ -20,7 +20,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  */
 final class Offsets {
     private static final long BETWEEN_MILLIS = 2_000;
-    private static final int RESET_PATIENCES = 3;
+    private static final int RESET_TIMEOUTS = 3;
     private static final int MESSAGES_MAX = 2_000;
 
     private final Stage stage;
@@ -51,77 +51,77 @@ final class Offsets {
         long moment = System.currentTimeMillis();
         Thread.sleep(BETWEEN_MILLIS);
         send(each, 2 * each);
-        promise(stage.within(() -> seen.count(0, 2 * each, 1) == 2 * each), "everything is consumed");
-        asked(members, seen);
+        check(stage.within(() -> seen.count(0, 2 * each, 1) == 2 * each), "everything is consumed");
+        checkMembers(members, seen);
         Map<Integer, Integer> before = Map.copyOf(seen.times);  // some were delivered twice when the second member joined
         Map<MessageQueue, Long> resetOffsets = admin.resetOffsetByTimestamp(stage.topic, stage.group, moment, true);
-        promise(resetOffsets.size() == stage.options.queues(), "the answer names every queue (" + resetOffsets.size() + ")");
+        check(resetOffsets.size() == stage.options.queues(), "the answer names every queue (" + resetOffsets.size() + ")");
         // A 4.9 client waits ten seconds before it leaves a queue that was moved, and up to twenty until it takes it
         // anew.
-        boolean isAgain = stage.within(() -> seen.more(each, 2 * each, before) == each, RESET_PATIENCES);
-        promise(isAgain, "messages after the time of the reset are redelivered ("
-            + seen.more(each, 2 * each, before) + " of " + each + " did)");
+        boolean isAgain = stage.within(() -> seen.more(each, 2 * each, before) == each, RESET_TIMEOUTS);
+        check(isAgain, "messages after the time of the reset are redelivered ("
+            + seen.more(each, 2 * each, before) + " of " + each + " were)");
         int older = seen.more(0, each, before);
-        promise(older == 0, "older messages are not redelivered (" + older + " did)");
+        check(older == 0, "older messages are not redelivered (" + older + " were)");
         cloned();
-        alone(members);
+        resetWithoutMembers(members);
         stage.outcome.sent = 3 * each;
         stage.outcome.received = seen.count(0, 3 * each, 1);
         stage.outcome.altered = seen.altered.get();
-        promise(seen.strangers() == 0, "nothing is delivered that was not sent");
+        check(seen.unknown() == 0, "nothing is delivered that was not sent");
     }
 
     /** Reads the members' status and queues, and consumes one message directly at one of them. */
-    private void asked(List<DefaultMQPushConsumer> members, Seen seen) throws Exception {
+    private void checkMembers(List<DefaultMQPushConsumer> members, Seen seen) throws Exception {
         Set<String> queues = ConcurrentHashMap.newKeySet();
-        String someone = null;
+        String clientId = null;
         for (DefaultMQPushConsumer member : members) {
-            someone = member.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
-            var running = admin.getConsumerRunningInfo(stage.group, someone, true);
+            clientId = member.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
+            var running = admin.getConsumerRunningInfo(stage.group, clientId, true);
             running.getMqTable().keySet().stream().filter(queue -> queue.getTopic().equals(stage.topic))
                 .forEach(queue -> queues.add(queue.getQueueId() + ""));
             boolean isThere = running.getJstack() != null && running.getSubscriptionSet().stream()
                 .anyMatch(subscription -> subscription.getTopic().equals(stage.topic));
-            promise(isThere, "a member reports its state and the stacks of its threads");
+            check(isThere, "a member reports its state and the stacks of its threads");
         }
-        promise(queues.size() == stage.options.queues(), "members have every queue between them " + queues);
+        check(queues.size() == stage.options.queues(), "members have every queue between them " + queues);
         int number = 2 * each - 1;
         int before = seen.times.getOrDefault(number, 0);
-        var direct = admin.consumeMessageDirectly(stage.group, someone, stage.topic, last.getOffsetMsgId());
-        promise("CR_SUCCESS".equals(String.valueOf(direct.getConsumeResult())),
+        var direct = admin.consumeMessageDirectly(stage.group, clientId, stage.topic, last.getOffsetMsgId());
+        check("CR_SUCCESS".equals(String.valueOf(direct.getConsumeResult())),
             "a message is consumed directly (" + direct.getConsumeResult() + " " + direct.getRemark() + ")");
-        promise(stage.within(() -> seen.times.getOrDefault(number, 0) == before + 1), "the message is delivered to the member again");
+        check(stage.within(() -> seen.times.getOrDefault(number, 0) == before + 1), "the message is delivered to the member again");
         seen.times.put(number, before);
         Map<String, Map<MessageQueue, Long>> status = admin.getConsumeStatus(stage.topic, stage.group, "");
         long known = status.values().stream().mapToLong(Map::size).sum();
-        promise(status.size() == members.size() && known >= stage.options.queues(),
+        check(status.size() == members.size() && known >= stage.options.queues(),
             "members report their offsets (" + status.size() + " members, " + known + " queues)");
-        promise(!admin.queryConsumeTimeSpan(stage.topic, stage.group).isEmpty(), "the time span of a group's consumption is known");
-        promise(stage.within(() -> behind(stage.group) == 0), "nothing is left to consume (" + behind(stage.group) + ")");
+        check(!admin.queryConsumeTimeSpan(stage.topic, stage.group).isEmpty(), "the time span of a group's consumption is known");
+        check(stage.within(() -> lagOf(stage.group) == 0), "nothing is left to consume (" + lagOf(stage.group) + ")");
     }
 
     /** A group with another group's offsets gets only later messages. */
     private void cloned() throws Exception {
-        promise(stage.within(() -> behind(stage.group) == 0), "the group has caught up (" + behind(stage.group) + ")");
+        check(stage.within(() -> lagOf(stage.group) == 0), "the group has caught up (" + lagOf(stage.group) + ")");
         String clone = "clone_" + stage.group;
         admin.cloneGroupOffset(stage.group, clone, stage.topic, false);
         Seen seen = new Seen();
         member(clone, seen);
         send(2 * each, 3 * each);
-        promise(stage.within(() -> seen.count(2 * each, 3 * each, 1) == each), "a cloned group gets new messages ("
+        check(stage.within(() -> seen.count(2 * each, 3 * each, 1) == each), "a cloned group gets new messages ("
             + seen.count(2 * each, 3 * each, 1) + " of " + each + ")");
         int old = seen.count(0, 2 * each, 1);
-        promise(old == 0, "a cloned group gets nothing that its source had consumed (" + old + ")");
+        check(old == 0, "a cloned group gets nothing that its source had consumed (" + old + ")");
     }
 
-    /** Without online members the offsets are set too, and the next member begins there. */
-    private void alone(List<DefaultMQPushConsumer> members) throws Exception {
+    /** A reset while the group has no online members: the next member begins at the new offsets. */
+    private void resetWithoutMembers(List<DefaultMQPushConsumer> members) throws Exception {
         members.forEach(DefaultMQPushConsumer::shutdown);
-        promise(stage.within(() -> !isConnected(stage.group)), "the members leave");
+        check(stage.within(() -> !isConnected(stage.group)), "the members leave");
         admin.resetOffsetNew(stage.group, stage.topic, 0);
         Seen seen = new Seen();
         member(stage.group, seen);
-        promise(stage.within(() -> seen.count(0, 3 * each, 1) == 3 * each), "a group that was set back to the beginning "
+        check(stage.within(() -> seen.count(0, 3 * each, 1) == 3 * each), "a group that was set back to the beginning "
             + "while it had no members begins there (" + seen.count(0, 3 * each, 1) + " of " + 3 * each + ")");
     }
 
@@ -143,7 +143,7 @@ final class Offsets {
         }
     }
 
-    private long behind(String group) {
+    private long lagOf(String group) {
         try {
             return admin.examineConsumeStats(group, stage.topic).computeTotalDiff();
         } catch (Exception notYet) {
@@ -159,8 +159,8 @@ final class Offsets {
         }
     }
 
-    private void promise(boolean kept, String promise) {
-        stage.outcome.promise(kept, promise);
+    private void check(boolean holds, String text) {
+        stage.outcome.check(holds, text);
     }
 
     /** The number of deliveries of each message. */
@@ -190,7 +190,7 @@ final class Offsets {
             return found;
         }
 
-        long strangers() {
+        long unknown() {
             return times.keySet().stream().filter(number -> number < 0).count();
         }
     }

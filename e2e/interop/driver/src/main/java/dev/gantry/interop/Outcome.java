@@ -5,7 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The result of one scenario: the numbers, and in words every promise that was not kept. */
+/** The result of one scenario: numbers, and the text of every check that failed. */
 final class Outcome {
     private final Map<String, Object> details = new LinkedHashMap<>();
     private final List<String> broken = new ArrayList<>();
@@ -21,10 +21,10 @@ final class Outcome {
         details.put(name, value);
     }
 
-    /** States a promise; it is reported when it does not hold. */
-    void promise(boolean kept, String promise) {
-        if (!kept) {
-            broken.add(promise);
+    /** Checks a condition; its text, a sentence that must be true, is reported if it does not hold. */
+    void check(boolean holds, String text) {
+        if (!holds) {
+            broken.add(text);
         }
     }
 
@@ -48,10 +48,10 @@ final class Outcome {
     }
 
     Map<String, Object> close(String scenario, double seconds) {
-        promise(failed == 0, "no send fails");
-        promise(lost == 0, "nothing is lost");
-        promise(altered == 0, "nothing is altered");
-        promise(outOfOrder == 0, "nothing is out of order within a queue");
+        check(failed == 0, "no send fails");
+        check(lost == 0, "nothing is lost");
+        check(altered == 0, "nothing is altered");
+        check(outOfOrder == 0, "nothing is out of order within a queue");
         Map<String, Object> line = new LinkedHashMap<>();
         line.put("scenario", scenario);
         line.put("client", Dialect.VERSION);

@@ -31,7 +31,7 @@ final class Queries {
     private final DefaultMQProducer producer;
     private final Map<Integer, SendResult> results = new ConcurrentHashMap<>();
     private final Map<Integer, MessageExt> found = new ConcurrentHashMap<>();
-    private final AtomicInteger strangers = new AtomicInteger();
+    private final AtomicInteger ofOtherTopics = new AtomicInteger();
 
     private Queries(Stage stage) throws MQClientException {
         this.stage = stage;
@@ -62,15 +62,15 @@ final class Queries {
         int wrongPlace = count(number -> isMeant(number, viewed(number)));
         int wrongTimes = count(number -> isOutsideOfOtherTimes(number));
         stage.outcome.received = found.size();
-        stage.outcome.promise(wrongKeys == 0, "each is found by its key, alone (" + wrongKeys + " are not)");
-        stage.outcome.promise(wrongUnique == 0, "each is found by its unique id (" + wrongUnique + " are not)");
-        stage.outcome.promise(wrongPlace == 0, "each is found by the id of its place (" + wrongPlace + " are not)");
-        stage.outcome.promise(wrongTimes == 0, "none is found by its key at another time (" + wrongTimes + " are)");
-        stage.outcome.promise(strangers.get() == 0, "nothing of another topic is found (" + strangers + " were)");
+        stage.outcome.check(wrongKeys == 0, "each is found by its key, and no other one (" + wrongKeys + " are not)");
+        stage.outcome.check(wrongUnique == 0, "each is found by its unique id (" + wrongUnique + " are not)");
+        stage.outcome.check(wrongPlace == 0, "each is found by the id of its place (" + wrongPlace + " are not)");
+        stage.outcome.check(wrongTimes == 0, "none is found by its key at another time (" + wrongTimes + " are)");
+        stage.outcome.check(ofOtherTopics.get() == 0, "nothing of another topic is found (" + ofOtherTopics + " were)");
         int wrongOffsets = searchedByTime();
-        stage.outcome.promise(wrongOffsets == 0, "a queue is searched by time (" + wrongOffsets + " answers are wrong)");
-        stage.outcome.promise(isUnknown("key-" + sent.count), "a key that was not sent finds nothing");
-        stage.outcome.promise(isNowhere(), "an id of no message finds nothing");
+        stage.outcome.check(wrongOffsets == 0, "a queue is searched by time (" + wrongOffsets + " answers are wrong)");
+        stage.outcome.check(isUnknown("key-" + sent.count), "a key that was not sent finds nothing");
+        stage.outcome.check(isNowhere(), "an id of no message finds nothing");
     }
 
     /** A query for one message. */
@@ -118,7 +118,7 @@ final class Queries {
 
     private boolean isMeant(int number, MessageExt message) {
         if (message != null && !message.getTopic().equals(stage.topic)) {
-            strangers.incrementAndGet();
+            ofOtherTopics.incrementAndGet();
         }
         SendResult result = results.get(number);
         return message != null && content.verify(message, sent.count) == number

@@ -45,8 +45,8 @@ final class Reading {
         stage.outcome.add(received, received.missing(wanted));
         int unwanted = received.count(wanted.negate());
         int misplaced = received.misplaced();
-        stage.outcome.promise(unwanted == 0, "no message with another tag is delivered (" + unwanted + ")");
-        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
+        stage.outcome.check(unwanted == 0, "no message with another tag is delivered (" + unwanted + ")");
+        stage.outcome.check(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " are not)");
         stage.outcome.outOfOrder += received.outOfSequence();
     }
 
@@ -92,7 +92,7 @@ final class Reading {
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.outOfOrder += keysDisordered.get() + received.outOfSequence();
         int misplaced = received.misplaced();
-        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
+        stage.outcome.check(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " are not)");
     }
 
     /** Two consumers of one broadcast group; each must get everything. */
@@ -121,7 +121,7 @@ final class Reading {
         for (Received reader : readers) {
             stage.outcome.add(reader, reader.missing(number -> true));
             stage.outcome.outOfOrder += reader.outOfSequence();
-            stage.outcome.promise(reader.holes() == 0, "no queue has a hole");
+            stage.outcome.check(reader.holes() == 0, "no queue has a hole");
         }
     }
 
@@ -150,7 +150,7 @@ final class Reading {
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.outOfOrder += received.outOfSequence();
         int misplaced = received.misplaced();
-        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
+        stage.outcome.check(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " are not)");
     }
 
     private static List<Thread> sendEach(Sent sent, DefaultMQProducer producer, Content content) {

@@ -37,21 +37,22 @@ final class Refusals {
                 return producer.send(message).toString();
             });
         }
-        Dialect.newRequests(producer, queues.get(0), stage.group).forEach((what, asked) -> refused(stage, what, asked));
+        Dialect.newRequests(producer, queues.get(0), stage.group)
+            .forEach((what, request) -> refused(stage, what, request));
         long stored = 0;
         for (MessageQueue queue : queues) {
             stored += producer.maxOffset(queue);
         }
-        stage.outcome.promise(stored == 1, "nothing that is refused is stored (" + (stored - 1) + " messages are)");
+        stage.outcome.check(stored == 1, "nothing that is refused is stored (" + (stored - 1) + " messages are)");
         producer.send(new Message(stage.topic, new byte[] {1}));
     }
 
-    private static void refused(Stage stage, String what, Dialect.Asked asked) {
+    private static void refused(Stage stage, String what, Dialect.BrokerRequest request) {
         long start = System.nanoTime();
         String refusalText;
         boolean isRefused;
         try {
-            refusalText = asked.answer();
+            refusalText = request.answer();
             isRefused = refusalText.startsWith(Dialect.REFUSED);
         } catch (Exception refusal) {
             refusalText = String.valueOf(refusal.getMessage());
@@ -59,10 +60,10 @@ final class Refusals {
         }
         long millis = (System.nanoTime() - start) / 1_000_000;
         stage.outcome.detail(what, refusalText.lines().findFirst().orElse(""));
-        stage.outcome.promise(isRefused, what + " is refused (" + refusalText + ")");
-        stage.outcome.promise(refusalText.contains("this broker") || refusalText.contains("delay levels instead"),
+        stage.outcome.check(isRefused, what + " is refused (" + refusalText + ")");
+        stage.outcome.check(refusalText.contains("this broker") || refusalText.contains("delay levels instead"),
             what + " is refused with a helpful message (" + refusalText + ")");
-        stage.outcome.promise(millis < AT_ONCE_MILLIS, what + " is refused at once (after " + millis + " ms)");
+        stage.outcome.check(millis < AT_ONCE_MILLIS, what + " is refused at once (after " + millis + " ms)");
     }
 
     /** The text of a refusal in a broker's unsuccessful answer. */

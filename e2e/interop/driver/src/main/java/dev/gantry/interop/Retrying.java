@@ -33,7 +33,7 @@ final class Retrying {
         stage.await(() -> attempts.succeeded.get() >= attempts.sent.count, attempts.deliveries::get);
         int unfinished = attempts.sent.count - attempts.succeeded.get();
         attempts.report(FAILURES);
-        stage.outcome.promise(unfinished == 0, "every message is consumed in the end (" + unfinished + " did not)");
+        stage.outcome.check(unfinished == 0, "every message is consumed in the end (" + unfinished + " were not)");
     }
 
     /** Fails every message always; each must be tried exactly four times, then be in the dead letter topic. */
@@ -44,20 +44,20 @@ final class Retrying {
         stage.await(() -> attempts.deliveries.get() >= tries, attempts.deliveries::get);
 
         Received dead = new Received(attempts.sent, attempts.content);
-        DefaultMQPushConsumer undertaker = stage.pushConsumer("undertaker_" + stage.group);
-        undertaker.subscribe("%DLQ%" + stage.group, "*");
-        undertaker.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+        DefaultMQPushConsumer deadLetterConsumer = stage.pushConsumer("undertaker_" + stage.group);
+        deadLetterConsumer.subscribe("%DLQ%" + stage.group, "*");
+        deadLetterConsumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(dead::takeAt);
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
-        undertaker.start();
+        deadLetterConsumer.start();
         stage.await(() -> dead.distinct.get() == attempts.sent.count, dead.distinct::get);
         attempts.report(RECONSUME_TIMES_MAX);
         int missing = dead.missing(number -> true);
         stage.outcome.detail("dead_letters", dead.distinct.get());
-        stage.outcome.promise(missing == 0, "every message is in the dead letter topic (" + missing + " are not)");
-        stage.outcome.promise(dead.altered.get() == 0, "a dead letter is the message that was sent");
-        stage.outcome.promise(dead.duplicates.get() == 0, "a message becomes a dead letter once");
+        stage.outcome.check(missing == 0, "every message is in the dead letter topic (" + missing + " are not)");
+        stage.outcome.check(dead.altered.get() == 0, "a dead letter is the message that was sent");
+        stage.outcome.check(dead.duplicates.get() == 0, "a message becomes a dead letter once");
     }
 
     /** How often a message shall fail. */
@@ -105,9 +105,9 @@ final class Retrying {
         }
 
         /**
-         * Whether the consumer reads its retry topic yet. The broker makes that topic when it first hears of the
-         * group, so a client that asked for its route a moment earlier would look again only after 20 s; the delays
-         * measured here are to be the broker's, therefore the client is nudged.
+         * Whether the consumer reads its retry topic yet. The broker creates that topic with the group's first
+         * heartbeat. A client that asked for the topic's route a moment earlier asks again only after 20 s, which would
+         * distort the measured delays; therefore this method makes the client ask at once.
          */
         private static boolean holds(DefaultMQPushConsumer consumer, String retryTopic) {
             DefaultMQPushConsumerImpl inside = consumer.getDefaultMQPushConsumerImpl();
@@ -152,8 +152,8 @@ final class Retrying {
             outcome.add(sent);
             outcome.add(received, received.missing(number -> true));
             outcome.duplicates = Math.max(0, deliveries.get() - (redeliveries + 1) * sent.count);
-            outcome.promise(tooMany.get() == 0, "no message is delivered more often than allowed");
-            outcome.promise(wrongCounts.get() == 0, "the reconsume count is the number of a message's failures");
+            outcome.check(tooMany.get() == 0, "no message is delivered more often than allowed");
+            outcome.check(wrongCounts.get() == 0, "the reconsume count is the number of a message's failures");
             List<Object> delays = new ArrayList<>();
             for (int attempt = 1; attempt <= redeliveries; attempt++) {
                 delays.add(delay(attempt));
@@ -173,14 +173,14 @@ final class Retrying {
             waits = Arrays.copyOf(waits, found);
             Arrays.sort(waits);
             if (found == 0) {
-                stage.outcome.promise(false, "there is a redelivery number " + attempt);
+                stage.outcome.check(false, "there is a redelivery number " + attempt);
                 return List.of();
             }
             long least = waits[0];
             long most = waits[found - 1];
-            stage.outcome.promise(least >= expected - EARLY_MILLIS,
+            stage.outcome.check(least >= expected - EARLY_MILLIS,
                 "redelivery " + attempt + " waits " + expected + " ms (one waited " + least + ")");
-            stage.outcome.promise(most <= expected + stage.options.delaySlackMillis(),
+            stage.outcome.check(most <= expected + stage.options.delaySlackMillis(),
                 "redelivery " + attempt + " comes soon after " + expected + " ms (one came after " + most + ")");
             return List.of(expected, least, waits[found / 2], most);
         }

@@ -74,7 +74,7 @@ final class Sending {
             });
         });
         Senders.finish(threads);
-        stage.outcome.promise(
+        stage.outcome.check(
             window.tryAcquire(stage.options.window(), stage.options.patienceMillis(), TimeUnit.MILLISECONDS),
             "every asynchronous send is answered");
         finish(stage, sent, received, List.of(), false);
@@ -123,7 +123,7 @@ final class Sending {
             }
         });
         finish(stage, sent, received, threads, true);
-        stage.outcome.promise(idsWrong.get() == 0, "a batch is answered with one id for each of its messages");
+        stage.outcome.check(idsWrong.get() == 0, "a batch is answered with one id for each of its messages");
     }
 
     /** Bodies beyond 4 KiB are compressed by the client, stored as received, and inflated by the reader. */
@@ -139,7 +139,7 @@ final class Sending {
         List<Thread> threads = Senders.startEach(sent,
             number -> sent.acknowledge(number, producer.send(content.make(number))));
         finish(stage, sent, received, threads, true);
-        stage.outcome.promise(uncompressed.get() == 0, "every record is stored compressed");
+        stage.outcome.check(uncompressed.get() == 0, "every record is stored compressed");
     }
 
     private static Received listen(Stage stage, Sent sent, Content content) throws Exception {
@@ -171,8 +171,8 @@ final class Sending {
         int holes = received.holes();
         int misplaced = received.misplaced();
         stage.outcome.detail("queues", received.queues());
-        stage.outcome.promise(holes == 0, "no queue has a hole (" + holes + ")");
-        stage.outcome.promise(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " do not)");
+        stage.outcome.check(holes == 0, "no queue has a hole (" + holes + ")");
+        stage.outcome.check(misplaced == 0, "messages are at the place of the broker's answer (" + misplaced + " are not)");
         if (sequence) {
             stage.outcome.outOfOrder += received.outOfSequence();
         }

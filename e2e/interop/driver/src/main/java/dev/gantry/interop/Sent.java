@@ -10,8 +10,8 @@ import org.apache.rocketmq.client.producer.SendStatus;
 /**
  * The broker's answer for every message: its place, or that the send failed.
  *
- * <p>Messages carry the numbers 0 to count. A stream is one producer thread; its numbers are contiguous and are sent in
- * that order, so "in order" later means: inside one queue the numbers of one stream only grow.
+ * <p>Messages carry the numbers from 0 to count - 1. A stream is one producer thread; its numbers are contiguous and
+ * are sent in that order, so "in order" later means: inside one queue the numbers of one stream only grow.
  */
 final class Sent {
     final int count;

@@ -70,7 +70,7 @@ final class Settings {
         Thread sender = new Thread(() -> send(producer), "sender");
         sender.start();
         try {
-            promise(until(() -> queuesUsed().containsAll(List.of(0, 1, 2, 3))), "all queues of a topic are used");
+            check(until(() -> queuesUsed().containsAll(List.of(0, 1, 2, 3))), "all queues of a topic are used");
             moreAndFewer();
             permissions();
             orderAndType();
@@ -78,7 +78,7 @@ final class Settings {
             isOver = true;
             sender.join();
         }
-        promise(until(this::isAllConsumed), "every acknowledged message is consumed in the end");
+        check(until(this::isAllConsumed), "every acknowledged message is consumed in the end");
         stage.outcome.sent = acknowledged.size();
         stage.outcome.received = (int) acknowledged.stream().filter(consumed::containsKey).count();
         stage.outcome.lost = stage.outcome.sent - stage.outcome.received;
@@ -88,41 +88,41 @@ final class Settings {
 
     private void moreAndFewer() throws Exception {
         change(MANY, MANY, BOTH);
-        promise(until(() -> queuesUsed().contains(MANY - 1)), "a producer finds the added queues");
-        promise(until(() -> consumedQueues.contains(MANY - 1)), "a consumer finds the added queues");
+        check(until(() -> queuesUsed().contains(MANY - 1)), "a producer finds the added queues");
+        check(until(() -> consumedQueues.contains(MANY - 1)), "a consumer finds the added queues");
         change(MANY, FEW, BOTH);
-        promise(until(() -> queuesUsed().stream().allMatch(queue -> queue < FEW)),
-            "a producer leaves the queues that are written no more " + queuesUsed());
-        promise(until(this::isNearlyConsumed), "the messages of queues that are only read are consumed");
+        check(until(() -> queuesUsed().stream().allMatch(queue -> queue < FEW)),
+            "a producer stops sending to queues that are not writable anymore " + queuesUsed());
+        check(until(this::isNearlyConsumed), "the messages of queues that are only read are consumed");
         change(FEW, FEW, BOTH);
         TopicConfig shown = shown();
-        promise(shown.getReadQueueNums() == FEW && shown.getWriteQueueNums() == FEW, "the topic shows its queues " + shown);
+        check(shown.getReadQueueNums() == FEW && shown.getWriteQueueNums() == FEW, "the topic shows its queues " + shown);
     }
 
     private void permissions() throws Exception {
         change(FEW, FEW, READ);
-        promise(until(() -> refusedInARow.get() >= REFUSED_IN_A_ROW), "no producer sends to a topic that is only read");
-        promise(until(this::isAllConsumed), "a topic that is only read is consumed to its end");
+        check(until(() -> refusedInARow.get() >= REFUSED_IN_A_ROW), "no producer sends to a topic that is only read");
+        check(until(this::isAllConsumed), "a topic that is only read is consumed to its end");
         int first = next.get();
         change(FEW, FEW, WRITE);
-        promise(until(() -> acknowledged.stream().filter(number -> number > first).count() > RECENT),
+        check(until(() -> acknowledged.stream().filter(number -> number > first).count() > RECENT),
             "a topic that is only written accepts messages");
         long seen = consumed.keySet().stream().filter(number -> number > first).count();
-        promise(seen == 0, "a topic that is only written delivers nothing (" + seen + ")");
+        check(seen == 0, "a topic that is only written delivers nothing (" + seen + ")");
         change(FEW, FEW, BOTH);
-        promise(until(this::isNearlyConsumed), "messages of a topic are consumed once it can be read again");
+        check(until(this::isNearlyConsumed), "messages of a topic are consumed once it can be read again");
     }
 
     private void orderAndType() throws Exception {
         TopicConfig config = config(SOME, SOME, BOTH);
         config.setOrder(true);
         admin.createAndUpdateTopicConfig(broker, config);
-        promise(shown().isOrder(), "the topic shows that it is ordered");
+        check(shown().isOrder(), "the topic shows that it is ordered");
         admin.createOrUpdateOrderConf(stage.topic, "broker-a:" + SOME, false);
         String written = admin.getKVConfig("ORDER_TOPIC_CONFIG", stage.topic);
-        promise(("broker-a:" + SOME).equals(written), "the name server stores the order configuration, not " + written);
+        check(("broker-a:" + SOME).equals(written), "the name server stores the order configuration, not " + written);
         Dialect.messageTypes(stage, admin, broker, config(SOME, SOME, BOTH));
-        promise(until(() -> queuesUsed().contains(SOME - 1)), "messages are still sent after all changes");
+        check(until(() -> queuesUsed().contains(SOME - 1)), "messages are still sent after all changes");
     }
 
     private TopicConfig config(int read, int write, int permission) {
@@ -203,7 +203,7 @@ final class Settings {
         return stage.within(condition);
     }
 
-    private void promise(boolean kept, String promise) {
-        stage.outcome.promise(kept, promise);
+    private void check(boolean holds, String text) {
+        stage.outcome.check(holds, text);
     }
 }

@@ -54,27 +54,27 @@ final class Sharing {
         long total = committed.values().stream().mapToLong(Long::longValue).sum();
         stage.outcome.detail("committed_at_stop", total);
         stage.outcome.detail("redelivered_after_restart", received.duplicates.get() - duplicatesBefore);
-        stage.outcome.promise(total > 0, "the stopped consumer's progress is known to the broker");
-        stage.outcome.promise(wrongStarts == 0,
+        stage.outcome.check(total > 0, "the stopped consumer's progress is known to the broker");
+        stage.outcome.check(wrongStarts == 0,
             "every queue is resumed at its committed offset: " + committed + " but " + second.firstOffsets);
     }
 
     /** Queries as a consumer of the group does, while no consumer is online. */
     private static Map<Integer, Long> committedOffsets(Stage stage) throws Exception {
-        DefaultLitePullConsumer asker = stage.liteConsumer(stage.group);
-        asker.setAutoCommit(false);
-        asker.start();
-        Collection<MessageQueue> queues = asker.fetchMessageQueues(stage.topic);
-        asker.assign(queues);
+        DefaultLitePullConsumer consumer = stage.liteConsumer(stage.group);
+        consumer.setAutoCommit(false);
+        consumer.start();
+        Collection<MessageQueue> queues = consumer.fetchMessageQueues(stage.topic);
+        consumer.assign(queues);
         for (MessageQueue queue : queues) {
-            asker.pause(List.of(queue));
+            consumer.pause(List.of(queue));
         }
         Map<Integer, Long> committed = new TreeMap<>();
         for (MessageQueue queue : queues) {
-            Long offset = asker.committed(queue);
+            Long offset = consumer.committed(queue);
             committed.put(queue.getQueueId(), offset == null ? -1L : Math.max(offset, 0));
         }
-        asker.shutdown();
+        consumer.shutdown();
         return committed;
     }
 
@@ -118,8 +118,8 @@ final class Sharing {
         stage.outcome.detail("left_ms", leftMillis);
         stage.outcome.detail("first_consumed", first.count.get());
         stage.outcome.detail("second_consumed", second.count.get());
-        stage.outcome.promise(first.count.get() > 0 && second.count.get() > 0, "both consumers take part");
-        stage.outcome.promise(Math.max(joinedMillis, leftMillis) < REBALANCE_MILLIS_MAX,
+        stage.outcome.check(first.count.get() > 0 && second.count.get() > 0, "both consumers take part");
+        stage.outcome.check(Math.max(joinedMillis, leftMillis) < REBALANCE_MILLIS_MAX,
             "consumers are notified of a change of members");
     }
 

@@ -23,8 +23,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /**
  * The environment of a scenario: a new topic and group, and clients that are shut down at its end.
  *
- * <p>Every client gets its own instance name: clients of one name share a connection and a client id, and a scenario
- * about two consumers would quietly be one about one.
+ * <p>Every client gets its own instance name: clients of one name share a connection and a client id, so that a
+ * scenario with two consumers would have only one.
  */
 final class Stage implements AutoCloseable {
     private static final long POLL_MILLIS = 20;
@@ -60,9 +60,9 @@ final class Stage implements AutoCloseable {
         return content(options.bodyBytes(), false, number -> "plain");
     }
 
-    /** Content of the stage's topic that differs from all content sent elsewhere under the same name. */
-    Content content(String world) {
-        long run = options.seed() * 1_000_003 + (scenario + world).hashCode();
+    /** Content for one namespace, with bodies of its own, because topics have the same names in all namespaces. */
+    Content content(String namespace) {
+        long run = options.seed() * 1_000_003 + (scenario + namespace).hashCode();
         return new Content(topic, new Body(run, options.bodyBytes(), false), number -> "plain");
     }
 
@@ -106,11 +106,11 @@ final class Stage implements AutoCloseable {
     }
 
     /** A producer that compresses large bodies with a codec that both clients select by a system property. */
-    DefaultMQProducer packing(String codec) throws Exception {
-        return packing(codec, this::producer);
+    DefaultMQProducer compressing(String codec) throws Exception {
+        return compressing(codec, this::producer);
     }
 
-    <T> T packing(String codec, Callable<T> making) throws Exception {
+    <T> T compressing(String codec, Callable<T> making) throws Exception {
         System.setProperty(MixAll.MESSAGE_COMPRESS_TYPE, codec);
         try {
             return making.call();
@@ -119,7 +119,7 @@ final class Stage implements AutoCloseable {
         }
     }
 
-    /** A producer in a namespace; an empty one is none. */
+    /** A producer in a namespace; without one if it is empty. */
     DefaultMQProducer producerIn(String namespace) throws MQClientException {
         DefaultMQProducer producer = unstarted();
         if (!namespace.isEmpty()) {
@@ -149,7 +149,7 @@ final class Stage implements AutoCloseable {
         return transactionalIn("", listener);
     }
 
-    /** The same in a namespace; an empty one is none. */
+    /** A transactional producer in a namespace; without one if it is empty. */
     TransactionMQProducer transactionalIn(String namespace, TransactionListener listener) throws MQClientException {
         TransactionMQProducer producer = new TransactionMQProducer("transactions_of_" + group, hook());
         if (!namespace.isEmpty()) {
@@ -222,8 +222,8 @@ final class Stage implements AutoCloseable {
     }
 
     /**
-     * Waits until the condition holds. Gives up when nothing has moved for the patience of this run: a slow broker is
-     * waited for, a silent one is not.
+     * Waits until the condition holds; returns false if the progress did not change within the timeout of this run. A
+     * slow broker gets the time that it needs, a broker that stopped does not.
      */
     boolean await(BooleanSupplier done, LongSupplier progress) throws InterruptedException {
         long moved = System.nanoTime();
@@ -246,9 +246,9 @@ final class Stage implements AutoCloseable {
         return within(done, 1);
     }
 
-    /** The same, for what takes a client several of its own intervals. */
-    boolean within(BooleanSupplier done, int patiences) throws InterruptedException {
-        for (int waited = 1; waited < patiences; waited++) {
+    /** The same with a multiple of the timeout, for conditions that take a client several of its intervals. */
+    boolean within(BooleanSupplier done, int timeouts) throws InterruptedException {
+        for (int waited = 1; waited < timeouts; waited++) {
             if (await(done, () -> 0)) {
                 return true;
             }

@@ -138,7 +138,7 @@ public final class Tour {
         for (LocalTransactionState state : LocalTransactionState.values()) {
             transactional.sendMessageInTransaction(message("red", "key-" + state, "in a transaction: " + state), state);
         }
-        step(asked, "the broker's question about an open transaction");
+        step(asked, "the broker's check of an open transaction");
         Thread.sleep(200);
         transactional.shutdown();
     }

@@ -51,27 +51,27 @@ final class Tracing {
 
         Map<String, Set<TraceType>> seen = new ConcurrentHashMap<>();
         ids.values().forEach(id -> seen.put(id, EnumSet.noneOf(TraceType.class)));
-        stage.await(() -> look(producer, seen), () -> seen.values().stream().mapToLong(Set::size).sum());
+        stage.await(() -> findTraces(producer, seen), () -> seen.values().stream().mapToLong(Set::size).sum());
 
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));
         long whole = seen.values().stream().filter(types -> types.containsAll(WANTED)).count();
         stage.outcome.detail("traced", whole);
-        stage.outcome.promise(whole == sent.count,
+        stage.outcome.check(whole == sent.count,
             "every message is traced from its send to its consumption (" + whole + " of " + sent.count + " are)");
     }
 
-    /** Queries the traces of every message that is not complete yet; whether all are now. */
-    private static boolean look(DefaultMQProducer producer, Map<String, Set<TraceType>> seen) {
+    /** Queries the traces of every message whose traces are not complete yet; returns whether all are complete now. */
+    private static boolean findTraces(DefaultMQProducer producer, Map<String, Set<TraceType>> seen) {
         for (Map.Entry<String, Set<TraceType>> one : seen.entrySet()) {
             if (!one.getValue().containsAll(WANTED)) {
-                look(producer, one.getKey(), one.getValue());
+                findTraces(producer, one.getKey(), one.getValue());
             }
         }
         return seen.values().stream().allMatch(types -> types.containsAll(WANTED));
     }
 
-    private static void look(DefaultMQProducer producer, String id, Set<TraceType> types) {
+    private static void findTraces(DefaultMQProducer producer, String id, Set<TraceType> types) {
         try {
             long now = System.currentTimeMillis();
             long begin = now - 3_600_000L;
@@ -85,7 +85,7 @@ final class Tracing {
                 }
             }
         } catch (MQClientException notYet) {
-            return; // nothing is there: clients write their traces every few seconds
+            return; // no trace is stored yet: clients write their traces every few seconds
         } catch (InterruptedException stopped) {
             Thread.currentThread().interrupt();
         }

@@ -28,16 +28,16 @@ final class Transactions {
 
     /** How the transaction of a message ends. */
     private enum End {
-        COMMIT(true, 0), ROLL_BACK(false, 0), COMMIT_WHEN_ASKED(true, 1), ROLL_BACK_WHEN_ASKED(false, 1),
-        COMMIT_WHEN_ASKED_AGAIN(true, 2), COMMIT_AFTER_A_FAILURE(true, 1);
+        COMMIT(true, 0), ROLL_BACK(false, 0), COMMIT_AT_CHECK(true, 1), ROLL_BACK_AT_CHECK(false, 1),
+        COMMIT_AT_SECOND_CHECK(true, 2), COMMIT_AFTER_A_FAILURE(true, 1);
 
         final boolean isDelivered;
         /** The number of checks that the broker must make. */
-        final int questions;
+        final int checks;
 
-        End(boolean isDelivered, int questions) {
+        End(boolean isDelivered, int checks) {
             this.isDelivered = isDelivered;
-            this.questions = questions;
+            this.checks = checks;
         }
 
         static End of(int number) {
@@ -76,19 +76,19 @@ final class Transactions {
             }
         }));
         stage.await(() -> received.missing(number -> End.of(number).isDelivered) == 0 && listener.isDone(sent),
-            () -> received.distinct.get() + listener.questions.get());
+            () -> received.distinct.get() + listener.checks.get());
         TimeUnit.MILLISECONDS.sleep(SETTLE_MILLIS);
 
         int missing = received.missing(number -> End.of(number).isDelivered);
         int unwanted = received.count(number -> !End.of(number).isDelivered);
         stage.outcome.add(sent);
         stage.outcome.add(received, missing);
-        stage.outcome.detail("questions", listener.questions.get());
-        stage.outcome.promise(unwanted == 0, "a message that is rolled back is never delivered (" + unwanted + " were)");
-        stage.outcome.promise(stored.twice.get() == 0,
+        stage.outcome.detail("questions", listener.checks.get());
+        stage.outcome.check(unwanted == 0, "a message that is rolled back is never delivered (" + unwanted + " were)");
+        stage.outcome.check(stored.twice.get() == 0,
             "a committed message is stored once (" + stored.twice.get() + " were not)");
-        stage.outcome.promise(listener.isDone(sent), "the broker checks every open transaction");
-        stage.outcome.promise(listener.wrong.get() == 0, "the broker's check has the message that was sent");
+        stage.outcome.check(listener.isDone(sent), "the broker checks every open transaction");
+        stage.outcome.check(listener.wrong.get() == 0, "the broker's check has the message that was sent");
     }
 
     /** The places of the log at which messages were received. */
@@ -107,14 +107,14 @@ final class Transactions {
 
     /** The local part, and the answers to the broker's checks. */
     private static final class Listener implements TransactionListener {
-        final AtomicInteger questions = new AtomicInteger();
+        final AtomicInteger checks = new AtomicInteger();
         final AtomicInteger wrong = new AtomicInteger();
         private final Content content;
-        private final AtomicIntegerArray asked;
+        private final AtomicIntegerArray checksOf;
 
         Listener(Content content, int count) {
             this.content = content;
-            this.asked = new AtomicIntegerArray(count);
+            this.checksOf = new AtomicIntegerArray(count);
         }
 
         @Override
@@ -123,24 +123,24 @@ final class Transactions {
             if (end == End.COMMIT_AFTER_A_FAILURE) {
                 throw new IllegalStateException("the local part fails at an unknown point");
             }
-            return end.questions == 0 ? end.state() : LocalTransactionState.UNKNOW;
+            return end.checks == 0 ? end.state() : LocalTransactionState.UNKNOW;
         }
 
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
-            questions.incrementAndGet();
-            int number = content.verify(message, asked.length());
+            checks.incrementAndGet();
+            int number = content.verify(message, checksOf.length());
             if (number < 0) {
                 wrong.incrementAndGet();
                 return LocalTransactionState.UNKNOW;
             }
             End end = End.of(number);
-            return asked.incrementAndGet(number) >= end.questions ? end.state() : LocalTransactionState.UNKNOW;
+            return checksOf.incrementAndGet(number) >= end.checks ? end.state() : LocalTransactionState.UNKNOW;
         }
 
         boolean isDone(Sent sent) {
-            for (int number = 0; number < asked.length(); number++) {
-                if (sent.accepted(number) && asked.get(number) < End.of(number).questions) {
+            for (int number = 0; number < checksOf.length(); number++) {
+                if (sent.accepted(number) && checksOf.get(number) < End.of(number).checks) {
                     return false;
                 }
             }

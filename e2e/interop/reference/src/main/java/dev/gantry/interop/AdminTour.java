@@ -42,7 +42,7 @@ public final class AdminTour {
         this.group = "admin_tour_group_" + run;
     }
 
-    /** Arguments: name server address, broker address, cluster name, a word that makes names new. */
+    /** Arguments: name server address, broker address, cluster name, a suffix that makes the names of this run new. */
     public static void main(String[] arguments) {
         try {
             play(arguments);
@@ -113,10 +113,10 @@ public final class AdminTour {
         step("name server config", () -> admin.getNameServerConfig(List.of(nameServer)));
     }
 
-    private DefaultMQPushConsumer consumer(String of, CountDownLatch seen) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(of);
+    private DefaultMQPushConsumer consumer(String group, CountDownLatch seen) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
-        consumer.setInstanceName(of);
+        consumer.setInstanceName(group);
         consumer.setClientIP("127.0.0.1");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

@@ -44,7 +44,7 @@ public final class Residents {
     private static final String[] TAGS = {"red", "green", "blue"};
     private static final long SECONDS_MAX = 120;
     private static final long POLL_MS = 20;
-    private static final int PATIENCE_MS = 60_000;
+    private static final int TIMEOUT_MS = 60_000;
     private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
 
     private final String peer;
@@ -69,7 +69,7 @@ public final class Residents {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             try {
-                answers.println(Json.line(new Residents(JSON.parseObject(line)).moveIn()));
+                answers.println(Json.line(new Residents(JSON.parseObject(line)).start()));
             } catch (Exception failure) {
                 failure.printStackTrace();
                 System.exit(1);
@@ -78,7 +78,7 @@ public final class Residents {
         System.exit(0);
     }
 
-    private Map<String, Object> moveIn() throws Exception {
+    private Map<String, Object> start() throws Exception {
         CountDownLatch watched = new CountDownLatch(ORDERS);
         DefaultMQPushConsumer watchers = consumer("watchers", "orders", "red || green || blue", watched, false);
         DefaultMQProducer makers = producer("makers", false);
@@ -98,7 +98,7 @@ public final class Residents {
         awaitOffsets(watchers, "orders", 4, ORDERS / 4);
         watchers.getDefaultMQPushConsumerImpl().persistConsumerOffset();
         for (String group : List.of("watchers", "readers", "tracers")) {
-            retriesBegin(watchers, group);
+            commitRetryOffset(watchers, group);
         }
         facts.put("watcher", watchers.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
         facts.put("maker", makers.getDefaultMQProducerImpl().getMqClientFactory().getClientId());
@@ -106,9 +106,10 @@ public final class Residents {
     }
 
     /**
-     * A consumer reports its offset in the retry topic of its group only after an empty pull, which takes some time.
+     * Commits offset 0 of the group's retry topic. The consumer itself does so only after an empty pull, which takes
+     * some time.
      */
-    private void retriesBegin(DefaultMQPushConsumer consumer, String group) throws Exception {
+    private void commitRetryOffset(DefaultMQPushConsumer consumer, String group) throws Exception {
         UpdateConsumerOffsetRequestHeader header = new UpdateConsumerOffsetRequestHeader();
         header.setConsumerGroup(group);
         header.setTopic(MixAll.getRetryTopic(group));
@@ -165,8 +166,8 @@ public final class Residents {
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName(peer + "-" + group);
         producer.setClientIP("127.0.0.1");
-        producer.setSendMsgTimeout(PATIENCE_MS);
-        producer.setMqClientApiTimeout(PATIENCE_MS);
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         return producer;
     }
 
@@ -177,7 +178,7 @@ public final class Residents {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(peer + "-" + group);
         consumer.setClientIP("127.0.0.1");
-        consumer.setMqClientApiTimeout(PATIENCE_MS);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

@@ -1,11 +1,13 @@
 """Checks the records of Java clients during a failover against the logs. Pure except for reading files.
 
-    ok         the broker answered 0: it must be in the new master's log at that place, and be consumed
-    pledged    the same for a message that is stored elsewhere first (delayed, or in a transaction): it must be consumed
-    forgotten  its transaction is rolled back (unwanted: or of unknown state): it must never be consumed
-    failed     the listener failed it the first time, and it must be redelivered
-    unknown    any other result of an attempt: it may or may not be stored
-    seen       delivered to the listener
+    ok                   the broker answered 0: it must be in the new master's log at that place, and be consumed
+    deferred             the same for a message that is stored in its topic later, because it is delayed or in a
+                         transaction: it must be consumed
+    rolled_back          its transaction is rolled back: it must never be consumed
+    rolled_back_unknown  the same if the result of the attempt is unknown
+    failed               the listener failed it the first time, and it must be redelivered
+    unknown              any other result of an attempt: it may or may not be stored
+    seen                 delivered to the listener
 
     [...... both masters have it ......)[...... only the old master had it: its tail ......)
                                         ^ where the new epoch begins
@@ -46,24 +48,24 @@ class Seen(NamedTuple):
 
 
 @final
-class Ledger:
-    """A ledger that grows while it is read."""
+class ClientHistory:
+    """A history that grows while it is read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
         self.answered: list[Answered] = []
         self.seen: list[Seen] = []
-        self.pledged: list[Answered] = []
+        self.deferred: list[Answered] = []
         """Their places are those of half messages, and of delayed messages in the queue of their delay level."""
 
-        self.forgotten: set[int] = set()
+        self.rolled_back: set[int] = set()
         self.failed: set[int] = set()
         self.unknown: dict[str, int] = {}
         self.attempts: int | None = None
         """The number of attempts, once all senders have ended."""
 
-    def read(self) -> Ledger:
+    def read(self) -> ClientHistory:
         """Read the lines that were added since the last call."""
         if not self._path.exists():
             return self
@@ -80,10 +82,10 @@ class Ledger:
         match words:
             case ["ok", number, queue, offset, began, ended]:
                 self.answered.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
-            case ["pledged", number, queue, offset, began, ended]:
-                self.pledged.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
-            case ["forgotten", number, *_] | ["unwanted", number, *_]:
-                self.forgotten.add(int(number))
+            case ["deferred", number, queue, offset, began, ended]:
+                self.deferred.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
+            case ["rolled_back", number, *_] | ["rolled_back_unknown", number, *_]:
+                self.rolled_back.add(int(number))
             case ["failed", number, _]:
                 self.failed.add(int(number))
             case ["seen", number, queue, offset, at]:
@@ -93,7 +95,7 @@ class Ledger:
             case ["sent", attempts]:
                 self.attempts = int(attempts)
             case _:
-                raise ValueError(f"invalid line of a ledger: {words}")
+                raise ValueError(f"invalid line of a history: {words}")
 
     def first_answer(self, after_us: int) -> int | None:
         """Return when the first send that began after this moment was answered 0."""
@@ -145,16 +147,16 @@ class Judgement:
     """Delivered, and no longer in the log."""
 
     vanished_outside_tail: list[int]
-    strange: int
+    never_sent: int
     """Deliveries of messages that were never sent."""
 
-    unkept: list[int]
-    """Pledged and answered 0, or failed once by the listener, and not delivered."""
+    undelivered: list[int]
+    """Not delivered: deferred and answered 0, or failed once by the listener."""
 
-    unforgotten: list[int]
+    rolled_back_delivered: list[int]
     """Rolled back, and delivered all the same."""
 
-    headless: list[int]
+    acknowledged_without_master: list[int]
     """Answered 0 between the end of the old master and the order to promote another."""
 
     redelivered: int = 0
@@ -165,47 +167,49 @@ class Judgement:
             "acknowledged messages that a slave had are lost": self.lost_outside_tail,
             "acknowledged messages are never consumed": self.unseen,
             "consumed messages that a slave had have vanished": self.vanished_outside_tail,
-            "messages of transactions that were rolled back are delivered": self.unforgotten,
-            "messages are acknowledged while there is no master": self.headless,
+            "messages of transactions that were rolled back are delivered": self.rolled_back_delivered,
+            "messages are acknowledged while there is no master": self.acknowledged_without_master,
         }
         if not may_lose_tail:
             claims["acknowledged messages are lost"] = self.lost
-            claims["messages that were pledged or put off never come"] = self.unkept
+            claims["messages that are delayed, committed or failed once are never consumed"] = self.undelivered
             claims["consumed messages have vanished"] = self.vanished
         found = [f"{len(numbers)} {claim}, first {numbers[0]}" for claim, numbers in claims.items() if numbers]
-        return found + ([f"{self.strange} deliveries are of no message that was sent"] if self.strange else [])
+        return found + ([f"{self.never_sent} deliveries are of no message that was sent"] if self.never_sent else [])
 
 
 def judge(
-    ledger: Ledger,
+    history: ClientHistory,
     final: Mapping[Place, int],
     tail: Mapping[Place, int],
     *,
     killed_us: int,
     ordered_us: int,
 ) -> Judgement:
-    """Compare the ledger with the logs.
+    """Compare the history with the logs.
 
     ``final`` is the content of the group; ``tail`` is the old master's log from the start of the new epoch.
     """
     in_tail = set(tail.values())
-    seen = {one.number for one in ledger.seen}
-    lost = sorted(one.number for one in ledger.answered if final.get(one.place) != one.number)
+    seen = {one.number for one in history.seen}
+    lost = sorted(one.number for one in history.answered if final.get(one.place) != one.number)
     checked = [
-        one for one in ledger.seen if one.number >= 0 and one.number not in ledger.failed
+        one for one in history.seen if one.number >= 0 and one.number not in history.failed
     ]  # those are delivered in another way
     vanished = sorted({one.number for one in checked if final.get(one.place) != one.number})
-    unseen = sorted({one.number for one in ledger.answered} - seen - set(lost))
-    retried = {one.number for one in ledger.seen if one.number in ledger.failed}
+    unseen = sorted({one.number for one in history.answered} - seen - set(lost))
+    retried = {one.number for one in history.seen if one.number in history.failed}
     return Judgement(
         lost=lost,
         lost_outside_tail=[number for number in lost if number not in in_tail],
         unseen=unseen,
         vanished=vanished,
         vanished_outside_tail=[number for number in vanished if number not in in_tail],
-        strange=sum(one.number < 0 for one in ledger.seen),
-        unkept=sorted(({one.number for one in ledger.pledged} - seen) | (ledger.failed - retried - in_tail)),
-        unforgotten=sorted(ledger.forgotten & seen),
-        headless=[one.number for one in ledger.answered if one.began_us > killed_us and one.ended_us < ordered_us],
-        redelivered=len(ledger.seen) - len({(one.number, one.place) for one in ledger.seen}),
+        never_sent=sum(one.number < 0 for one in history.seen),
+        undelivered=sorted(({one.number for one in history.deferred} - seen) | (history.failed - retried - in_tail)),
+        rolled_back_delivered=sorted(history.rolled_back & seen),
+        acknowledged_without_master=[
+            one.number for one in history.answered if one.began_us > killed_us and one.ended_us < ordered_us
+        ],
+        redelivered=len(history.seen) - len({(one.number, one.place) for one in history.seen}),
     )

@@ -29,7 +29,7 @@ class Share(InputPartition):
 
 
 @final
-class StillReader(DataSourceReader):
+class RepeatedBatchReader(DataSourceReader):
     """Reads one batch of the topic as the connector's source does, and returns it until all rows were returned."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
@@ -53,15 +53,15 @@ class StillReader(DataSourceReader):
 
 
 @final
-class StillSource(DataSource):
-    """The source `format("rocketmq_still")`, with the options of `rocketmq`, and `rows`."""
+class RepeatedBatchSource(DataSource):
+    """The source `format("rocketmq_repeated")`, with the options of `rocketmq`, and `rows`."""
 
     @classmethod
     def name(cls) -> str:
-        return "rocketmq_still"
+        return "rocketmq_repeated"
 
     def schema(self) -> str:
         return ddl(COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StillReader(dict(self.options), schema)
+        return RepeatedBatchReader(dict(self.options), schema)

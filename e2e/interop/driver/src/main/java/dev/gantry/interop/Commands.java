@@ -7,7 +7,7 @@ import java.nio.file.Path;
  * Commands to a running scenario, as files that appear in its directory: `pause` stops the senders until the file is
  * removed, `stop` ends them, `end` ends the scenario. Files need no port and can be made by hand.
  */
-final class Orders implements AutoCloseable {
+final class Commands implements AutoCloseable {
     private static final int POLL_MILLIS = 10;
 
     private final Path directory;
@@ -16,9 +16,9 @@ final class Orders implements AutoCloseable {
     private volatile boolean isStopped;
     private volatile boolean isEnded;
 
-    Orders(Path directory) {
+    Commands(Path directory) {
         this.directory = directory;
-        this.watcher = new Thread(this::watch, "orders");
+        this.watcher = new Thread(this::watch, "commands");
         watcher.setDaemon(true);
         watcher.start();
     }
