@@ -201,11 +201,11 @@ def test_restore_with_possible_loss_waits_for_an_order(namespaces: NamespaceFact
     group.annotate(RESTORE, "0")
     group.wait_healthy()
     print(f"RESULT doubted: it waited for {blocked}; healthy {time.monotonic() - started:.1f} s after the order")
-    wait_until("the order removed", lambda: RESTORE not in annotations(group), NOTICED_SECONDS_MAX)
+    wait_until("the order removed", lambda: RESTORE not in annotations_of(group), NOTICED_SECONDS_MAX)
     assert sorted(group.gantry("consume", TOPIC).splitlines()) == sorted(MESSAGES), "the third had them all"
 
 
-def annotations(group: Group) -> dict[str, str]:
+def annotations_of(group: Group) -> dict[str, str]:
     """Return the annotations of the group."""
     found: dict[str, str] = group.read()["metadata"].get("annotations", {})
     return found

@@ -8,19 +8,22 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trustme
 from gantry_histories.connector import ClientConnector
-from gantry_histories.events import Answered, History, Outcome, Queue, Sent
-from gantry_histories.in_pod import count_failures, longest_pause
+from gantry_histories.events import Answered, History, Journal, Outcome, Queue, Sent
+from gantry_histories.findings import Mode
+from gantry_histories.in_pod import LoadSession, count_failures, longest_pause
 
 from gantry_access import read_credentials
 from gantry_client import Admin, ClientSettings, ClientTlsSettings
 from gantry_nameserver import NameServer, NameServerSettings
-from gantry_remoting import RemotingError, TlsMode, TlsSettings
+from gantry_remoting import CannotConnect, RemotingError, TlsMode, TlsSettings
 from gantry_testing.accounts import ADMIN, guarded_broker, write_accounts
 from gantry_testing.local import running_broker, wait_until
 from gantry_wire import Command, RequestCode
@@ -139,6 +142,49 @@ async def test_missing_messages_are_found(tmp_path: Path) -> None:
         verdict = await process.request(finish=[])
 
     assert any(finding.startswith(("LOST", "MOVED", "DISPLACED")) for finding in verdict["findings"])
+
+
+class EndingMaster:
+    """A load and a connector whose master ends twice: while a consumer reads to the end, and while all is read."""
+
+    acknowledged = 0
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.addresses = iter(("a:1", "b:1", "c:1"))
+        self.finished: list[str] = []
+
+    async def stop(self) -> None:
+        pass
+
+    async def master(self) -> str:
+        return next(self.addresses)
+
+    async def finish(self, address: str) -> dict[tuple[str, Queue], int]:
+        self.finished.append(address)
+        if address == "a:1":
+            raise CannotConnect("refused")
+        return {}
+
+    async def connect(self, address: str) -> Any:
+        if address == "b:1":
+            raise CannotConnect("refused")
+        return SimpleNamespace(close=self.stop)
+
+
+async def test_everything_is_read_from_the_master_that_follows_one_that_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Kubernetes reports a pod that was deleted by force as gone while its process still acknowledges."""
+    servers: Any = EndingMaster()
+    out = StringIO()
+    session = LoadSession(servers, servers, [], Mode(), out)
+
+    await session._finish([])
+
+    assert servers.finished == ["a:1", "b:1", "c:1"]
+    assert json.loads(out.getvalue())["findings"] == []
+    assert capsys.readouterr().err.count("reading everything again: refused") == 2
 
 
 # -- TLS and accounts --------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from typing import IO, Any, Final, NamedTuple, final
 
 from gantry_histories.check import check
 from gantry_histories.connector import ClientConnector
-from gantry_histories.consumer import read_queue
+from gantry_histories.consumer import UnexpectedReply, read_queue
 from gantry_histories.events import Answered, History, Journal, Outcome, Queue, Term
 from gantry_histories.final import EpochStart
 from gantry_histories.final import Final as End
@@ -153,13 +153,9 @@ class LoadSession:
         self._send_document(mark=name, acknowledged=self._load.acknowledged, **figures)
 
     async def _finish(self, epochs: Sequence[EpochStart]) -> None:
-        address = await self._master()
         await self._load.stop()
-        committed_offsets = await self._load.finish(address)
-        channel = await self._connector.connect(address)
-        stored = {queue: await read_queue(channel, queue) for queue in self._queues}
-        await channel.close()
-        history, end = self._load.journal.history, End(stored, epochs, committed=committed_offsets)
+        end = await self._read_all(epochs)
+        history = self._load.journal.history
         for term in terms_of(history, end):
             history.add(term)
         findings = [str(one) for one in check(history, end, self._mode)]
@@ -169,6 +165,28 @@ class LoadSession:
             findings=findings[:FINDINGS_MAX], failed=count_failures(history), lost=len(lost),
             lost_bytes=lost_bytes(lost, epochs),
         )  # fmt: skip
+
+    async def _read_all(self, epochs: Sequence[EpochStart]) -> End:
+        """Let the consumers read to the end, and read every queue, from one master.
+
+        A master that ends meanwhile, as a deleted pod whose process runs on for a moment, is followed by the next one.
+        """
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                try:
+                    return await self._read_all_from(await self._master(), epochs)
+                except (RemotingError, UnexpectedReply) as error:
+                    print(f"reading everything again: {error}", file=sys.stderr)
+                    await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def _read_all_from(self, address: str, epochs: Sequence[EpochStart]) -> End:
+        committed_offsets = await self._load.finish(address)
+        channel = await self._connector.connect(address)
+        try:
+            stored = {queue: await read_queue(channel, queue) for queue in self._queues}
+        finally:
+            await channel.close()
+        return End(stored, epochs, committed=committed_offsets)
 
     async def _master(self) -> str:
         """Return the master's address. A new topic appears at the name server with a short delay."""

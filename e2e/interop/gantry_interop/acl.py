@@ -169,14 +169,14 @@ def play(
     user, admin = Account.new("named"), Account.new("admin")
     verdicts: list[drivers.Verdict] = []
     denials: list[drivers.Verdict] = []
-    for name, asked, options in (
+    for name, asked, guards in (
         ("guarded", (*scenarios, *DENIALS), {}),
         ("open-names", DENIALS, {"is_name_server_guarded": False}),
         ("strict", ("strict",), {"is_name_server_guarded": False, "mode": "STRICT"}),
     ):
         layout = peers.Layout(directory / name)
         layout.directory.mkdir(parents=True, exist_ok=True)
-        guarded = GuardedServers(layout, user, admin, **options)
+        guarded = GuardedServers(layout, user, admin, **guards)
         guarded.write_accounts([options.run], clients)
         children = guarded.start(nursery)
         for client in clients:
