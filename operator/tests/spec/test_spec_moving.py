@@ -269,7 +269,7 @@ def test_a_removed_shard_is_withdrawn_before_it_counts_as_empty() -> None:
         assert (withdraw.shard, withdraw.member, withdraw.is_ordered, withdraw.clients_only) == (1, 1, True, True)
     emptying = with_report(surplus, 1, is_withdrawn=True)
     assert decided(healthy(), emptying) == []
-    assert "no consumers: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
+    assert "until it has no messages: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
     still = with_report(surplus, 1, is_draining=True)
     assert [type(one) for one in decided(healthy(), still)] == [act.Resume], (
         "it must deliver due messages, or it never becomes empty"

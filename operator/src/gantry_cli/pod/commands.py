@@ -185,7 +185,8 @@ def _print_answers(paths: tuple[str, ...], url: str, token_file: Path, *, is_raw
 
 
 # The former name of `get`, and of what it prints: a `kubectl gantry` of an earlier version runs it in these pods.
-pod.add_command(click.Command("ask", callback=partial(_print_answers, content="said"), params=get.params, hidden=True))
+_ask = partial(_print_answers, content="said")
+pod.add_command(click.Command("ask", callback=_ask, params=get.params, help=get.help, epilog=get.epilog, hidden=True))
 
 
 def _run_server(server: PodServer) -> None:
