@@ -410,6 +410,18 @@ def test_cluster_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path)
     assert [line for line in found["left-out.txt"].decode().splitlines() if "monitor" in line] == []
 
 
+def test_bundle_has_no_secret_of_a_failed_program(scene: Scene, tmp_path: Path) -> None:
+    """The status, and the list of what is left out, contain what the program in a pod wrote to standard error."""
+    scene.kubelet.run = lambda pod, container, command: Outcome(b"", f"Error: token={SECRET} is refused", 2)
+    file = tmp_path / "orders.tar.gz"
+
+    assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
+
+    found = packed(file)
+    assert all(b"is refused" in found[name] for name in ("status.json", "left-out.txt"))
+    assert [name for name, data in found.items() if SECRET.encode() in data] == []
+
+
 def test_cluster_bundle_has_the_newest_lines_of_a_long_log(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

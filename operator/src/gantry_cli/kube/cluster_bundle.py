@@ -98,7 +98,8 @@ class ClusterBundle:
         yield "group.yaml", _yaml(self._document)
         observation = GroupObserver(self._cluster, self._sidecars).observe(self._document)
         self._left_out.extend(observation.left_out)
-        yield "status.json", msgspec.json.format(msgspec.json.encode(document_of(self._cluster, observation)))
+        status = redact_object(msgspec.to_builtins(document_of(self._cluster, observation)))
+        yield "status.json", msgspec.json.format(msgspec.json.encode(status))
         objects = {kind: self._objects(kind) for kind in BUNDLED_KINDS}
         for kind, found in objects.items():
             yield from ((f"objects/{kind.plural}/{_file(one)}.yaml", _yaml(one)) for one in found)
@@ -111,7 +112,7 @@ class ClusterBundle:
         yield from self._nodes(pods)
         yield from self._operator()
         yield "versions.json", self._versions()
-        yield "left-out.txt", "".join(f"{line}\n" for line in dict.fromkeys(self._left_out)).encode()
+        yield "left-out.txt", redact("".join(f"{line}\n" for line in dict.fromkeys(self._left_out))).encode()
 
     def _try(self, what: str, request: Callable[[], Any], default: Any) -> Any:
         """Return the result of ``request``. After an ``ApiError`` record what is left out, and return ``default``."""
