@@ -51,7 +51,10 @@ def signature() -> SignatureKind:
 
 
 def client_settings() -> ClientSettings:
-    """Return the settings of every client that a command opens. Raises ValueError for contradictory options."""
+    """Return the settings of every client that a command opens.
+
+    Raises ValueError or click's UsageError for contradictory TLS options, InvalidInput for an unusable account file.
+    """
     return ClientSettings(tls=client_tls(), credentials=credentials(), signature=signature())
 
 

@@ -1,4 +1,6 @@
-"""Errors of the command line: each is shown as one line with the problem and the remedy, never as a traceback.
+"""Errors of the command line: each is shown as one line with the problem and, if there is one, the remedy.
+
+click's usage errors also show the usage of the command.
 
 Exit codes: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted. The help of a command lists its further
 codes; docs/exit-codes.md lists all of them.
@@ -62,7 +64,10 @@ class InvalidInput(CliError):
 
 @contextmanager
 def failures_as_exit_codes() -> Iterator[None]:
-    """End the process with one line and an exit code for each error of this module or of click."""
+    """Show each error of this module or of click, and end the process with the exit code of the error.
+
+    An interruption that click has not handled ends the process without a line.
+    """
     try:
         yield
     except click.ClickException as error:

@@ -173,8 +173,8 @@ def cli(ctx: click.Context, log_level: str, credentials: str | None, signature: 
 
     Output is formatted for people by default; use --output json or --output yaml in programs.
 
-    Exit codes: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted; see docs/exit-codes.md. Each
-    failure is reported as one line on standard error with a remedy.
+    Exit codes: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted; see docs/exit-codes.md. A
+    failure is reported on standard error, with a remedy if one is known.
     """
     if credentials is None and ctx.get_parameter_source("signature") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--signature has no effect without --credentials: set both or neither")

@@ -84,9 +84,10 @@ def default_name_server(directory: Path = DEFAULT_DIRECTORY) -> str:
 
 
 def run(coroutine: Coroutine[Any, Any, T], name_server: str, *, waiting_for: str | None = None) -> T:
-    """Run the asynchronous part of a command. Raises CliError for an error of the client, and click's Abort on Ctrl-C.
+    """Run the asynchronous part of a command. Raises CliError for an error of the client or a ValueError.
 
-    ``waiting_for`` is the text of a spinner; a command that prints while it runs passes None.
+    Ctrl-C raises KeyboardInterrupt, which click turns into its Abort. ``waiting_for`` is the text of a spinner; a
+    command that prints while it runs passes None.
     """
     try:
         with contextlib.nullcontext() if waiting_for is None else spinner(waiting_for):

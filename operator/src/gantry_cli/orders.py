@@ -1,7 +1,7 @@
 """Orders for one shard (promote, fence, restore): their syntax, their combination with other orders, their output.
 
-They are the same for a local group and for a group in a cluster: in a cluster an order is an annotation of the group's
-object, locally an annotation in the folder of the group.
+In a cluster an order is an annotation of the group's object. A local group has only promotions: they are the same
+annotation, in the folder of the group.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def parse_shard(text: str) -> int:
 
 
 def add_promotion(annotations: Mapping[str, str], shard: int, order: str, loss: str) -> dict[str, str]:
-    """Return the annotations with the order added to those of other shards. Raises CliError if they conflict."""
+    """Return the change of annotations that adds the order to those of other shards. Raises CliError for a conflict."""
     try:
         others = [one for one in parse_requests(annotations).promotions if one.shard != shard]
         old_loss = annotations.get(ACCEPT_LOSS, "0")

@@ -4,9 +4,9 @@
     json     one document, or one document per line where a command prints a stream
     yaml     the same document with the same names
 
-JSON and YAML are made from the same values. Their names are stable and are listed in docs/output.md. All commands use
-this renderer, so that each of them supports every format: a command passes its document and a function that makes its
-tables, and only the requested one is made.
+JSON and YAML are made from the same values. Their names are stable and are listed in docs/output.md. All commands with
+--output use this renderer, so that each of them supports every format: a command passes its document and a function
+that makes its tables, and only the requested one is made.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def show(form: OutputFormat, document: object, screen: Callable[[], Iterable[Ren
 
 
 def show_names(form: OutputFormat, names: Sequence[str], hint: str) -> None:
-    """Print names, one per line. ``hint`` goes to standard error if there are none."""
+    """Print names, one per line, or as a document. Without names, a table prints ``hint`` to standard error instead."""
     if form.is_document:
         print_document(form, names)
         return
@@ -104,7 +104,7 @@ def yaml_text(document: object) -> str:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-# In a pipe, tables are as wide as necessary, so that no cell is cut.
+# In a pipe, tables are as wide as necessary, up to PIPE_COLUMNS; beyond that, cells are wrapped and never cut.
 
 
 PIPE_COLUMNS: Final = 240

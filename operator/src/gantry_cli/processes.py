@@ -225,7 +225,7 @@ def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> 
 
 
 async def end_process(process: asyncio.subprocess.Process) -> bool:
-    """Stop a process with SIGTERM, and SIGCONT if it is suspended. Returns False if it was killed after a timeout."""
+    """Stop a process with SIGTERM, and SIGCONT as it may be suspended. Returns False if it was killed at a timeout."""
     for number in (signal.SIGTERM, signal.SIGCONT):
         send_signal(process, number)
     try:
@@ -305,7 +305,7 @@ class ServerProcess:
         return await self._end()
 
     async def restart(self) -> None:
-        """Stop the process gracefully, and start it again."""
+        """Stop the running process gracefully, and start it again. A process that does not run must get ``start``."""
         self._life.request_start(_now_s())
         self._life.request_restart()
         await self._end()

@@ -1,4 +1,6 @@
-"""Progress displays on the terminal: bars, spinners, and tables that refresh. In a pipe or a file there are none.
+"""Progress displays on the terminal: bars, spinners, and tables that refresh.
+
+In a pipe or a file there are no bars and spinners, and a refreshing table is printed again at each interval.
 
 Every operation that may take longer than two seconds shows its progress: a bar if the amount of work is known, a
 spinner with the elapsed time otherwise. The display starts after a delay, so that a short command does not flicker. It

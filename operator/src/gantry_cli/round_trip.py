@@ -38,7 +38,7 @@ class RoundTrip:
 
 
 async def round_trip(name_server: str, settings: ClientSettings | None = None) -> RoundTrip:
-    """Send one message and read it back. Raises ClientError, or CliError if another message is read.
+    """Send one message and read it back. Raises ClientError, or CliError if the message cannot be read at its offset.
 
     ``settings`` default to the account and the TLS options of this command.
     """

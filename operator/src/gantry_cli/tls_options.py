@@ -35,7 +35,10 @@ def is_tls_given() -> bool:
 
 
 def client_tls() -> ClientTlsSettings | None:
-    """Return the TLS settings of this command; None for plain text. Raises ValueError for contradictory options."""
+    """Return the TLS settings of this command; None for plain text.
+
+    Raises ValueError for a certificate or a key without the other, and click's UsageError for --tls-verify without TLS.
+    """
     if not is_tls_given():
         context = click.get_current_context(silent=True)
         if context is not None and context.get_parameter_source("tls_verify") is ParameterSource.COMMANDLINE:

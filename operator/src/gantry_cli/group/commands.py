@@ -145,9 +145,9 @@ def resend(
     """Send a group's dead letters again to their original topics.
 
     Each message of %DLQ%GROUP is sent to its original topic with its id, keys, tags and properties: all groups that
-    read the topic get it. The position is stored on the brokers, and the next call continues there; a call that is
-    killed may send up to 32 messages twice. Messages that --since skips are skipped for later calls, too. The dead
-    letters themselves stay until they expire.
+    read the topic get it. The progress is stored on the brokers as an offset, and the next call continues there; a call
+    that is killed may send up to 32 messages twice. Messages that --since skips are skipped for later calls, too. The
+    dead letters themselves stay until they expire.
     """
     if not is_from_dead_letters:
         raise InvalidInput("missing required option --from-dead-letters")

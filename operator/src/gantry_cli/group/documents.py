@@ -74,7 +74,7 @@ class ProcessQueueDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeRateDocument:
-    """The consume rates of a member in one topic, over the last minute."""
+    """The consume rates of a member in one topic over the last minute, and its failures in the last hour."""
 
     topic: str
     fetched_per_s: float

@@ -239,7 +239,7 @@ class Promotion:
                 raise failure
 
     async def _execute_one(self, action: act.Action) -> OrderError | None:
-        """Execute one action. Return the error of a required order; a failed promise or follow is only reported."""
+        """Execute one action. Return the error of a required order; a failed promise, follow or fence is reported."""
         if not isinstance(action, act.OrderAction):
             await self._executor.execute(action)
             return None

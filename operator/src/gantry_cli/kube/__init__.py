@@ -8,7 +8,7 @@
     cluster_bundle             everything needed to diagnose a group, in one file
     options                    the options that name a group, and their shell completion
     commands                   explain, promote, fence, restore and bundle, for `gantry` and for `kubectl gantry`
-    plugin                     the same as a plugin of kubectl
+    plugin                     the same and `status`, as a plugin of kubectl
 
 The operator makes all changes in a cluster. These commands observe, and give orders as annotations, which the operator
 reads. They act with the rights of the user, and never read a Secret.

@@ -26,7 +26,7 @@ class ApiError(Exception):
         self.what: Final = what
         """The kind and the namespace: `pods in namespace shop`."""
         self.status: Final = status
-        """The HTTP status; 0 for no answer."""
+        """The HTTP status; 0 without an answer, for an unusable one, and for a program in a pod that failed."""
         self.message: Final = printable(" ".join(message.split()))[:MESSAGE_MAX]
         self.is_unserved: Final = not is_served
         """Whether the API server does not know the kind at all."""

@@ -1,4 +1,4 @@
-"""Requests to the API server with the user's own rights, each with a deadline.
+"""Requests to the API server with the user's own rights, with time limits for connecting and for each read.
 
 The credentials come from a kubeconfig, read by the package `kubernetes`, which supports all ways to log in. It is not
 part of a broker's installation, so it is imported when a command names a cluster. Only its configuration, connections

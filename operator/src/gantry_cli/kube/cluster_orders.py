@@ -6,8 +6,8 @@
 
 The patch applies only to the version that was read, so two users never overwrite each other's orders. A promotion is
 done when the operator has removed the order and the status names the master of the newest epoch; a fence is done when
-the status of the shard shows it. If the command ends before that, the order stays pending, and the command prints how
-to withdraw it.
+the status of the shard shows it. If the wait times out or is interrupted, the order stays pending, and the command
+prints how to withdraw it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _check_member(document: Object, shard: int, member: int) -> None:
 
 POLL_S: Final = 0.5
 GRACE_S: Final = 3.0
-"""How long the status may be outdated, if the user may not read the Lease."""
+"""Without the Lease, an unchanged master counts as the result only after this wait: the status may be outdated."""
 PROGRESS_AFTER_S: Final = 2.0
 """The delay after which the command prints the conditions that it waits for."""
 
@@ -182,7 +182,10 @@ class OrderWaiter:
         self._last_shown = ""
 
     def wait_for_promotion(self, wanted_pod: str) -> None:
-        """Wait for a promotion, to ``wanted_pod`` unless it is empty. Raises CliError when it is not done in time."""
+        """Wait for a promotion, to ``wanted_pod`` unless it is empty.
+
+        Raises CliError when it is not done in time, or another member is the master.
+        """
         if not self._options.timeout_s:
             return self._show("order given; see `gantry status`", is_done=False)
         hint = f"withdraw it with: {self._annotate(PROMOTE)}"
@@ -218,7 +221,7 @@ class OrderWaiter:
         return self._show(f"shard {self._shard} is {done}", shard_of(document, self._shard))
 
     def _lease_epoch(self) -> int | None:
-        """Return the newest epoch with a master in the shard's Lease; None if the user may not read it."""
+        """Return the newest epoch with a master in the shard's Lease; None if it cannot be read or has none."""
         try:
             lease = self._cluster.get(LEASES, shard_name(self._name, self._shard))
             record = record_of(annotations_of(lease))

@@ -1,8 +1,9 @@
 """The commands about one broker group: each is defined once, and used by `gantry` and by `kubectl gantry`.
 
-With `gantry` a command acts on the local group of ``--data`` or, with ``bg/NAME``, on a group in a cluster; `-n` is the
-name server of clients. With `kubectl gantry` it always acts on a group in a cluster, named without a prefix, and `-n`
-is the namespace. ``EntryPoint`` has the differences: arguments, options, and the form of examples.
+With `gantry` a command acts on the local group of ``--data`` or, with ``bg/NAME``, on a group in a cluster; `fence` and
+`restore` are for clusters only. `-n` is the name server of clients, so it does not name a namespace. With `kubectl
+gantry` it always acts on a group in a cluster, named without a prefix, and `-n` is the namespace. ``EntryPoint`` has
+the differences: arguments, options, and the form of examples.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def broker_selector(group: str) -> str:
 
 
 def group_name_in(text: str) -> str | None:
-    """Return the name in `bg/NAME`, for any name that kubectl accepts for the kind; None for any other text."""
+    """Return the name in `bg/NAME`, for each name of the kind in SHORT_NAMES; None for any other text."""
     kind, slash, name = text.partition("/")
     return name if slash and kind.lower() in SHORT_NAMES else None
 

@@ -68,7 +68,7 @@ def status(group: ClusterGroup, may_exec: bool, is_watching: bool, form: OutputF
     """Show shards, brokers, the data at risk, and actions in progress.
 
     Combines the group's status, its pods, and the present answers of all sidecars. The exit code is 1 when a shard does
-    not acknowledge.
+    not acknowledge sends, also if it is fenced or hibernated, and when there is no status yet.
     """
     show_status(group.target, group.name, form, is_watching=is_watching, may_exec=may_exec)
 

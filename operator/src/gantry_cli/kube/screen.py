@@ -184,7 +184,10 @@ def show_status(target: Target, name: str | None, form: OutputFormat, *, is_watc
 
 
 def is_available(status: ClusterGroupStatus) -> bool:
-    """Return whether the operator's condition Available is True: every shard acknowledges, or is fenced on purpose."""
+    """Return whether the operator's condition Available is True: every shard has a master that can acknowledge sends.
+
+    It is not True while a shard is fenced or the group is hibernated on purpose, or before there is a status.
+    """
     return any(one.type == "Available" and one.status == "True" for one in status.conditions)
 
 

@@ -96,7 +96,7 @@ def console(data: Path) -> None:
 
 
 # -- kill --------------------------------------------------------------------------------------------------------------
-# `gantry kill`: kill or stop a process of a local group on purpose, to see that the group recovers.
+# `gantry kill`: kill or suspend a process of a local group on purpose, to see that the group recovers.
 
 
 DOWN_MS_MIN: Final = 10_000
@@ -207,7 +207,8 @@ def _signal(name: str, pid: int, number: signal.Signals) -> None:
 
 
 STOP_TIMEOUT_S: Final = 75.0
-"""How long to wait: a broker and then a name server may take 30 s each."""
+"""How long to wait. It exceeds the time that one process gets (70 s, ``processes.STOP_TIMEOUT_S``), but sidecars,
+masters, slaves and name servers stop one after another, so a clean stop may take longer."""
 POLL_S: Final = 0.05
 
 

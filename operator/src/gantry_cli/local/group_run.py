@@ -49,7 +49,7 @@ from gantry_spec.manifest import BrokerGroup, check_changes
 READY_TIMEOUT_S: Final = 120.0
 READY_POLL_S: Final = 0.05
 STARTS_MAX: Final = 3
-"""How often a process may end by itself before the group is ready; then the start is given up."""
+"""Before the group is ready, a process that has failed and was started this often makes the start fail."""
 TOPIC_INTERVAL_S: Final = 2.0
 WITHOUT_ADMIN: Final = "no sidecars, no console: their packages are not installed (pip install 'gantry-mq[admin]')"
 
@@ -76,7 +76,10 @@ async def run_group(options: UpOptions, output: RunOutput) -> None:
 
 
 def choose_group(options: UpOptions) -> BrokerGroup:
-    """Return the group of the given manifest, else that of the folder's manifest, else the default. Raises CliError."""
+    """Return the group of the given manifest, else that of the folder's manifest, else the default. Raises CliError.
+
+    With --single it is the group of one broker. Creates the folders, and writes the manifest of a group if it is new.
+    """
     state = GroupState(options.data)
     if options.launch.single is not None:
         if state.manifest_file.exists() and not state.is_single():
@@ -209,7 +212,7 @@ class GroupRun:
                 await asyncio.sleep(READY_POLL_S)
 
     def _check_failures(self) -> None:
-        """Raise CliError for a process that has failed to start repeatedly."""
+        """Raise CliError for a broker or name server that has failed and has been started STARTS_MAX times."""
         brokers = [member.broker for member in self.supervisor.members.values()]
         for child in (*brokers, *self._name_servers):
             if child.failure and child.starts >= STARTS_MAX:

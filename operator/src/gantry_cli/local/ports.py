@@ -67,7 +67,10 @@ class PortPlan:
         return port
 
     def allocate_first(self, kind: Kind, port: int, name: str) -> int:
-        """Allocate the well-known or chosen port. Raises CliError when it is busy."""
+        """Allocate the well-known or chosen port, or the next free one if this group has allocated it already.
+
+        Raises CliError when another program has it.
+        """
         if not self.allocated.isdisjoint(self._needed(kind, port)):
             return self.allocate_next(kind, port)
         return self.allocate(kind, port, name)

@@ -1,4 +1,4 @@
-"""Shared by all processes that run until a signal: the lock of their folder, signals, and output."""
+"""What `gantry up` needs to run until a signal: the lock of its folder, the signals, and its output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ async def run_until_stopped(
 
 
 def program_name(program: str | None = None) -> str:
-    """Return `gantry` if the shell finds this program by that name, else its path, relative if that is shorter."""
+    """Return how the user can run this program: `gantry` if the shell finds it by that name, else its path.
+
+    The path is relative if that is shorter. A program of another name was run as a module, and is returned so.
+    """
     path = Path(sys.argv[0] if program is None else program)
     if path.name != NAME:
         return f"{sys.executable} -m gantry_cli"

@@ -13,7 +13,8 @@
     STATE/stores/master-0/   and logs/, conf/, nameserver-0/
     STATE/broker/            the only store of `gantry up --single`, beside nameserver/; there is no manifest then
 
-Every file is replaced as a whole. A damaged file stops the start, with an error message that names the remedy.
+Every file is replaced as a whole. A damaged file stops the start, with an error message that names the remedy, with two
+exceptions for the supervisor: a damaged annotations.json pauses the group, a damaged holds.json keeps no member down.
 
 Earlier versions had other names for two files (``held.json``, ``words.json``) and for some fields. They are read where
 the present ones are missing, and the next write replaces them.

@@ -108,7 +108,7 @@ class Supervisor:
         return self.members.get((shard, number))
 
     def start(self, shard: int, number: int) -> None:
-        """Start a member's processes, and create the member if it does not exist."""
+        """Start a member's processes unless its disk is lost, and create the member if it does not exist."""
         assert self._group is not None, "run comes first"
         member = self.member(shard, number)
         if member is None:
@@ -295,7 +295,7 @@ class Supervisor:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> list[str]:
-        """Stop all members, masters first so that slaves get the last messages. Return the names of killed members."""
+        """Stop sidecars, masters, then slaves, which so get the last messages. Return the names of killed processes."""
         masters: list[ServerProcess] = []
         others: list[ServerProcess] = []
         sidecars: list[ServerProcess] = []

@@ -52,7 +52,7 @@ class Delivery:
 @final
 @dataclass(slots=True)
 class Cursor:
-    """The position of the reader in one queue."""
+    """The next offset to read in one queue, the end of the existing messages, and the messages fetched so far."""
 
     queue: MessageQueue
     next_offset: int

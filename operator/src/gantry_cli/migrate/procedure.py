@@ -264,7 +264,10 @@ class Migration:
     # -- after the switch ----------------------------------------------------------------------------------------------
 
     async def finish(self) -> SourceLog | None:
-        """Close the old broker and record the end of the migration. Return the old log, or None without a response."""
+        """Stop reads at the old broker, and record the end of the migration. Return its log, None without a response.
+
+        Raises ``MigrationError`` if the old broker accepted messages after the switch; the phase then stays PROMOTING.
+        """
         log = None
         with suppress(MigrationError):
             await self._old.update_config(CLOSE_SETTINGS)

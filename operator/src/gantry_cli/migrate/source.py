@@ -160,7 +160,7 @@ class ApacheBroker:
         return await offsets_of(self._peer)
 
     async def half_message_counts(self) -> tuple[int, int]:
-        """Return the number of half messages in the log, and how many of them may still be open."""
+        """Return how many half messages the broker has ever stored, and how many of them may still be open."""
         reply = await self._peer.request(RequestCode.GET_MAX_OFFSET, {"topic": HALF_TOPIC, "queueId": "0"})
         half_messages = int(reply.ext.get("offset", "0")) if reply.code == 0 else 0
         settled = (await self.offsets()).get((TRANSACTION_GROUP, HALF_TOPIC, 0), 0)

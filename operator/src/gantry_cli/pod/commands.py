@@ -46,9 +46,10 @@ folder = click.Path(file_okay=False, path_type=Path)
 def pod() -> None:
     """Run one server as the first process of a container.
 
-    The server is restarted at once when it exits; on SIGTERM it is stopped and waited for. The operator's pods run
-    these commands; on your own machine, use `gantry up`. Unknown options and settings of a newer version are ignored,
-    and named on standard error.
+    A server that exits is restarted: at once up to five times in a minute, then with a delay. With exit code 2, or
+    after twelve short runs, the container ends. On SIGTERM the server is stopped and waited for. The operator's pods
+    run these commands; on your own machine, use `gantry up`. Unknown options and settings of a newer version are
+    ignored, and named on standard error.
     """
 
 

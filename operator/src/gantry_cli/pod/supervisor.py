@@ -157,7 +157,7 @@ class PodSupervisor:
         os.kill(self._process.pid, signal.SIGTERM)
 
     def _reap(self) -> int | None:
-        """Reap all processes that have ended. Return the server's exit code if it is one, -N if signal N killed it."""
+        """Reap all ended processes. Return the server's exit code if it is among them; -N if signal N killed it."""
         found = None
         while True:
             try:

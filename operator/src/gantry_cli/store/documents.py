@@ -17,8 +17,8 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host
 
 # -- document types ----------------------------------------------------------------------------------------------------
-# The types here are those of documents that this module builds; `repair-plan` and `recover` print reports of
-# `gantry_broker.store` as they are.
+# The types here are those of documents that this module builds; `repair-plan`, `recover` and `accept-loss` print values
+# of `gantry_broker.store` as they are.
 
 
 class VerifyDocument(TypedDict):

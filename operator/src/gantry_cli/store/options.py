@@ -1,4 +1,4 @@
-"""The argument and options that all commands of `gantry store` share, and their errors."""
+"""The argument of all commands of `gantry store`, the option --buffers of some, and their errors."""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +31,10 @@ class StoreUnavailable(CliError):
 
 @contextmanager
 def open_store_root(directory: Path) -> Iterator[str]:
-    """Yield the absolute path of a store. Raises StoreUnavailable for errors of the system, Exit on Ctrl-C."""
+    """Yield the absolute path of a directory that may have a store. Raises NotFoundError if it is none.
+
+    Raises StoreUnavailable for errors of the system in the block, and Exit on Ctrl-C.
+    """
     root = os.path.abspath(directory)
     if not os.path.isdir(root):
         what = "is not a directory" if os.path.lexists(root) else "does not exist"
