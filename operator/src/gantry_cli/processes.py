@@ -4,8 +4,8 @@
     ServerProcess    runs a process on an event loop, for `gantry up`
     PodSupervisor    runs a process as process 1 of a container, with a single ``select`` (``pod``)
 
-A server process does not outlive its supervisor (``gantry_cli.child``), and runs in a session of its own, so that
-Ctrl-C reaches the supervisor alone, which stops its servers in order.
+A server process does not outlive its supervisor (``gantry_cli.child``). With `gantry up` it runs in a session of its
+own, so that Ctrl-C reaches the supervisor alone, which stops its servers in order.
 """
 
 from __future__ import annotations

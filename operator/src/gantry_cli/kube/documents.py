@@ -82,7 +82,7 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why the broker is ready or not."""
     problem: str | None
     fault: str | None
-    """Why its sidecar has not answered; null if it has, or was not asked."""
+    """Why its sidecar has not answered; null if it has, was not asked, or the user may not ask it."""
 
 
 @final

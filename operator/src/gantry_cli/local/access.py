@@ -6,7 +6,7 @@
     STATE/replication-secret            created here: a slave must present it to replicate
 
 A Secret that the manifest names and that is missing stops the start: a group whose manifest requires accounts must
-never run without access control. Sidecars of a group with accounts show messages only to clients with a token.
+never run without access control. The sidecars of a group with accounts show its state and messages only with a token.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 ``gantry_spec.executor`` defines how an action is executed; this module implements its two ports for one machine. An
 order that is refused or lost is not a failure: it is recorded as an event, and the next round observes the result. The
-orders of one decision are sent in parallel, after the Lease is written; nothing else is decided about that shard until
-all are answered.
+orders of one decision are sent in parallel, after the Lease is written. Until all are answered, the supervisor starts
+no other action for members of that shard that answer.
 """
 
 from __future__ import annotations

@@ -179,7 +179,9 @@ def create(
 ) -> None:  # fmt: skip
     """Create topic NAME, or update it if it exists.
 
-    The command returns when every master has the topic and the name server has its routes.
+    An update sets all settings of the topic: an option that you leave out gets its default, such as 8 queues. Only
+    attributes that you do not name are kept. The command returns when every master has the topic and the name
+    server has its routes.
     """
 
     if both := sorted(attributes.keys() & set(dropped)):
