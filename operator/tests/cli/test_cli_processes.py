@@ -281,6 +281,17 @@ def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
     assert "500 messages acknowledged" in many
 
 
+def test_line_that_is_too_long_stops_after_the_lines_before_it(stack: Stack) -> None:
+    """One line says how many messages are acknowledged, and why it stopped."""
+    topic = stack.topic("long-lines", queues=1)
+
+    stopped = stack.gantry("produce", topic, given="before\n" + "x" * (16 * 1024 * 1024 + 1))
+
+    text = "after 1 acknowledged messages: a line of standard input is longer than 16777216 bytes"
+    assert (stopped.returncode, stopped.stderr) == (1, f"gantry: {text}\n")
+    assert stack.done("consume", topic).splitlines() == ["before"]
+
+
 @pytest.mark.verify
 def test_message_properties_are_read_back(stack: Stack) -> None:
     """--json and --verbose show tag, keys and properties; --tag filters; --count repeats."""

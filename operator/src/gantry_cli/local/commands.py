@@ -17,7 +17,7 @@ from gantry_cli.local.group_status import require_alive, require_group, require_
 from gantry_cli.local.manifest_changes import changes_needing_restart, read_manifest
 from gantry_cli.local.state import GroupRecord, GroupState, MemberHold, machine_boot, member_name, now_ms, parse_member
 from gantry_cli.options import data_option, refuse_ignored
-from gantry_cli.processes import boot_id_of
+from gantry_cli.processes import STOP_TIMEOUT_S, boot_id_of
 from gantry_cli.progress import spinner
 from gantry_cli.stack import StackDirectory
 from gantry_spec.manifest import check_changes
@@ -206,9 +206,9 @@ def _signal(name: str, pid: int, number: signal.Signals) -> None:
 # `gantry down`: stop the group of a directory, no matter where it was started.
 
 
-STOP_TIMEOUT_S: Final = 75.0
-"""How long to wait. It exceeds the time that one process gets (70 s, ``processes.STOP_TIMEOUT_S``), but sidecars,
-masters, slaves and name servers stop one after another, so a clean stop may take longer."""
+GROUP_STOP_TIMEOUT_S: Final = 4 * STOP_TIMEOUT_S + 5.0
+"""How long to wait: sidecars, masters, slaves and name servers stop one after another."""
+
 POLL_S: Final = 0.05
 
 
@@ -240,7 +240,7 @@ def down(data: Path) -> None:
         ) from error
     except ProcessLookupError:
         pass  # the process has ended already, and its lock with it
-    deadline = time.monotonic() + STOP_TIMEOUT_S
+    deadline = time.monotonic() + GROUP_STOP_TIMEOUT_S
     with spinner("stopping and flushing"):
         while directory.is_running():
             if time.monotonic() > deadline:

@@ -36,7 +36,7 @@ from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameSe
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import LocalTopicReconciler
 from gantry_cli.options import DEFAULT_NAME_SERVER
-from gantry_cli.processes import ServerProcess, boot_id_of
+from gantry_cli.processes import STOP_TIMEOUT_S, ServerProcess, boot_id_of
 from gantry_cli.rates import message_rates, parse_runtime_info, status_line
 from gantry_cli.round_trip import RoundTrip, round_trip
 from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory, StackRecord
@@ -327,7 +327,6 @@ async def stream_state(name_server: str, broker: str, output: RunOutput) -> None
 # message.
 
 
-LEFTOVER_STOP_TIMEOUT_S: Final = 70.0
 POLL_S: Final = 0.05
 
 
@@ -349,11 +348,11 @@ def wait_for_leftover_processes(record: GroupRecord, report_event: Callable[[str
     report_event(f"the previous supervisor was killed; waiting for {', '.join(names)} to stop")
     for number in (signal.SIGTERM, signal.SIGCONT):
         _signal_leftovers(record, number)
-    deadline = time.monotonic() + LEFTOVER_STOP_TIMEOUT_S
+    deadline = time.monotonic() + STOP_TIMEOUT_S
     while any(True for _ in _leftover_processes(record)):
         if time.monotonic() > deadline:
             _signal_leftovers(record, signal.SIGKILL)
-            deadline += LEFTOVER_STOP_TIMEOUT_S
+            deadline += STOP_TIMEOUT_S
         time.sleep(POLL_S)
 
 

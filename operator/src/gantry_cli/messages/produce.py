@@ -231,7 +231,7 @@ async def _send_all(
                 async for body in bodies:
                     await in_flight.put(asyncio.create_task(producer.send(template.make_message(body))))
                 await in_flight.put(None)
-        except* ClientError as errors:
+        except* (ClientError, OSError, ValueError) as errors:  # the latter two from the bodies
             await _collect_remaining(in_flight, summary)
             raise _partial_failure(errors.exceptions[0], summary, name_server) from errors
 
@@ -249,8 +249,7 @@ async def _collect_remaining(in_flight: asyncio.Queue[asyncio.Task[SendReceipt] 
 
 
 def _partial_failure(error: BaseException, summary: SendSummary, name_server: str) -> CliError:
-    assert isinstance(error, ClientError), "only errors of the client are caught"
-    failure = error_for_client(error, name_server)
+    failure = error_for_client(error, name_server) if isinstance(error, ClientError) else CliError(str(error))
     if not summary.acknowledged:
         return failure
     return type(failure)(f"after {count_text(summary.acknowledged)} acknowledged messages: {failure.message}")
