@@ -12,8 +12,8 @@ The first row that matches counts. A container has never run, too, if its pod ha
     the same, and the last pod had not ended, or its end is not known      unknown: it may have been deleted by force
 
 Elections rest on the state "stopped", so it needs a reliable source: kubelet for a container, or a user for a machine.
-The absence of a pod alone proves nothing. ``process_state_of`` returns "stopped" for every pod whose container never
-ran; ``GroupObjects.process_state`` applies the last three rows.
+The absence of a pod alone proves nothing. ``process_state_of`` returns "stopped" also where the container never ran;
+``GroupObjects.process_state`` applies the last three rows.
 """
 
 from __future__ import annotations

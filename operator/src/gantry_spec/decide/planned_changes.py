@@ -5,10 +5,9 @@
     master restart      its role moves first; where it may not move (no slaves, ``failover.mode: Disabled``), Drain and
                         Restart
 
-A role move comes before restarts. Its reasons have a fixed order: a person's request, a removed member, a drained
-machine, a master that must be restarted after all slaves were, switchback. Then outdated slaves are restarted, one at a
-time except those that do not answer, and last a master that cannot give up its role. If nothing is left to do, a master
-that is still drained takes sends again."""
+Reasons have a fixed order: a person's request, a removed member, a drained machine, a rolling update, switchback. At
+most one is handled at a time, except that all outdated slaves that do not answer are restarted together. When there is
+none left, a master that is still drained takes sends again."""
 
 from __future__ import annotations
 
