@@ -6,8 +6,10 @@
     delete     requires the uid of the object
     create     raises `Conflict` if the object exists
 
-There is no unconditional update: a late or repeated call must fail if its object was replaced meanwhile. Errors of the
-API server are raised as leaves of ``errors.ApiError``; a call returns the object as it is after the change.
+Apart from ``apply``, there is no unconditional update: a late or repeated call must fail if its object was replaced
+meanwhile. ``apply`` has no precondition: it sets the fields that it sends, also in an object that was created anew.
+Errors of the API server are raised as leaves of ``errors.ApiError``; a call returns the object as it is after the
+change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The Kopf handlers: they only report watch events. All are event handlers, so Kopf adds no finalizer.
+"""The Kopf handlers: they report watch events, log in, and stop the loops at the end. No resource gets a finalizer.
 
-    brokergroups, pods, statefulsets, claims, leases, nodes   -->   WatchedResources.apply_event
-    topicarchives, logaudits, topicanalytics, jobs, cronjobs  -->   the same, with the cache of pipelines
+    brokergroups, pods, statefulsets, services, claims, leases, nodes   -->   WatchedResources.apply_event
+    topicarchives, logaudits, topicanalytics, jobs, cronjobs            -->   the same, with the cache of pipelines
 
 Kopf does not retry an event handler that raises, keeps no state on objects, and gives no order between kinds. The loop
 of each resource does all of this: it compares the present state, not single changes. Handlers and settings belong to

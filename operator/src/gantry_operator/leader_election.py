@@ -186,7 +186,7 @@ class Leadership:
         return self.candidate.is_leader(self._clock.now_ms())
 
     async def run(self) -> None:
-        """Acquire and renew the Lease until cancelled, or until leadership is lost."""
+        """Acquire and renew the Lease until cancelled. When leadership is lost, ``on_lost`` is called."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(), name="gantry-leader-watch")
             tasks.create_task(self._campaign(), name="gantry-leader")
@@ -222,7 +222,7 @@ class Leadership:
                 self.acquired.set()
 
     async def _do(self, step: Read | Write) -> bool:
-        """Execute a step. Return whether it was answered."""
+        """Execute a step. Return False if it was refused or not answered; a Lease that does not exist is no failure."""
         sent_ms = self._clock.now_ms()
         try:
             if isinstance(step, Read):

@@ -1,7 +1,8 @@
 """The HTTP server of the operator's probes and metrics.
 
-The process is live if every resource was reconciled recently: a watch or a loop that ended silently must not leave a
-process that appears healthy. A process that waits for leadership is live and ready, too.
+The process is live if every resource was reconciled recently: a loop that hangs must not leave a process that appears
+healthy. Resources that wait for their first round do not count. A process that waits for leadership is live and ready,
+too. Watches are not checked: all resources are listed anew regularly (``watched_resources``).
 
 Every response closes its connection. Every connection has a deadline, and may be replaced by a newer one
 (`gantry_remoting.http_admission`), so incomplete requests do not keep a probe out.

@@ -326,7 +326,7 @@ class KindDiscovery:
         self._missing: Final[dict[Kind, Sequence[str]]] = {}
 
     async def is_available(self, kind: Kind, namespaces: Sequence[str] = (), *, timeout_s: float = 0.0) -> bool:
-        """Return whether the cluster has this kind, and the operator may list it.
+        """Return whether the cluster has this kind, and the operator may list it; False also if the API server fails.
 
         The check is repeated for ``timeout_s``, for kinds whose CRDs the operator's own chart installs.
         """

@@ -246,7 +246,10 @@ class ResourceLoop(Generic[R]):
         return Outcome(RETRY_S, status if status != written.status else None, events)
 
     async def _report(self, document: Object, outcome: Outcome, now_ms: int) -> None:
-        """Write the status, then record the events, which are kept for the next round if the API server fails."""
+        """Write the status, then record the events, which are kept for the next round if the status cannot be written.
+
+        An event that the API server does not take is logged and dropped (``EventRecorder``).
+        """
         self._events = list(dict.fromkeys([*self._events, *outcome.events]))
         if outcome.status is not None:
             answer = await self._context.api.apply_status(ref_of(document), outcome.status)

@@ -1,7 +1,7 @@
 """The client of the sidecars of a group's pods: it requests the status of their brokers, and sends orders.
 
-Every call has a deadline and its own connection, so a pod that hangs delays only its own caller. Only the form of an
-answer is checked here: the caller compares the identity of the broker that answered.
+Every call has a deadline, and no two calls share a connection at the same time, so a pod that hangs delays only its own
+callers. Only the form of an answer is checked here: the caller compares the identity of the broker that answered.
 
 Where sidecars use TLS (``access.tlsSecret``), the group's token is only sent to a sidecar that has proven to know it
 (``gantry_spec.sidecar_proof``). Pods share no host name for which a certificate could be checked, and the operator may

@@ -1,8 +1,8 @@
 """The specification of a broker group and the decisions about it: pure values and functions without side effects.
 
 The operator, the local supervisor and the command line use the same decision functions. This package reads no clock,
-disk or network, and imports only the value types of ``gantry_status``: the caller observes the group and passes in
-the result.
+disk or network, and imports only ``gantry_status``, which has values and pure functions: the caller observes the group
+and passes in the result.
 
     manifest            the desired state of a group, read from a file; the custom resource
     observed            the observed state of a group with its times; a broker's answer as a report
@@ -15,6 +15,6 @@ the result.
     explain             a forecast of what would happen if a master failed now
     cluster_objects     names, labels and paths of a group's objects in Kubernetes
 
-The loop that runs a group: read the manifest (``read_group``), fill in an ``ObservedGroup``, call ``decide``, check
-each action again with ``check_action`` and execute it as its docstring describes, write the conditions, and observe
-again."""
+The loop that runs a group: read the manifest (``read_group``), fill in an ``ObservedGroup``, call ``decide``, which has
+already checked each action with ``check_action``, execute the actions as their docstrings describe, write the
+conditions, and observe again."""

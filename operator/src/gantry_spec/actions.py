@@ -1,8 +1,10 @@
 """The actions that can be executed on a group, as values. Each is safe to execute twice, late, or concurrently.
 
-Orders go to one broker and carry an epoch that makes them harmless when they are late; they have the names of the
-control socket's orders. Writes to the Lease carry the version that they replace. Actions on processes and volumes carry
-the id of the process or volume. ``gantry_spec.executor`` executes them.
+Orders go to one broker. They carry an epoch that makes them harmless when they are late, except ``Drain`` and
+``Withdraw``, which carry none: sends that a late one refuses are accepted again after the next decision (``Resume``).
+``gantry_spec.executor.order_of`` returns the control socket's order for each. Writes to the Lease carry the version
+that they replace. ``Restart``, ``Remove`` and ``ReplaceDisk`` carry the id of the process or volume; ``Start`` and
+``Hibernate`` carry none. ``gantry_spec.executor`` executes all actions.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class Follow(OrderAction, frozen=True, kw_only=True):
 
 @final
 class Fence(OrderAction, frozen=True, kw_only=True):
-    """Order a member to give up its role."""
+    """Order a member to give up its role, and to refuse roles below an epoch."""
 
     epoch: int
 
@@ -128,8 +130,9 @@ class Drain(OrderAction, frozen=True, kw_only=True):
 
 @final
 class Withdraw(OrderAction, frozen=True, kw_only=True):
-    """Order a master to refuse sends before storing them and to withdraw its routes, because slaves whose acks are
-    needed are about to stop, or because the shard is fenced or removed."""
+    """Order a master to refuse sends before storing them, without a time limit, and to register without the write
+    permission, because slaves whose acks are needed are about to stop, or because the shard is fenced, scaled in or
+    about to hibernate."""
 
     timeout_ms: int
     clients_only: bool = False
@@ -202,7 +205,11 @@ class ReplaceDisk(ProcessAction, frozen=True, kw_only=True):
 
 @final
 class Hibernate(Action, frozen=True, kw_only=True):
-    """Stop all processes of a shard, whose logs are equal. The volumes and the Lease are kept."""
+    """Stop all processes of a shard. The volumes and the Lease are kept.
+
+    It is decided when no master takes sends. The logs of the members that run are equal then, unless the shard had no
+    master that could be drained.
+    """
 
 
 @final

@@ -3,20 +3,22 @@
 Each term in the Lease has to be ended by one of these proofs:
 
     a quorum        S - k + 1 of its slaves have promised, so any k slaves that have acknowledged include one of them
+    one promise     of a slave or of the master, only where acknowledgements did not wait for slaves (k is 0)
     its own master  the master has promised, and its log has everything that it ever acknowledged
     all members     every member of the term has promised, so no other member can have more
     never begun     the term was recorded and never began: its master reports this and can no longer begin it
 
-Then the longest log among the members that have promised contains everything that was acknowledged. A voter is a store,
-not a member number: an emptied disk is another store, and a store that may have lost its tail has no vote until it has
-caught up.
+Then, where k is not 0, the longest log among the members that have promised contains everything that was acknowledged.
+A voter is a store, not a member number: an emptied disk is another store, and a store that may have lost its tail has
+no vote until it has caught up.
 
-Without a Lease, in a manual promotion, a newer term may be known only to members that do not answer. Then only a quorum
-or all members count as a proof: the other proofs assume that the term is the newest.
+Without a Lease, in a manual promotion, a newer term may be known only to members that do not answer. Then only promises
+of slaves (a quorum, or one where k is 0) or of all members count as a proof: the other proofs assume that the term is
+the newest.
 
-Where acknowledgements did not wait for slaves, promises prove nothing about the past; they only end the master's
-grants. The loss is then calculated: what the master had written by its last report, plus what it may have acknowledged
-since. That is more than zero unless the master is known to have been silent since that report."""
+Where k is 0, promises prove nothing about the past; they only end the master's grants. The loss is then calculated:
+what the master had written by its last report, plus what it may have acknowledged since. That is more than zero unless
+the master is known to have been silent since that report."""
 
 from __future__ import annotations
 
@@ -120,9 +122,11 @@ def count_ballots(
     The longest log wins. Among equal logs ``preferred`` wins, then a member without damaged records, then the last
     master. Damaged records cost neither the vote nor the precedence of a longer log.
 
-    With ``is_forced`` a person gives up the data that only absent members have. A member whose log lacks data that was
-    on its disk does not win; it follows the winner. If it is the only member it wins, and takes no sends until the loss
-    is accepted.
+    With ``is_forced`` a person gives up the data that only absent members have: the terms need not be outvoted.
+
+    Forced or not, a member whose log lacks data that was on its disk does not win; it follows the winner. If it is the
+    only member it wins, and takes no sends until the loss is accepted. A forced ``manual_request`` may also promote
+    such a member: the one that it names, or the best one if no other has promised.
 
     ``manual_request`` is the request of a person where no Lease records the terms. Then members that the person names
     can win as well, and the requested member wins if it has everything that was acknowledged, or in any case if forced.
@@ -161,8 +165,8 @@ def count_ballots(
 def _holds_acknowledged(record: LeaseRecord, ballots: Sequence[Ballot], one: Ballot) -> bool:
     """Return whether a log without missing data has everything acknowledged, although another log may be longer.
 
-    It has if it is as long as the longest log among the voters of each term that waited for acks: what only other
-    members have was never acknowledged.
+    It has if every term waited for acks, enough voters of every term have promised, and the log is as long as the
+    longest log among these voters: what only other members have was never acknowledged.
     """
     if one.missing_bytes:
         return False

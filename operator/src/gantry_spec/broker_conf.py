@@ -3,9 +3,10 @@
     the spec        the settings that all brokers of the group share
     the placement   the settings of one broker: its number, addresses and folders
 
-A member is started without a role. Its role and the electable slaves are given by orders and are not written here, so a
-change of the role needs no other file. ``template_of`` returns a hash of the shared settings, by which a member that
-was started with older settings is recognized."""
+A member is started without a role (``roleAtStart``). Its role and the electable slaves are given by orders and are not
+written here, so a change of the role needs no other file; ``brokerRole`` is the same for all members, and has only the
+replication mode. ``template_of`` returns a hash of the shared settings, by which a member that was started with older
+settings is recognized."""
 
 from __future__ import annotations
 
@@ -76,8 +77,9 @@ def broker_name(group: str, shard: int) -> str:
 def broker_conf(spec: Spec, placement: BrokerPlacement, *, is_single: bool = False) -> dict[str, str]:
     """Return the keys and values of a member's ``broker.conf``, by RocketMQ's names.
 
-    With ``is_single`` only ``spec.broker`` and the placement are written, and the broker uses its own defaults for the
-    rest: it takes the file sizes from its store, and serves although another program uses its replication port.
+    With ``is_single`` only ``spec.broker``, the placement and ``roleAtStart`` are written, and the broker uses its own
+    defaults for the rest: it takes the file sizes from its store, and serves although another program uses its
+    replication port.
     """
     member_conf = {
         "brokerClusterName": cluster_name(placement.group),

@@ -113,10 +113,10 @@ class ActionExecutor:
                 raise AssertionError(f"no way to execute {action}")
 
     async def _close_shard(self, action: act.Remove) -> None:
-        """Drain the master of a shard that is removed. Raises ``OrderRefused`` if messages came since it was found
-        empty.
+        """Drain the member if it is the master of a shard that is removed.
 
-        In that case the next decision lets the master take sends again (``Resume``).
+        Raises ``OrderRefused`` if it is not drained afterwards, or if messages came since the shard was found empty. In
+        that case the next decision lets the master take sends again (``Resume``).
         """
         shard, member = action.shard, action.member
         status = await self._brokers.status(shard, member)

@@ -1,8 +1,10 @@
 """``explain``: a forecast of what would happen if the master of a shard failed now, with the loss in bytes.
 
 It calls the same functions that make the decision: which members could promise, whether their promises outvote every
-term, which member would win, and what would be lost. So the forecast is what would be done, unless the master
-acknowledges more in the meantime.
+term, which member would win, and what would be lost. So the forecast is what would be done if the master is known to
+have acknowledged nothing after this moment. Where acknowledgements do not wait for slaves and the master merely does
+not answer, an election also counts what it may acknowledge until its Lease expires. That bound is higher than the
+forecast, and may exceed ``failover.maxDataLossBytes`` although the forecast does not.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True):
 
     has_vote: bool = False
     blocked_by: str = ""
-    """Why the member could not become master; empty if it could."""
+    """Why the member could not become master, or has no vote; empty otherwise."""
 
 
 @final

@@ -2,8 +2,11 @@
 
 It compares the effect of an action with the durability ledger and the limits in the spec, and allows the action or
 returns the reason against it, in bytes. It is called for every action when the decision is made; a local group calls it
-again with a newer ledger immediately before execution, since its actions wait for each other. The origin of an action
-is irrelevant: a restart requested by a person passes the same checks as a restart in a rolling update.
+again with a newer ledger immediately before execution, since its actions wait for each other.
+
+A person can override a check only with a request whose acceptance is part of the action: an accepted loss
+(``RecordMaster``, ``ReplaceDisk.is_accepted``) or a fence (``Withdraw.is_ordered``). A shard that was found empty
+(``Remove.is_empty``) has nothing to lose. The other checks do not depend on the origin of an action.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from typing import Annotated, Final, final
 import msgspec
 
 EPOCH_STRIDE: Final = 1_000
-"""Epochs in a Lease are multiples of this. Epochs of manual promotions end in the number of their master instead."""
+"""New epochs in a Lease are multiples of this. Epochs of manual promotions end in the number of their master instead; a
+Lease that is created later adopts the present one."""
 TERMS_MAX: Final = 16
 """How many terms a record may hold."""
 DURATION_MS: Final = 15_000

@@ -63,10 +63,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: int
     observed_ms: int
-    """When the report that this ledger is based on was requested."""
+    """When the master's report was requested on which this ledger is based; without one, when it was calculated."""
 
     is_fresh: bool = False
-    """Whether that report is no older than ``failover.after``."""
+    """Whether there is such a report, and it is no older than ``failover.after``."""
 
     master: int | None = None
     epoch: int = 0
@@ -75,7 +75,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     committed: int | None = None
     flushed: int | None = None
     replicated: int | None = None
-    """How far the slave with the longest log has received; 0 if there is no slave."""
+    """How far the electable slave with the longest log has received; 0 if there is none, None if it is unknown."""
 
     acks_needed: int = 0
     in_sync: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     is_draining: bool = False
     risks: dict[Fault, Risk] = {}
     bottleneck: str = ""
-    """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing."""
+    """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing, or if it is unknown."""
 
     def risk(self, fault: Fault) -> Risk:
         """Return how much one fault would lose."""

@@ -112,7 +112,8 @@ class Member(ObservedPart, frozen=True):
 
     process: Process = Process.UNKNOWN
     process_asked_ms: int = 0
-    """When the state of the process was requested from kubelet or the local supervisor."""
+    """When the state of the process was last requested from a source that is never out of date: the API server itself
+    and not a cache, or the local supervisor; 0 if never."""
 
     stopped_by_ms: int | None = None
     """When the process was first known not to run; None while it runs or this is unknown."""
@@ -135,7 +136,7 @@ class Member(ObservedPart, frozen=True):
     disk: Disk = Disk.UNKNOWN
     disk_lost_since_ms: int | None = None
     is_leaving: bool = False
-    """Whether the member's machine is being drained."""
+    """Whether the member's machine is being drained or may be removed, or its pod is being deleted or evicted."""
 
     report: Report | None = None
     """The newest report of the member; None if it has never reported."""

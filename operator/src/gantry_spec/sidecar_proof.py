@@ -4,7 +4,8 @@
     connects without verification    --TLS-->      presents certificate C
     sends a nonce, and no token      ------->
                                      <-------      HMAC(token, purpose, nonce, SHA-256(C))
-    The client computes the same with the presented C. Only if both are equal it sends the token over this connection.
+    The client computes the same with the presented C. Only if both are equal it sends the token, over this connection
+    or another one on which the same C is presented.
 
 A man in the middle presents a certificate of its own, for which it cannot compute the proof, and the real sidecar's
 answer is for the real certificate. Each nonce is new, so replayed answers are useless, and the purpose keeps the answer

@@ -7,8 +7,8 @@
     ReplaceDisk  the claim is deleted, then the pod that uses it; its StatefulSet creates both again
 
 No action waits for a pod to terminate: the next observation shows it. A machine that is off or unreachable cannot
-confirm that a pod has terminated, so a pod on it is deleted by force. Only ReplaceDisk does this, after a decision that
-made sure that the epoch of this pod's broker is outvoted.
+confirm that a pod has terminated, so a pod on it is deleted by force. Only ReplaceDisk does this. It is decided only if
+another member is the master of the newest epoch, or if a person has accepted any loss.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class PodExecutor:
             raise Conflict(document["metadata"]["name"], "its volumes would be deleted with its pods")
 
     def _refuse_second_restart(self, action: act.Restart) -> None:
-        """Raise ``Conflict`` if another member is stopping or starting, so that two never restart at the same time.
+        """Raise ``Conflict`` if another member is stopping or starting, so that no two running members restart at once.
 
-        A pod takes a while to terminate, and its broker acknowledges until then, so an observation may count it.
+        A pod takes a while to terminate, and its broker acknowledges until then, so an observation may count it. A
+        member that does not run may be restarted at any time.
         """
         own = self._objects.pod(action.shard, action.member)
         if own is None or not _is_running(own):

@@ -6,7 +6,8 @@ stay, and an external address would stay open.
     checked      when other objects are rendered than before, when this process starts, and every ``REAPPLY_MS``
     not checked  for a new group that has neither an edit nor a status: it never had other objects
     deleted      Services, budgets and policies that this group owns, and the StatefulSet of its name servers
-    kept         objects of a shard that is not rendered: ``delete_shards`` deletes them when the shard has no pod
+    kept         objects of a shard whose StatefulSets have no replicas: a hibernated shard keeps them, and those of a
+                 removed one are deleted by ``delete_shards`` when the shard has no pod
                  the Service of a pod that still exists
                  replaced name servers, while a broker still runs with their addresses: it registers there
 

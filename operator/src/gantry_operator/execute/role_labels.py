@@ -4,8 +4,9 @@
     the named member reports as the master  only then it gets the label
     a slave follows the master              it is labelled as a slave
 
-A master that merely does not answer keeps its label, because no other member has its role. A pod without a role has no
-label. Changes are planned by a pure function, and written with the uid of the pod.
+A master that merely does not answer keeps its label, because no other member has its role. A new pod has no label until
+its broker has a role; a slave keeps its label while it does not answer or has lost its role. Changes are planned by a
+pure function, and written with the uid of the pod.
 """
 
 from __future__ import annotations

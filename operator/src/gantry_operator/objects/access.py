@@ -1,15 +1,17 @@
 """The ServiceAccounts of a group's pods, and the secrets inside of the group.
 
-Each shard has its own ServiceAccount, which may only read and renew the one Lease of that shard, by name. Its token is
-mounted in the sidecar's container alone. So an attacker who controls a broker cannot change another shard.
+Each shard has its own ServiceAccount, which may only read and update the one Lease of that shard, by name. Its token is
+mounted in the sidecar's container alone. So an attacker who controls a broker cannot change a Lease, and one who
+controls a sidecar can change only that of its own shard, including the record in it.
 
 A group's Secret is created, and never read, changed or applied. So the operator needs no right to read Secrets, neither
 of groups nor of others. It knows the token in the Secret, because it derives the token from its own key:
 
     the operator's key --- group_token ---> the group's token --- derive_secret ---> tokens for other purposes
 
-The token that gives orders cannot be computed from the token for reading metrics. To replace the key, delete the
-Secrets of all groups: they are created again, and sidecars and brokers load the new ones without a restart.
+The token that gives orders cannot be computed from the token for reading metrics. To replace the key, delete its
+Secret, restart the operator, which reads the key only when it becomes the leader, and delete the Secrets of all groups:
+they are created again, and sidecars and brokers load the new ones without a restart.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     container's memory = process and page cache  (spec.resources, else 1Gi)
                        + buffers of medium Memory, and a sixteenth of them for the overhead of tmpfs
+                       + 16Mi for the volume with the status page and the control socket
     hugepages-2Mi      = buffers of medium HugePages-2Mi; request and limit are the same, as Kubernetes requires
     a buffer in pages  = whole pages for a segment, after one page in which the broker records the owner
 
@@ -38,7 +39,10 @@ Resources = dict[str, Any]
 
 @final
 class ImpossibleResources(Exception):
-    """The resources of the spec cannot work. ``path`` is the field to change, ``reason`` that of the condition."""
+    """The resources of the spec cannot work. ``path`` is the field to change.
+
+    Its text becomes the message of the condition ``Applied``, whose reason is ``Refused``.
+    """
 
     reason: Final = "ImpossibleResources"
 
@@ -98,7 +102,10 @@ def sidecar_resources() -> Resources:
 
 
 def hugepages_shortage(spec: Spec, nodes: Iterable[NodeFacts]) -> str | None:
-    """Return why no Node has enough huge pages for a broker, for the condition ``HugePagesReady``; None if one has."""
+    """Return why no Node has enough huge pages for a broker, for the condition ``HugePagesReady``.
+
+    Return None if one has, if the spec needs none, or if no Node is known.
+    """
     wanted, known = buffer_bytes(spec), list(nodes)
     if spec.write_buffer.medium is not Medium.HUGE_PAGES or not known:
         return None

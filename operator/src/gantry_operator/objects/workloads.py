@@ -1,7 +1,8 @@
 """The StatefulSets of a shard and of the name servers, their volumes, and the disruption budgets.
 
-The policies are ``Parallel`` and ``OnDelete``: Kubernetes creates and restarts pods, but never chooses the next broker
-to stop. With ordered updates, a pod that cannot become ready would also block the template that fixes it.
+The policies of brokers are ``Parallel`` and ``OnDelete``: Kubernetes creates and restarts pods, but never chooses the
+next broker to stop. With ordered updates, a pod that cannot become ready would also block the template that fixes it.
+Name servers use ``RollingUpdate``.
 
 Claims have no owner, and a StatefulSet deletes them only if the group's spec says so. A pod whose template hash differs
 from that of its StatefulSet runs with an outdated template.

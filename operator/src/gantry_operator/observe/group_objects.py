@@ -69,7 +69,7 @@ class GroupObjects:
         )
 
     def shards(self) -> set[int]:
-        """Return the numbers of all shards that have a pod, or a StatefulSet that creates pods."""
+        """Return the numbers of all shards with a pod, or a StatefulSet that creates pods now or after hibernation."""
         found = set()
         for kind in (STATEFUL_SETS, PODS):
             for one in self.cache.of_group(kind, self.key):

@@ -2,8 +2,10 @@
 
     caches      pods, claims, machines, Leases and the group itself, as watches have reported them last
     sidecars    are queried in each observation, all at the same time, each with its own deadline; a member that does
-                not answer keeps its last report, with its age
-    the API     is called only for what a cache cannot prove: that the master of a term does not run
+                not answer keeps its last report, with its age; that of a master also for its topics, where the shard
+                is scaled in
+    the API     is called only for what the caches do not have: proof that the master of a term does not run, and the
+                machine that a volume is bound to
 
 A report counts for the member whose sidecar was queried, if it names this member: the address of a pod may have been
 given to another pod meanwhile.

@@ -1,17 +1,19 @@
-"""The state of a broker's process, derived from its pod: running, stopped or unknown.
+"""The state of a broker's process, derived from its pod: running, stopped, absent or unknown.
 
-The first row that matches counts:
+The first row that matches counts. A container has never run, too, if its pod has no machine yet:
 
-    the pod has no machine yet                                             stopped
     the machine is off (out-of-service)                                    stopped
     the machine is unreachable                                             unknown, regardless of the pod's status
     the broker's container runs                                            running
-    it has run, and waits or has ended                                     stopped
-    it never ran, or the pod does not exist; the last pod had ended        stopped
-    it never ran, or the pod does not exist; the last pod had not ended    unknown: the pod was deleted by force
+    the container has run, and waits or has ended                          stopped
+    no pod exists, and none is to be created; the last pod had ended,
+    or the member is the master of no recorded term                        absent
+    the container never ran, or no pod exists; the last pod had ended      stopped
+    the same, and the last pod had not ended, or its end is not known      unknown: it may have been deleted by force
 
 Elections rest on the state "stopped", so it needs a reliable source: kubelet for a container, or a user for a machine.
-The absence of a pod alone proves nothing.
+The absence of a pod alone proves nothing. ``process_state_of`` returns "stopped" also where the container never ran;
+``GroupObjects.process_state`` applies the last three rows.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class ProcessState(NamedTuple):
 
 
 def process_state_of(pod: Object, machine: Machine) -> ProcessState:
-    """Return the state of the process in an existing pod."""
+    """Return the state of the process in an existing pod, without regard to an earlier pod of the same name."""
     status, node = pod.get("status") or {}, (pod.get("spec") or {}).get("nodeName")
     container = container_of(pod)
     run = f"{uid_of(pod)}/{container.get('restartCount', 0)}/{container.get('containerID', '')}"

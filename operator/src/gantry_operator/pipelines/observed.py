@@ -71,7 +71,8 @@ class ObservedPipeline(ObservedPart, frozen=True):
     """Whether its Job has completed successfully."""
 
     outdated_pods: tuple[str, ...] = ()
-    """Pods of an earlier workload of another kind (it had a schedule before) that have not ended."""
+    """Pods of an earlier workload that have not ended. It was of another kind (the pipeline had a schedule before), or
+    an audit's Job for an earlier spec."""
 
     @property
     def running_pod(self) -> DriverPod | None:

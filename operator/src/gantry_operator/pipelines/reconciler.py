@@ -1,8 +1,8 @@
 """One round of one pipeline: delete objects that it no longer needs, apply the desired ones, and make its status.
 
-A workload of another kind (the pipeline had a schedule, and now it is continuous) is deleted first, and the new one
-waits until the last pod of the old one has ended: there is one writer at a time. Each round also fetches the driver's
-page.
+An earlier workload (of another kind, since the pipeline had a schedule and now is continuous, or an audit's Job for an
+earlier spec) is deleted first, and the new one waits until the last pod of the old one has ended: there is one writer
+at a time. Each round also fetches the driver's page.
 """
 
 from __future__ import annotations

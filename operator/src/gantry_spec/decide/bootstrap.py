@@ -1,8 +1,9 @@
 """The first record of a shard without a Lease: a new group, a manual promotion, or a restore from existing volumes.
 
-Nothing is done before every member has reported, since a disk that was not read may hold the newest epoch or all
-messages. If all stores are empty, the first member becomes the master. If a member is the master already, it stays so.
-If there are logs and no master, an election is held over the last term that the members have recorded.
+A member that already has the master role keeps it, if no member that has reported knows a newer epoch. It is recorded
+without waiting for the others. Otherwise nothing is done before every member has reported, since a disk that was not
+read may hold the newest epoch or all messages. If all stores are empty, the first member whose machine is not being
+drained becomes the master. If there are logs, an election is held over the last term that the members have recorded.
 
 An empty volume has no vote in it, since it may have replaced one that was lost. If the volumes that are not empty
 cannot prove that they have everything that was acknowledged, a person has to decide (``gantry.dev/restore``). Only with

@@ -1,8 +1,9 @@
 """The decision for all shards of a group: each shard on its own, with at most one disruption at a time.
 
 A planned disruption takes brokers of a shard away for a while, and its clients use the other shards. So only one shard
-is disrupted at a time: one that has already started, otherwise the first that has a reason, and none while another
-shard is degraded. Actions that repair a shard are never delayed by this. Every action passes the gate."""
+is disrupted at a time: one whose master is already draining continues; otherwise it is the first that has a reason, and
+only while no shard without a reason is degraded. Actions that repair a shard are never delayed by this. Every action
+passes the gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hibernation of a group: each shard is stopped when no data can be lost, and starts again with the same master.
+"""Hibernation of a group: each shard is stopped, if possible with equal logs, and prefers the same master later.
 
     Promote      the recorded master of the newest epoch is promoted, if it is not yet
     Withdraw     the master refuses sends, so its log stops growing
@@ -7,7 +7,10 @@
     Hibernate    all processes stop at once; the volumes and the Lease are kept
 
 The epoch that is taken at last has no master, so no member can serve before an election after the start. The first
-member to start does not win merely because the others start later (``election``)."""
+member to start does not win merely because the others start later (``election``).
+
+A shard whose master does not answer is stopped as it is, unless it is unknown whether that process runs. Its volumes
+are kept, and the election after the start decides as after any other stop."""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def _unpromoted_master(view: ShardView) -> Report | None:
 
 
 def masters_in_unknown_state(view: ShardView) -> list[int]:
-    """Return past masters whose process may still run. A process that was never observed is ignored."""
+    """Return masters of recorded terms whose process may still run. A process that was never observed is ignored."""
     record = view.lease.record
     masters = set() if record is None else {term.master for term in record.terms}
     return sorted(

@@ -128,7 +128,8 @@ def check_target(view: ShardView, to: int | None) -> Refuse | None:
 
 
 def check_enough_acks(view: ShardView, winner: int) -> Refuse | None:
-    """Return the refusal if too few members could acknowledge to ``winner``; None if enough can, or with a Lease."""
+    """Return the refusal if too few members could acknowledge to ``winner``; None if enough can, if forced, or with a
+    Lease."""
     after, needed = view.electable_after(winner), view.term.acks_needed
     if view.manual_request is None or view.manual_request.is_forced or len(after) >= needed:
         return None

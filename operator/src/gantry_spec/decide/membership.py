@@ -1,9 +1,9 @@
 """The members of a shard: those of the spec are started, others are removed, and lost disks are replaced.
 
-A member is removed, and a lost disk is given up, only if the newest epoch has a fresh master elsewhere that has
-everything that was acknowledged. So the only copy is never deleted. A lost disk is replaced after
-``storage.replaceAfter``, or when a person has given it up. Where it may hold the only copy, the person has to accept
-the loss as well."""
+A member is removed, and a lost disk is replaced, only if the newest epoch has a fresh master elsewhere that has
+everything that was acknowledged. So the only copy is never deleted without a person's consent. A lost disk is replaced
+after ``storage.replaceAfter``, when a person has given it up, or when its machine is out of service. Where it may hold
+the only copy, a person has to accept any loss as well."""
 
 from __future__ import annotations
 

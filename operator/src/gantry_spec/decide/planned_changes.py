@@ -2,10 +2,12 @@
 
     switchover          Drain the master -> a slave has the whole log -> a new epoch (election) -> the slave is recorded
     slave restart       enough others are in sync: Restart.  Otherwise Withdraw first: sends are refused before storing
-    master restart      its role moves first; without slaves, Drain and Restart
+    master restart      its role moves first; where it may not move (no slaves, ``failover.mode: Disabled``), Drain and
+                        Restart
 
 Reasons have a fixed order: a person's request, a removed member, a drained machine, a rolling update, switchback. At
-most one is handled at a time. When there is none left, a master that is still drained takes sends again."""
+most one is handled at a time, except that all outdated slaves that do not answer are restarted together. When there is
+none left, a master that is still drained takes sends again."""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def _role_moves(view: ShardView) -> Iterator[RoleMove]:
 
 
 def is_movable(view: ShardView) -> bool:
-    """Return whether the role may move to another member at all."""
+    """Return whether the role may move to another member. A master whose member is scaled in moves it in any case."""
     return view.spec.failover.mode != "Disabled" and view.spec.slaves > 0
 
 

@@ -1,7 +1,9 @@
 """Maintenance of a term: promote its master, attach the slaves, update the voters, and detect the master's failure.
 
-The conditions of a healthy shard are checked in a fixed order, and the first that does not hold is repaired: all slaves
-follow, the Lease records which stores have votes, and then the planned changes for people, machines and the spec.
+In a healthy shard, members that do not follow the master are ordered to do so in every round. In addition, the first of
+these steps that is due is taken: record in the Lease which stores have votes, and drop old terms; wait while the newest
+term does not contain what older ones acknowledged; change the electable set; and then the planned changes for people,
+machines and the spec.
 """
 
 from __future__ import annotations

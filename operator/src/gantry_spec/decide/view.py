@@ -75,7 +75,7 @@ class ShardView:
         return None if member is None else member.report
 
     def fresh_report(self, number: int) -> Report | None:
-        """Return the newest report of a running member, if it is no older than ``failover.after``."""
+        """Return the newest report of a member that is not known to be stopped, if no older than ``failover.after``."""
         report, member = self.report(number), self.members.get(number)
         if report is None or member is None or member.process in (Process.STOPPED, Process.ABSENT):
             return None
@@ -212,7 +212,10 @@ class ShardView:
         return missing_votes(term, ballots, are_all_terms_known=self.manual_request is None)
 
     def electable_after(self, winner: int) -> frozenset[int]:
-        """Return S of the next term of ``winner``: all voters and masters of past terms that the shard still has."""
+        """Return S of the next term of ``winner``: all voters and masters of past terms that the shard still has.
+
+        In a manual promotion these are the ``electable_members``, without failed masters that need not be waited for.
+        """
         if self.manual_request is None:
             return frozenset(self.record.members & set(self.spec.members)) - {winner}
         return self.electable_members - self._unreachable_masters(winner) - {winner}

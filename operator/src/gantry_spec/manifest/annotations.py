@@ -105,10 +105,11 @@ def parse_requests(annotations: Mapping[str, str]) -> GroupRequests:
 
 
 def parse_states(annotations: Mapping[str, str]) -> GroupRequests:
-    """Return the states that hold although other annotations are invalid, so that a typo ends no fence and no
+    """Return the states that hold although an annotation is invalid, so that a typo elsewhere ends no fence and no
     hibernation.
 
-    An invalid value of ``paused`` pauses the group, since that is harmless; an invalid ``hibernate`` has no effect.
+    An invalid value of ``paused`` pauses the group, since that is harmless. An invalid ``hibernate`` counts as absent,
+    and so does an invalid entry of ``fence``, while its other entries hold.
     """
     fenced = tuple(int(text) for text in _entries(annotations.get(FENCE, "")) if _SHARD.fullmatch(text))
     return GroupRequests(

@@ -1,7 +1,7 @@
 """A strict subset of YAML for manifests: mappings, lists and plain values of bounded size.
 
-Anchors, aliases and tags are refused, and so are duplicate keys, of which the second would silently win. ``yes`` and
-``on`` are text; only ``true`` and ``false`` are booleans. The result contains only values that JSON has.
+Aliases and tags of other types are refused, and so are duplicate keys, of which the second would silently win.
+``yes`` and ``on`` are text; only ``true`` and ``false`` are booleans. The result contains only values that JSON has.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def parse_duration(value: object) -> Duration:
 
 
 def size_text(size: int) -> str:
-    """Return the shortest exact text of a size in the format of manifests."""
+    """Return the exact text of a size, with the largest binary suffix (``Ki`` to ``Ti``) that divides it, if any."""
     for power, letter in reversed(list(enumerate("KMGT", 1))):
         if size and size % (1 << (10 * power)) == 0:
             return f"{size >> (10 * power)}{letter}i"

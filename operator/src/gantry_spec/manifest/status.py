@@ -39,10 +39,10 @@ class DurabilityStatus(StatusPart, frozen=True):
     """How much acknowledged data is at risk."""
 
     at_risk: str = "unknown"
-    """The band of bytes that the loss of the master's machine would lose."""
+    """The band of bytes that a power loss of the master's machine, whose disk survives, would lose."""
 
     bottleneck: str = ""
-    """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing."""
+    """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing, or if it is unknown."""
 
     is_met: bool = False
     """Whether the data at risk is within `spec.durability`."""
@@ -73,10 +73,10 @@ class ShardStatus(StatusPart, frozen=True):
     """The number of the shard, counted from 0."""
 
     master: str = ""
-    """The name of the master's pod."""
+    """The name of the master's pod; empty if no master has reported recently."""
 
     epoch: int = 0
-    """The epoch of the master."""
+    """The newest epoch in the shard's Lease. During an election it has no master yet."""
 
     in_sync: int = 0
     """The number of slaves that are in sync with the master."""

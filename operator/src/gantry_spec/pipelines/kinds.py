@@ -36,7 +36,7 @@ class ArchiveSpec(PipelineSpec, frozen=True):
     """The limits of one batch."""
 
     columns: list[Column] = msgspec.field(default_factory=lambda: list(Column))
-    """The columns that are kept of a message in addition to its position and time."""
+    """The columns that are kept of a message in addition to its id, queue, offset and times."""
 
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     """`fail` stops if messages were deleted before they were archived. `record` counts them and continues."""
@@ -68,10 +68,11 @@ class AuditSpec(PipelineSpec, frozen=True):
     the archive has every message that the log has."""
 
     chunk: Size = Size(64 << 20)
-    """How many bytes of the log one checksum covers. Only chunks with different checksums are read."""
+    """How many bytes of the log are compared at a time. `replicas` alone reads only chunks whose checksums differ;
+    `index` reads every chunk of one replica."""
 
     findings_max: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 100_000
-    """The number of findings at which an audit stops."""
+    """The greatest number of findings in the table at the `destination`. The audit continues and counts all."""
 
     archive: Name | None = None
     """The name of the TopicArchive for the check `archive`, in the same namespace."""

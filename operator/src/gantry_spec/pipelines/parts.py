@@ -78,7 +78,7 @@ class AuditCheck(StrEnum):
 
 
 class Column(StrEnum):
-    """A column that an archive keeps of a message in addition to its position and time."""
+    """A column that an archive keeps of a message in addition to its id, queue, offset and times."""
 
     TAGS = "tags"
     KEYS = "keys"
@@ -178,7 +178,8 @@ class PodTemplate(Part, frozen=True):
     """The annotations of the pods."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """The labels of the pods. Names that start with `gantry.dev/` or `spark-` are reserved."""
+    """The labels of the pods. Reserved labels and annotations are ignored: names that start with `spark-`,
+    `gantry.dev/`, `reads.gantry.dev/`, `app.kubernetes.io/`, `apps.kubernetes.io/` or `statefulset.kubernetes.io/`."""
 
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     """The node selector of the pods, as in a pod's spec."""
@@ -248,7 +249,8 @@ class PipelineSpec(Part, frozen=True):
     overlap."""
 
     suspend: bool = False
-    """Whether no run may start. A continuous run is stopped; a scheduled run that has started may finish."""
+    """Whether no run may start. A continuous run is stopped, and so is an audit without a `schedule`; a scheduled run
+    that has started may finish."""
 
     engine: Engine = Engine()
     """The settings of Spark and its pods."""
