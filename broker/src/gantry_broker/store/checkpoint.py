@@ -120,9 +120,9 @@ class Checkpoint:
     def raise_begin(self, begin: int) -> bool:
         """Record durably that the log may begin at ``begin``, before the files before it are deleted.
 
-        Return False if the disk is too full, which is possible on a file system that copies on write. Then the files
-        are deleted first, to make room, and the caller retries. A process that ends in between leaves a begin that is
-        too low, and the next start reports the deleted range as lost.
+        Return False if the disk is too full to create the file or, on a file system that copies on write, to overwrite
+        it. Then the files are deleted first, to make room, and the caller retries. A process that ends in between
+        leaves a begin that is too low, and the next start reports the deleted range as lost.
         """
         with self._lock:
             written = self._written or CheckpointContent()  # Nothing was written if the disk was full.
