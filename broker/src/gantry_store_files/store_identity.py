@@ -72,8 +72,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     """The uuid in other files when this was created for a log whose ``store.json`` was missing."""
 
     cuts: int = 0
-    """The number of times that the log was truncated. Heads of log files that were recorded before the last truncation
-    are not trusted."""
+    """The number of truncations, without those of a start that removed no first record of a log file. Heads of log
+    files that were recorded before the last one are not trusted."""
 
     format: int = FORMAT
 

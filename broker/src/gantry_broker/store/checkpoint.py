@@ -9,8 +9,9 @@ offsets of its replication. The seal is Gantry's, in the same sector, so that no
 covers RocketMQ's five fields, too, so that a checkpoint which RocketMQ has written since is not taken for Gantry's:
 what RocketMQ calls confirmed is not necessarily flushed.
 
-The second seal records where the log begins, and is durable before an older file is unlinked. It is written in place,
-so that a full disk does not keep retention from making room. A log that begins later has lost its first files.
+The second seal records where the log begins, and is durable before an older file is unlinked, unless the disk is too
+full for that (``raise_begin``). It is written in place, so that a full disk seldom prevents that. A log that begins
+later has lost its first files.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class CommitLog:
     def view(self, offset: int) -> memoryview:
         """Return the log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
 
-        Do not keep it: the next ``advance`` may reuse the memory.
+        Do not keep it: the next ``return_buffers`` may release the memory for another use.
         """
         extent = self.at(offset)
         if extent is None or not self.min_physical <= offset < self.wrote:

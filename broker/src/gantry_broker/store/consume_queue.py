@@ -207,8 +207,8 @@ class ConsumeQueue:
     def fill_to(self, offset: int, physical_offset: int) -> None:
         """Fill the units before ``offset``, whose messages are lost, so that ``offset`` is next. Raises ``StoreFull``.
 
-        Fillers hold ``physical_offset``, because searches need physical offsets that rise along the queue. A queue
-        without a message begins at ``offset`` afterwards.
+        Fillers hold ``physical_offset``, because searches need physical offsets that rise along the queue; in a queue
+        without a message they hold 0, and it begins at ``offset`` afterwards.
         """
         if self.readable_end < offset and not self.files.files:
             self.set_start_offset(offset)

@@ -65,7 +65,7 @@ class StoreContract(Protocol):
     losses: LossKeeper
     """Keeps the record of missing log data and of accepted losses: ``losses.record``."""
     on_appended: list[QueuesListener]
-    """Called once for each batch with the queues that have become longer for consumers."""
+    """Called with queues that have become longer for consumers, after one batch or several, and with repaired queues."""
     on_wrote: list[Callable[[], None]]
     """Called after every append, in the same iteration of the loop."""
 
@@ -87,7 +87,8 @@ class StoreContract(Protocol):
     def close(self) -> None:
         """Stop cleanly: commit and flush everything, remove the abort marker, and close all files.
 
-        If a flush fails or has failed, the marker stays, and the next start recovers.
+        If a flush fails or has failed, or the disk has no room for the recovery point, the marker stays, and the next
+        start recovers.
         """
 
     def flush(self) -> int:

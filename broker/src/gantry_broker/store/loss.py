@@ -11,9 +11,10 @@ Each of these files but ``log-end`` is written durably after the log was synced,
             of the machine `log-end`, too: it needs no sync, since a kill takes nothing from the page cache
     both    `loss.json`, which keeps a loss until it is restored or accepted: a start overwrites the other three
 
-A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another
-volume. The broker never truncates or discards the log without lowering these records first, and never deletes a file
-without raising the recorded start first, so neither is taken for a loss. A checkpoint that RocketMQ has written since
+A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another volume.
+The broker never truncates or discards the log without lowering these records first, and raises the recorded start
+before it deletes a file, so neither is taken for a loss. The exception is a process that ends while it deletes files of
+a disk that is too full to record the start (``Checkpoint.raise_begin``). A checkpoint that RocketMQ has written since
 is ignored.
 
     <root>/loss.json      a sealed document: missing ranges, accepted losses, and the ends of the queues before the loss

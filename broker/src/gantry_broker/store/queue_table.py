@@ -153,7 +153,7 @@ class QueueTable:
                     yield queue
 
     def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let a queue that has never had a message begin at ``offset``. Return False if it had one, or begins no sooner.
+        """Let a queue that has never had a message begin at ``offset``. False if it had one, or begins there or later.
 
         Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
         """
