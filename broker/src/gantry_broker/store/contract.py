@@ -65,7 +65,7 @@ class StoreContract(Protocol):
     losses: LossKeeper
     """Keeps the record of missing log data and of accepted losses: ``losses.record``."""
     on_appended: list[QueuesListener]
-    """Called with queues that have become longer for consumers, after one batch or several, and with repaired queues."""
+    """Called with queues that have become longer for consumers, after one batch or several, and with repaired ones."""
     on_wrote: list[Callable[[], None]]
     """Called after every append, in the same iteration of the loop."""
 

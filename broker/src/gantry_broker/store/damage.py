@@ -36,7 +36,7 @@ class DamageState(Enum):
     """It was requested from a replica, or will be when one is connected."""
 
     LOST = "lost"
-    """No connected replica has it."""
+    """Every expected replica was asked, and none has it."""
 
 
 @dataclass(slots=True)
