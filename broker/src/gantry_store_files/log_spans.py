@@ -5,7 +5,7 @@
     pieces          [50 .)[100 ......)[200 ... 300)[300 350)       the third one is in no file: a hole
 
 This module decides which file has which bytes. The meaning of a hole is up to the caller: the sidecar refuses the
-request, the audit reports a finding, and a search in a queue treats the bytes as expired.
+request, the audit reports a finding, and ``QueueReader.read`` returns None.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ NO_UNIT: Final[Unit] = (0, 0, 0)
 """The unit where nothing was written."""
 
 STORE_TIME_BYTES: Final = 80
-"""The number of bytes from the start of a record to the end of its store time."""
+"""A number of bytes from the start of a record that includes its store time, with hosts of IPv4 and of IPv6."""
 
 EXPIRED_UNIT: Final[Unit] = (0, FILLER_SIZE, 0)
 BLOCK_BYTES_MAX: Final = 3200 * UNIT_BYTES
@@ -161,7 +161,7 @@ def partition(start: int, end: int, predicate: Callable[[int], bool]) -> int:
 
 @final
 class QueueReader:
-    """A reader for the units of one queue. It opens a file for each block only: a store has thousands of queues."""
+    """A reader for the units of one queue. It keeps no file open between two reads: a store has thousands of queues."""
 
     def __init__(
         self,

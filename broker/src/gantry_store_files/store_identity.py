@@ -72,8 +72,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     """The uuid in other files when this was created for a log whose ``store.json`` was missing."""
 
     cuts: int = 0
-    """The number of times that the log was truncated. Heads of log files that were recorded before the last truncation
-    are not trusted."""
+    """The number of truncations, without those of a start that removed no first record of a log file. Heads of log
+    files that were recorded before the last one are not trusted."""
 
     format: int = FORMAT
 
@@ -123,12 +123,12 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         )
 
     def with_new_start(self, end: int, *, rocketmq_start: int | None, is_end_lost: bool = False) -> StoreIdentity:
-        """Return the identity for the next start, which appends at ``end``.
+        """Return the identity of a start that appends at ``end``: with the next generation, and in an epoch of Gantry.
 
-        Write it before the first message is accepted. ``rocketmq_start`` is where RocketMQ may have begun to
-        write since the last stop: after the last recovery point, if the checkpoint's seal is not ours; at the start of
-        the log, if there is no such point either. With ``is_end_lost`` the epochs that began after ``end`` are kept:
-        they belonged to this log, and a slave that has their bytes may give them back.
+        Write it before the first message is accepted. ``rocketmq_start`` is where RocketMQ may have begun to write
+        since the last stop: after the last recovery point, if the checkpoint's seal is not ours; at the start of the
+        log, if there is no such point either; None if the seal is ours. With ``is_end_lost`` the epochs that began
+        after ``end`` are kept: they belonged to this log, and a slave that has their bytes may give them back.
         """
         epochs, number = list(self.epochs), self.epoch
         foreign = end if rocketmq_start is None else min(rocketmq_start, end)

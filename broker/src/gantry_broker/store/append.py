@@ -7,12 +7,14 @@ pages that readers have mapped, and cost less than storing through the map, wher
 zeros first (measured: 8.6 against 12.6 microseconds of CPU per message of 1 KiB). Nothing is visible before all bytes
 are written: then ``wrote`` moves, which the flusher and replication read, and last ``readable_end`` for consumers.
 
-All or nothing. Everything that can fail (room in the log, room in a queue, a value that does not fit its field) fails
-before the first byte of the log is written, and then the queues' cursors are put back.
+All or nothing. A lack of room in the log or in a queue, and a value that does not fit its field, are detected before
+the first byte of the log is written. The bytes of a failed write are zeroed. In each case the queues' cursors are put
+back.
 
-Every record is sealed (see ``gantry_wire.seal``). The checksum needs the record in one piece, so its parts are joined
-on the spot; that and the second pass over the body cost 0.7 microseconds for a record of 350 bytes and 1.0 for one of
-1250. Tables of precomputed digits save nothing, because they push other data out of the processor's cache.
+Every record is sealed if its properties leave room for that (see ``gantry_wire.seal``). The checksum needs the record
+in one piece, so its parts are joined on the spot; that and the second pass over the body cost 0.7 microseconds for a
+record of 350 bytes and 1.0 for one of 1250. Tables of precomputed digits save nothing, because they push other data out
+of the processor's cache.
 
 Statistics by topic cost nothing per message: when a batch is in the log, its bytes and the ends of its queues are known
 anyway (``tally_batch``), and only a batch of several topics is iterated again (``tally_each``).
@@ -192,7 +194,11 @@ def append_contiguous(
 
 
 def roll(log: CommitLog) -> None:
-    """Close the current file with a blank record and switch to the next one. Raises as ``append_batch`` does."""
+    """Close the current file with a blank record and switch to the next one.
+
+    The caller has checked that the log is not read-only. Raises ``StoreFull``, ``PoolExhausted``, or ``LogReadOnly`` if
+    the write fails.
+    """
     file = log.file_after(log.base_offset)
     assert log.file is not None, "a log that is open has a file"
     log.write_all([(log.file, log.position, blank_record(log.file_size - log.position))])

@@ -9,8 +9,9 @@ offsets of its replication. The seal is Gantry's, in the same sector, so that no
 covers RocketMQ's five fields, too, so that a checkpoint which RocketMQ has written since is not taken for Gantry's:
 what RocketMQ calls confirmed is not necessarily flushed.
 
-The second seal records where the log begins, and is durable before an older file is unlinked. It is written in place,
-so that a full disk does not keep retention from making room. A log that begins later has lost its first files.
+The second seal records where the log begins, and is durable before an older file is unlinked, unless the disk is too
+full for that (``raise_begin``). It is written in place, so that a full disk seldom prevents that. A log that begins
+later has lost its first files.
 """
 
 from __future__ import annotations
@@ -120,9 +121,9 @@ class Checkpoint:
     def raise_begin(self, begin: int) -> bool:
         """Record durably that the log may begin at ``begin``, before the files before it are deleted.
 
-        Return False if the disk is too full, which is possible on a file system that copies on write. Then the files
-        are deleted first, to make room, and the caller retries. A process that ends in between leaves a begin that is
-        too low, and the next start reports the deleted range as lost.
+        Return False if the disk is too full to create the file or, on a file system that copies on write, to overwrite
+        it. Then the files are deleted first, to make room, and the caller retries. A process that ends in between
+        leaves a begin that is too low, and the next start reports the deleted range as lost.
         """
         with self._lock:
             written = self._written or CheckpointContent()  # Nothing was written if the disk was full.

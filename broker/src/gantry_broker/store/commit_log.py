@@ -54,8 +54,8 @@ def blank_record(remaining: int) -> bytes:
 class CommitLog:
     """The commit log of one store.
 
-    Owned by the loop's thread, with these exceptions: ``committed`` is written by the thread that holds the commit
-    lock, ``flushed`` and ``sync_count`` by the one that holds the sync lock, and ``is_read_only`` by any thread, once.
+    Owned by the loop's thread, with these exceptions: with a pool ``committed`` is written by the thread that holds the
+    commit lock, ``flushed`` and ``sync_count`` by the one that holds the sync lock, and ``is_read_only`` by any thread.
     The thread ``gantry-allocate`` only creates files, and passes them on through a future.
     """
 
@@ -134,7 +134,7 @@ class CommitLog:
         return self.files.base_offset
 
     def load(self) -> None:
-        """Open the existing files and allocate blocks for every byte of them, if the disk has room.
+        """Open the existing files and allocate blocks for every byte of them but of fillers, if the disk has room.
 
         The file that is appended to gets its blocks in ``start_at``; the others can be read without. A missing file
         between two others is replaced by a filler.
@@ -254,7 +254,7 @@ class CommitLog:
     def view(self, offset: int) -> memoryview:
         """Return the log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
 
-        Do not keep it: the next ``advance`` may reuse the memory.
+        Do not keep it: the next ``return_buffers`` may release the memory for another use.
         """
         extent = self.at(offset)
         if extent is None or not self.min_physical <= offset < self.wrote:
@@ -263,7 +263,7 @@ class CommitLog:
         return extent.view[offset - extent.base_offset : end - extent.base_offset]
 
     def newest(self, offset: int) -> bytes:
-        """Return the bytes from ``offset`` to the end of the log if they are exactly the last append; empty otherwise.
+        """Return the bytes from ``offset`` to the log's end if the last append wrote them at once; empty otherwise.
 
         Slaves and queues need these bytes right after the append: this avoids reading them through the page cache.
         """
@@ -362,7 +362,7 @@ class CommitLog:
                 self._on_returned(file.detach())
 
     def return_all_buffers(self) -> None:
-        """Return all buffers. Everything must be committed, and nothing is written before the next start."""
+        """Return all buffers. Everything must be committed, and nothing is written before the next ``start_at``."""
         assert self.committed == self.wrote, self
         self.file = None
         for file in self.files.files:
@@ -373,7 +373,10 @@ class CommitLog:
             self._next_buffer = None
 
     def truncate(self, end: int) -> None:
-        """Zero everything after ``end``, durably. No byte may be in a buffer. An ``OSError`` is final."""
+        """Zero the file after ``end`` and unlink all later files, durably. An ``OSError`` is final.
+
+        No byte may be in a buffer.
+        """
         file = self.files.at(end)
         if file is not None:
             file.file.zero(end - file.base_offset, file.size)

@@ -4,8 +4,9 @@
 
 It runs once per interval, and at once when enough pages are uncommitted, when a buffer is needed, or when a reader
 waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There the rounds
-are limited to one every ``ROUND_MS``, because each takes the interpreter from the loop several times. The thread never
-calls fsync. A failed write is final for the log: its bytes are still in the buffer, and the next start replays them.
+are limited to about one every ``ROUND_MS`` (more if ``ROUND_BYTES_MAX`` are uncommitted sooner), because each takes the
+interpreter from the loop several times. The thread never calls fsync. A failed write is final for the log: its bytes
+are still in the buffer, and the next start replays them.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ class Committer:
             except OSError as exc:
                 self._failure.report("a commit of the write buffer", exc)
                 return False
-        # Not only after a commit of this thread: the flush thread commits, too, and does not notify the loop.
+        # Not only after a commit of this thread: the flush thread commits, too, and with ASYNC_FLUSH does not notify
+        # the loop.
         if not self._pool.is_crash_safe or self._log.has_returnable_buffer:
             self._on_progress()
         self.free_returned_buffers()

@@ -1,4 +1,4 @@
-"""The consume queue: 20 bytes for each message of one queue of one topic, with its position in the log.
+"""The consume queue: 20 bytes for each message of one queue of one topic, with its offset in the log.
 
     | physical offset 8 | size 4 | tags code 8 |        queue offset n is at byte 20 * n
 
@@ -10,8 +10,8 @@ A queue is derived data: it is rebuilt from the log when it is missing, wrong or
 offset is not at the start of a file has the units before it filled with (0, 0x7FFFFFFF, 0), as RocketMQ does.
 
 ``position``, ``limit`` and ``view`` are the write cursor: the append loop packs units itself, and calls ``extend`` when
-``position`` reaches ``limit``, where the allocated blocks end. Owned by the loop's thread; ``gantry-point`` reads
-``readable_end`` and syncs the files.
+``position`` reaches ``limit``, where the allocated blocks or a page of ``UnitSums`` end. Owned by the loop's thread;
+``gantry-point`` reads ``readable_end`` and syncs the files.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class ConsumeQueue:
     def fill_to(self, offset: int, physical_offset: int) -> None:
         """Fill the units before ``offset``, whose messages are lost, so that ``offset`` is next. Raises ``StoreFull``.
 
-        Fillers hold ``physical_offset``, because searches need physical offsets that rise along the queue. A queue
-        without a message begins at ``offset`` afterwards.
+        Fillers hold ``physical_offset``, because searches need physical offsets that rise along the queue; in a queue
+        without a message they hold 0, and it begins at ``offset`` afterwards.
         """
         if self.readable_end < offset and not self.files.files:
             self.set_start_offset(offset)
@@ -227,7 +227,7 @@ class ConsumeQueue:
         self.seek(offset)
 
     def set_start_offset(self, offset: int) -> None:
-        """Set the next queue offset of a queue without files to ``offset``, durably.
+        """Set the next queue offset of a queue without files to ``offset``. Durable after the next ``sync``.
 
         Only a file keeps an offset over a restart, so one is created, with fillers before ``offset``. Raises
         ``StoreFull``; then the offset is kept only as long as this process runs.
@@ -241,7 +241,7 @@ class ConsumeQueue:
         self.min_offset = offset
 
     def rewind(self, end: int) -> None:
-        """Remove the units ``[end, self.end)``, which no reader has seen: zero them and move the cursor to ``end``."""
+        """Remove the units ``[end, self.end)``, which no reader has seen: zero them and move the cursor before them."""
         for offset in range(end, self.end):
             start = offset * CONSUME_UNIT_BYTES
             file = self.files.mapped_at(start)

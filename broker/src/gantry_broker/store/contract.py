@@ -8,8 +8,9 @@ One directory holds the log of all messages, and consume queues and a key index 
     queues --> read, ``times``                     index --> ``keys``
 
 Every record that leaves the store was verified on the bytes that are returned (``guard``). Everything belongs to the
-loop's thread, except methods that wait for the disk: those run in a worker thread while nothing else uses the store.
-The store's own threads move positions and call ``on_progress``; the loop then calls ``advance``, which acts on that.
+loop's thread, except methods that wait for the disk: those run in a worker thread while nothing else uses the store;
+only ``flush`` may run while the store is in use. The store's own threads move positions and call ``on_progress``; the
+loop then calls ``advance``, which acts on that.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class StoreContract(Protocol):
     losses: LossKeeper
     """Keeps the record of missing log data and of accepted losses: ``losses.record``."""
     on_appended: list[QueuesListener]
-    """Called once for each batch with the queues that have become longer for consumers."""
+    """Called with queues that have become longer for consumers, after one batch or several, and with repaired ones."""
     on_wrote: list[Callable[[], None]]
     """Called after every append, in the same iteration of the loop."""
 
@@ -79,14 +80,15 @@ class StoreContract(Protocol):
         ``on_locked`` is called as soon as the directory is locked, before anything in it is read. Without
         ``is_flushing`` no threads run, for tests and tools that call ``commit_step`` and ``flush_step``. With
         ``is_unconfirmed_hidden`` consumers see only messages before the recovery point, until those after it are made
-        visible by the ``LogCopier`` of ``start_copying``. Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull``,
-        ``ConfigCorrupt`` or ``StoreUnusable``.
+        visible by the ``LogCopier`` of ``start_copying``. Raises ``StoreLocked``, ``StoreMismatch``,
+        ``LogFileDamaged``, ``StoreFull``, ``ConfigCorrupt`` or ``StoreUnusable``.
         """
 
     def close(self) -> None:
         """Stop cleanly: commit and flush everything, remove the abort marker, and close all files.
 
-        If a flush fails or has failed, the marker stays, and the next start recovers.
+        If a flush fails or has failed, or the disk has no room for the recovery point, the marker stays, and the next
+        start recovers.
         """
 
     def flush(self) -> int:
@@ -165,4 +167,7 @@ class StoreContract(Protocol):
         """Replace the epoch history of the log, durably."""
 
     def accept_loss(self, by: str) -> int:
-        """Accept the loss of missing log data and continue after the durable end; return the new end of the log."""
+        """Accept the loss of missing log data and continue after the recorded end; return the new end of the log.
+
+        Raises ``StoreFull`` or ``StoreFailed``; see ``log_changes``.
+        """

@@ -204,7 +204,7 @@ class LogCopier:
     # -- out of the log ------------------------------------------------------------------------------------------------
 
     def dispatch(self, confirmed: int) -> bool:
-        """Make records before ``confirmed`` visible, at most ``DISPATCH_BYTES_MAX``. Return False if more remain.
+        """Make records before ``confirmed`` visible, about ``DISPATCH_BYTES_MAX`` at most. Return False if more remain.
 
         It also returns False if the disk has no space for a queue's entries; the next call tries again.
         """

@@ -36,7 +36,7 @@ class DamageState(Enum):
     """It was requested from a replica, or will be when one is connected."""
 
     LOST = "lost"
-    """No connected replica has it."""
+    """Every expected replica was asked, and none has it."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class DamageCounters(NamedTuple):
 class Integrity(NamedTuple):
     """Numbers about damage to a store's log. The names are those of the status page.
 
-    See ``DamageTable`` and ``Scrubber``. Counts are since the start.
+    See ``DamageTable`` and ``Scrubber``. The first two are the present damage; other counts are since the start.
     """
 
     damaged_records: int = 0
@@ -166,7 +166,8 @@ class DamageTable:
     def report(self, offset: int, size: int = 0, **extra: object) -> Damage | None:
         """Add the damaged record at ``offset``: log it, count it, and request it from a replica, once.
 
-        ``size`` is its length according to a queue; 0 if unknown. Return None if the table is full.
+        ``size`` is its length according to a queue; 0 if unknown. Return None if the table is full: then it is counted
+        only. Raises ``StoreFailed`` if the file belongs to another store.
         """
         damage = self._damage.get(offset)
         if damage is not None:

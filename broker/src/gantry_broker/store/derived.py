@@ -227,9 +227,9 @@ class DerivedFiles:
     def _is_index_file_of_log(self, file: IndexFile, newest: IndexPoint | None) -> bool:
         """Return whether the entries of a file point to messages with their keys, by a sample of them.
 
-        One match is enough. Entries of expired or damaged messages prove nothing, and if all in the sample are such
-        entries, the file is accepted. Entries of the newest file are used as far as the recovery point declares them
-        durable.
+        One match is enough. Entries of messages that have expired, or where the log has zeros or a blank record now,
+        prove nothing; if all in the sample are such entries, the file is accepted. Entries of the newest file are used
+        as far as the recovery point declares them durable.
         """
         count = (newest.header if newest is not None else file.header).next_number - 1
         has_no_mismatch = True

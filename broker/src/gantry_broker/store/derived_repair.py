@@ -30,7 +30,7 @@ from gantry_broker.store.sliced_scan import LogScan
 log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_MS: Final = 10_000
-"""How long a rebuild waits after a full disk, in milliseconds."""
+"""How long a rebuild waits after a full disk or another error of the disk, in milliseconds."""
 
 
 @final
@@ -72,7 +72,7 @@ class IndexRepair:
 
     @property
     def is_waiting_for_room(self) -> bool:
-        """Whether the last attempt failed on a full disk, and the next one has to wait."""
+        """Whether the last attempt failed, on a full disk or another error of it, and no other one has begun."""
         return self._retry_at_ms is not None
 
     def step(self) -> bool:

@@ -53,7 +53,7 @@ class Dispatcher:
     """Makes appended messages visible in queues and index. Owned by the loop's thread."""
 
     def __init__(self, index: BatchIndex | None, listeners: list[QueuesListener]) -> None:
-        """Create a dispatcher. ``listeners`` are called once for each batch with the queues that it has extended."""
+        """Create a dispatcher. ``listeners`` are called with the queues that one batch or several have extended."""
         self._listeners: Final = listeners
         self._index: Final = index
         self.is_held = False

@@ -1,4 +1,6 @@
-"""Permanent failure of a store, when a write or fsync fails, or a log file turns out to belong to another store.
+"""Permanent failure of a store: a commit, a sync or a small file failed, or a log file is of another store.
+
+A failed write of an append is none: it only makes the log read-only (``CommitLog.write_all``), and reads are served.
 
 After a failed fsync the kernel may report pages as clean that are on no disk, so no later fsync proves anything. The
 log becomes read-only, ``flushed`` never moves again, and ``on_fatal`` is called, once, in the thread in which it
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 OFFSET_DIGITS_MAX: Final = 20
-"""Limit of the digits of an offset, which has 64 bits."""
+"""An offset has fewer digits than this, since it is less than 2**63."""
 
 
 def decode_flush_failure(data: bytes) -> int:

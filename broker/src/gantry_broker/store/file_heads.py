@@ -16,7 +16,8 @@ that a flipped bit where RocketMQ wrote no seal cannot make a file look foreign.
 therefore not compared. A file that begins with a whole record of another offset is misplaced, in any store.
 
 A truncation invalidates heads, because the log after it is rewritten. The identity counts truncations, durably before
-each, and heads that were recorded before the last one are not trusted (``StoreIdentity.cuts``).
+the log is written there again, and heads that were recorded before the last one are not trusted
+(``StoreIdentity.cuts``).
 
 ``HeadKeeper`` records a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
 it for a start after a kill. While the store serves, every verification of the log calls ``HeadKeeper.is_foreign`` to

@@ -2,9 +2,10 @@
 
     [000 ....... )[size ....... )[2*size ....... )         one address space, no gaps
 
-The rules: sizes are equal and names adjacent; otherwise loading refuses a log, and shortens derived files. A file is
-found by division, not by search. The list is replaced, never changed in place, so that another thread may iterate over
-the list that it has read. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
+The rules: sizes are equal and names adjacent; otherwise loading refuses a log, and shortens derived files. A gap in a
+log is closed by filler files (see ``fillers``), unless it is too large. A file is found by division, not by search. The
+list is replaced, never changed in place, so that another thread may iterate over the list that it has read. A new
+file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 A file of Gantry or RocketMQ never begins with a blank record, since every record fits into an empty file. Readers of
 both go from a blank record to the next file, regardless of the bytes after it. The mark identifies the file as a
-filler, and the state records whether an operator has accepted the loss. Fillers are copied to slaves like any other
-bytes, so that a replica of a log with an accepted hole has the same accepted hole.
+filler, and the state records whether an administrator has accepted the loss. Fillers are copied to slaves like any
+other bytes, so that a replica of a log with an accepted hole has the same accepted hole.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LogFillers:
     def __init__(self, files: FileQueue) -> None:
         self._files: Final = files
         self._is_accepted: dict[int, bool] = {}
-        """By base offset of a filler: whether an operator has accepted the loss."""
+        """By base offset of a filler: whether an administrator has accepted the loss."""
 
     def __repr__(self) -> str:
         return f"<LogFillers {self._is_accepted}>"
@@ -56,7 +56,7 @@ class LogFillers:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Half-open ranges of lost files whose loss no operator has accepted."""
+        """Half-open ranges of lost files whose loss no administrator has accepted."""
         size = self._files.file_size
         return [(base, base + size) for base, is_accepted in self._is_accepted.items() if not is_accepted]
 
@@ -95,7 +95,7 @@ class LogFillers:
         return file
 
     def accept_holes(self) -> None:
-        """Mark all fillers as accepted, durably, because an operator has accepted the loss of their files.
+        """Mark all fillers as accepted, durably, because an administrator has accepted the loss of their files.
 
         Retention may have deleted a filler meanwhile; none is created before the start of the log.
         """

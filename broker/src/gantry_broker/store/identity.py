@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 @final
 class IdentityFile:
-    """The files ``<root>/store.json`` and ``store.json.bak``, which are read and written when the store is opened."""
+    """The files ``<root>/store.json`` and ``store.json.bak``. Read when the store is opened, and written then.
+
+    They are also written when the log is truncated or discarded, when its epochs change, and when a loss is accepted.
+    """
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk

@@ -73,7 +73,7 @@ class IndexFile:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, name: str, settings: StoreSettings) -> IndexFile:
-        """Create a file with blocks for the slots and without blocks for the entries. Raises ``StoreFull``."""
+        """Create a file with blocks for the slots and for the first entries. Raises ``StoreFull``."""
         path = f"{directory}/{name}"
         reserve = INDEX_HEADER_BYTES + settings.max_hash_slot_num * 4 + settings.index_reserve_bytes
         with translate_disk_full(path):

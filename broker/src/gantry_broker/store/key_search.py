@@ -60,7 +60,7 @@ class KeySearch:
     def _is_entry_correct(self, physical: int, value: int) -> bool:
         """Return whether the record at ``physical`` has a key with this hash.
 
-        It is also true for an expired or damaged record, which is no fault of the index.
+        It is also true for an expired record, and for one with a wrong checksum: these are no faults of the index.
         """
         written = self._log.view(physical)
         if not written:

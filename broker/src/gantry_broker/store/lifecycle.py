@@ -1,6 +1,6 @@
 """The lifecycle of a store: its parts are built, opened in a fixed order, and closed in the reverse order.
 
-    open    lock -> small files -> log, queues, index -> write buffers -> recovery -> the next generation -> threads
+    open    lock -> small files -> log -> write buffers -> recovery with queues, index -> next generation -> threads
     close   threads stopped -> flush -> recovery point -> buffers given back -> `abort` removed -> lock released
 
 The generation is the number of this start, which is stored in `store.json`. The durability guarantees depend on this

@@ -103,7 +103,8 @@ def accept_loss(lifecycle: StoreLifecycle, by: str, now_ms: int) -> int:
     Offsets of the log and of queues that were in use are never used again: blank records fill the log up to the next
     file after the loss, and fillers fill the queues. That is done for a hole, too: a queue may have had its last
     messages there. The queues are made durable first, then the decision. If this is interrupted, a start finds the rest
-    still missing, and it must be accepted again. Raises ``StoreFailed``.
+    still missing, and it must be accepted again. Raises ``StoreFull``, then accept it again with space; or
+    ``StoreFailed``.
     """
     record = lifecycle.losses.record
     missing, queues = record.missing, record.queues
@@ -131,7 +132,7 @@ def accept_loss(lifecycle: StoreLifecycle, by: str, now_ms: int) -> int:
 
 
 def _fill_log(log: CommitLog, end: int) -> int:
-    """Extend the log to ``end`` with blank records, durably. Return the end of the file that holds ``end``.
+    """Extend the log with blank records, durably, to the first end of a file at or after ``end``, and return that.
 
     Raises ``StoreFull`` or ``OSError``; it can be called again.
     """

@@ -3,11 +3,11 @@
     <root>/log-end    | a sealed line and JSON: store, generation, machine | zeros | heads 8 x 24 | end 8, inverted 8 |
     a head            | where a log file begins 8 | CRC-32 of its first record 8 | the two, exclusive or, inverted 8 |
 
-Every append changes the page. A process that is killed loses nothing of the page cache, nor of write buffers that
-survive it. So what was written before a kill is present at the next start, and this page, which is in the page cache
-too, records how far that was. A log that ends before the recorded end has lost its end, for example with a write buffer
-that was truncated, replaced, rolled back or removed. And a kill tears no record: damage before the recorded end, with
-whole records after it, is corruption of stored data.
+Every append changes the page, or with SYNC_FLUSH every flush. A process that is killed loses nothing of the page cache,
+nor of write buffers that survive it. So what was written before a kill is present at the next start, and this page,
+which is in the page cache too, records how far that was. A log that ends before the recorded end has lost its end, for
+example with a write buffer that was truncated, replaced, rolled back or removed. And a kill tears no record: damage
+before the recorded end, with whole records after it, is corruption of stored data.
 
 The page is valid for one start of one store on one boot of the machine. After a power loss pages may have reached the
 disk in any order, or not at all, so on another boot it is ignored; for the same reason it is never synced. A store

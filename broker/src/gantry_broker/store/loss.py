@@ -4,16 +4,17 @@
     log               [min_physical ....) (a hole) [............ end)
     missing    [ head )                 [  middle )               [ tail )
 
-Each of these files is replaced whole and durably after the log itself was synced, and so records what the log had then:
+Each of these files but ``log-end`` is written durably after the log was synced, and so records what the log had then:
 
     begin   the checkpoint's second seal, written before a log file is unlinked
     end     the recovery point's `through`, the checkpoint's `flushed`, the `log_end` of `store.json`; on the same run
             of the machine `log-end`, too: it needs no sync, since a kill takes nothing from the page cache
     both    `loss.json`, which keeps a loss until it is restored or accepted: a start overwrites the other three
 
-A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another
-volume. The broker never truncates or discards the log without lowering these records first, and never deletes a file
-without raising the recorded start first, so neither is taken for a loss. A checkpoint that RocketMQ has written since
+A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another volume.
+The broker never truncates or discards the log without lowering these records first, and raises the recorded start
+before it deletes a file, so neither is taken for a loss. The exception is a process that ends while it deletes files of
+a disk that is too full to record the start (``Checkpoint.raise_begin``). A checkpoint that RocketMQ has written since
 is ignored.
 
     <root>/loss.json      a sealed document: missing ranges, accepted losses, and the ends of the queues before the loss
@@ -40,7 +41,7 @@ from gantry_broker.store.sealed_file import read_sealed, write_sealed
 log = logging.getLogger(__name__)
 
 ACCEPTED_KEPT_MAX: Final = 100
-"""How many accepted losses are kept, the newest last. Each is one decision of an operator."""
+"""How many accepted losses are kept, the newest last. Each is one range; a decision may accept several."""
 
 
 class LossCause(StrEnum):
@@ -76,7 +77,7 @@ class LostRange(msgspec.Struct, frozen=True):
 
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
-    """A missing range that an operator has accepted."""
+    """A missing range whose loss an administrator has accepted."""
 
     start: int
     end: int
@@ -175,7 +176,7 @@ def missing_bytes(missing: Sequence[LostRange]) -> int:
 
 
 def describe_missing(missing: Sequence[LostRange]) -> str:
-    """Describe the missing ranges in one line for operators."""
+    """Describe the missing ranges in one line for administrators."""
     ranges = ", ".join(f"{lost} ({lost.cause.value})" for lost in missing[:8])
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return f"{missing_bytes(missing)} bytes of the log are missing: {ranges}{more}"
@@ -192,7 +193,7 @@ class LossKeeper:
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog, flush: Callable[[], int]) -> None:
         self.path: Final = f"{root}/loss.json"
         self.record = LossRecord()
-        """The missing ranges of the log, and those that an operator has accepted as lost."""
+        """The missing ranges of the log, and those that an administrator has accepted as lost."""
 
         self._disk: Final = disk
         self._log: Final = commit_log

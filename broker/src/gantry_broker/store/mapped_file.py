@@ -3,7 +3,7 @@
     [0 ...... position ...... reserved ...... size)      offset = base_offset + position
 
 The file does not interpret its content and keeps no positions of its own: the log or the queue knows where it ends. It
-guarantees that a file's name is its base offset and that disk errors are raised as errors of the store.
+guarantees that a file's name is its base offset, and that creating it and allocating its blocks raise ``StoreFull``.
 
 A log file may have a write buffer, which then holds what was written from its start on, while the file may still lack
 it. Readers ask for the *extent* that holds an offset and read from its view, wherever that is:

@@ -58,9 +58,10 @@ class MessageStore(StoreContract):
     ) -> None:
         """Create the store, which is not open yet.
 
-        Helper threads call ``on_fatal`` once, when a write or a sync has failed, and ``on_progress`` when ``advance``
-        has work. ``is_awaited`` returns whether consumers wait for messages that become visible only when they are
-        committed. Memory that survives the process does so only in the same ``memory_scope``.
+        The thread that detects a permanent failure (``failure``) calls ``on_fatal``, once; helper threads call
+        ``on_progress`` when ``advance`` has work. ``is_awaited`` returns whether consumers wait for messages that
+        become visible only when they are committed. Memory that survives the process does so only in the same
+        ``memory_scope``.
         """
         self.root = root
         self.settings = settings

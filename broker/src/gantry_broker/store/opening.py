@@ -1,7 +1,7 @@
 """What a start determines before it reads the log: who wrote which part of it, and which write buffers exist.
 
-Write buffers are searched in the directory of the settings and in the one of the last start: an operator who switches
-the buffers off, or moves them, must not lose what the old ones hold. Such old buffers are replayed and then removed.
+Write buffers are searched in the directory of the settings and in the one of the last start: a user who switches the
+buffers off, or moves them, must not lose what the old ones hold. Such old buffers are replayed and then removed.
 """
 
 from __future__ import annotations
@@ -234,8 +234,9 @@ def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
 class AbortMarker:
     """``<root>/abort``: the file whose presence at a start means that the last run did not stop cleanly.
 
-    Created, durably, before a start changes anything; removed, durably, as the very last step of a clean stop. RocketMQ
-    uses the same name and meaning.
+    Created, durably, before recovery changes anything; removed, durably, as the very last step of a clean stop. Before
+    it is created, a start may set foreign log files aside, unlink an empty last one, and make fillers. RocketMQ uses
+    the same name and meaning.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:

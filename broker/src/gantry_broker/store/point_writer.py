@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 class RecoveryPointWriter:
     """Writes recovery points and checkpoints in the thread ``gantry-point``.
 
-    The thread owns the checkpoint, the recovery point file, and the times at which they were last written. Any thread
-    may call ``request_point``; ``start`` and ``stop`` are those of ``Worker``.
+    While it runs, the thread owns the recovery point file, and the times at which it and the checkpoint were last
+    written; the checkpoint has a lock. ``finish`` and ``remove_point`` are for the thread that has stopped it. Any
+    thread may call ``request_point``; ``start`` and ``stop`` are those of ``Worker``.
     """
 
     def __init__(
@@ -117,7 +118,11 @@ class RecoveryPointWriter:
         return True
 
     def finish(self) -> bool:
-        """Flush and sync everything for a clean stop, after the threads have ended. Return False if it is not clean."""
+        """Flush and sync everything, and write point and checkpoint, while the threads do not run.
+
+        Called at a clean stop, at the end of a recovery and at a change of the log. Return False after a failure, and
+        if the disk had no room for the point.
+        """
         if self._failure.error is not None:
             return False
         try:

@@ -7,7 +7,7 @@
                       `- neither: every unit of the queue is rebuilt from the whole log
 
 A unit is *proved* by a whole record of this topic, queue and queue offset, at the offset and of the size in the unit.
-No unit is replaced by a guess: what was not found near stays unreadable until the whole log has been read.
+What was not found near stays unreadable until the whole log was read, unless damage near it explains the loss.
 
 A queue with a wrong unit is ``is_corrupt``, and the next recovery point lists it, so that a start after a crash
 meanwhile rebuilds all of it. The flag is cleared after the last unit has been written and the queue's files are marked

@@ -102,8 +102,8 @@ class QueueTable:
     def discover(self) -> tuple[ConsumeQueue, ...]:
         """Add every queue that has a directory, and return them all. Names that are no queue are ignored.
 
-        A file in the place of a directory is set aside. Raises ``StoreMismatch`` if all files have a size that differs
-        from the setting.
+        A file in the place of a directory is set aside. Raises ``StoreMismatch`` if all of several files have one size
+        that differs from the setting.
         """
         if not self._is_queue_directory(self.directory):
             return ()
@@ -153,7 +153,7 @@ class QueueTable:
                     yield queue
 
     def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let a queue that has never had a message begin at ``offset``. Return False if it had one, or begins there.
+        """Let a queue that has never had a message begin at ``offset``. False if it had one, or begins there or later.
 
         Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
         """

@@ -95,7 +95,10 @@ class ReadResult(NamedTuple):
     body: bytes = b""
     count: int = 0  # type: ignore[assignment]  # hides tuple.count, which is not used here
     is_waiting: bool = False
-    """Whether the message at ``next_offset`` is damaged and was requested from a replica: read again later."""
+    """Whether the message at ``next_offset`` is damaged, or was not found by a start, and a replica may restore it.
+
+    Read again later.
+    """
 
 
 def offset_fault(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:

@@ -1,7 +1,7 @@
 """Derivation of queue, unit and keys from the bytes of a record: the slow counterpart of the append loop.
 
-It is used when a message is only in the log: after a crash, for a store that RocketMQ wrote, and to rebuild a queue.
-Its results must equal those of the append loop to the byte; a test compares them.
+It is used when a message is only in the log: on a slave, after a crash, for a store that RocketMQ wrote, and to rebuild
+a queue. Its results must equal those of the append loop to the byte; a test compares them.
 """
 
 from __future__ import annotations

@@ -231,7 +231,10 @@ class Recovery:
     # -- after the log is read -----------------------------------------------------------------------------------------
 
     def _zero_tail(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> int:
-        """Zero everything after the end of the log, durably. Return how many bytes of its last file were not zero."""
+        """Remove everything after the end of the log, durably. Return the size of the torn tail in its last file.
+
+        That is the number of bytes from the end to the last one that is not zero.
+        """
         if is_clean and not plan.is_full and result.end == plan.start:
             return 0
         file, cut_bytes = self._log.files.at(result.end), 0

@@ -32,7 +32,7 @@ class IndexPoint(msgspec.Struct, frozen=True):
 
 
 class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
-    """A position of the log before which log, queues and index are durable."""
+    """An offset of the log before which log, queues and index are durable, and what they have there."""
 
     tail: int
     """The physical offset of the record that ends at ``through``; -1 if there is none."""
@@ -48,7 +48,7 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
 
     index: IndexPoint | None = None
     index_files: list[tuple[str, int]] = msgspec.field(default_factory=list)
-    """Every index file with the physical offset where its last message begins: none of them may be missing."""
+    """Every index file but the newest, with the physical offset where its last message begins: none may be missing."""
 
     min_physical: int = -1
     """The first offset of the log; -1 in a point of an older version."""
@@ -67,7 +67,7 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
 
 @final
 class RecoveryPointFile:
-    """The file ``<root>/recovery-point.json``. Written by ``gantry-point``, read at the start."""
+    """The file ``<root>/recovery-point.json``. Read at the start; written by it, ``gantry-point`` and log changes."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk

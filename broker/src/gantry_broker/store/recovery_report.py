@@ -31,7 +31,7 @@ class RecoveryReport:
     """The number of records that were read."""
 
     cut_bytes: int = 0
-    """Bytes after the end that were not zero: the torn tail."""
+    """The size of the torn tail: the bytes after the end, in its file, up to the last one that was not zero."""
 
     damaged: list[tuple[int, int]] = field(default_factory=list)
     """Half-open ranges of damaged bytes that were skipped."""
@@ -43,7 +43,7 @@ class RecoveryReport:
     """
 
     missing: list[LostRange] = field(default_factory=list)
-    """Ranges that sealed files have recorded and the log lacks, without those that an operator has accepted."""
+    """Ranges that sealed files have recorded and the log lacks, without those that an administrator has accepted."""
 
     queue_ends: dict[str, dict[str, int]] = field(default_factory=dict)
     """Ends of queues at a kill, by topic and queue id, where they are known and higher than in the recovery point."""

@@ -9,9 +9,10 @@
 The order is essential. Reads run in the loop's thread, so each sees all of a removal or nothing: a read at a deleted
 offset is answered with the first offset that exists. Log files are unlinked first: what a crash leaves undone after
 that is derived, and the next start trims queues to the beginning of the log. Before the first file is unlinked, the
-checkpoint durably records the new beginning of the log, so that a deletion is never taken for a loss. Each unlink is
-durable before the next one, so that a power loss leaves no gap. A file that cannot be unlinked stays first in line.
-Before all of this a queue that has no message left is made durable: only its files hold its next offset.
+checkpoint durably records the new beginning of the log, so that a deletion is not taken for a loss (on a disk that is
+too full for that, after the first deletions). Each unlink is durable before the next one, so that a power loss leaves
+no gap. A file that cannot be unlinked stays first in line. Before all of this a queue that has no message left is made
+durable: only its files hold its next offset.
 
 Open files: a log file is closed by the thread that unlinks it, because no thread touches a file that ends at or before
 ``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
@@ -168,7 +169,7 @@ class OldestFilesRemoval:
             raise
 
     def retire(self, offset: int, trims: Trims) -> int:
-        """Let the log begin at ``offset``, which is the end of a file. Return how many log files are deleted.
+        """Let the log begin at ``offset``, the end of a file. Return how many log files ``unlink`` must delete.
 
         Called in the loop's thread.
         """

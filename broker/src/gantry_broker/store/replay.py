@@ -6,7 +6,7 @@
 
 A buffer is replayed only if its header names this store, the start before this one and the current epoch, and if its
 bytes before the log's end equal those of the files: then it is the same history, and its records follow without a gap.
-Anything else that the files lack is *set aside*: copied to a folder for the operator, with the reason, and never
+Anything else that the files lack is *set aside*: copied to the folder ``set-aside``, with the reason, and never
 written to the log.
 
 The plan is pure; ``execute_step`` and ``set_aside`` carry it out. Both are durable when they return, since the buffer

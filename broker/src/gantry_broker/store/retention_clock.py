@@ -33,7 +33,7 @@ CLAIM_MS_MIN: Final = 3_600_000
 """How long the wall clock must claim the same downtime before it is counted."""
 
 NOTE_INTERVAL_MS: Final = 60_000
-"""Shortest time between two notes."""
+"""Shortest time between a note and the one after the next: the newest note moves with the present until then."""
 
 NOTES_MAX: Final = 4_096
 """Beyond this number every second note of the older half is dropped: files between two notes use the later one."""
@@ -180,7 +180,7 @@ class RetentionClock:
                 del notes[0 : NOTES_MAX // 2 : 2]
             notes.append((log_end, self._own_ms))
             self.note_changes += 1
-        else:  # the newest note is younger than the interval: it is moved to the present
+        else:  # the note before the newest is younger than the interval: the newest is moved to the present
             notes[-1] = (log_end, self._own_ms)
 
 

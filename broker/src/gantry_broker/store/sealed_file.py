@@ -1,6 +1,6 @@
 """Small files of a store that are written as a whole: sealed documents (``gantry_store_files.sealed``).
 
-Some of them only make a start faster; ``OptionalFile`` writes those.
+Some files of a store may stay as they are while the disk is full; ``OptionalFile`` writes those.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def write_sealed(disk: Disk, path: str, document: object) -> None:
 
 @final
 class OptionalFile:
-    """A file whose loss only makes the next start read more. On a full disk the old file stays, without an error."""
+    """A file that may be outdated: then a start reads more of the log, or checks less, and loses no message.
+
+    On a full disk the old file stays, without an error.
+    """
 
     def __init__(self, name: str) -> None:
         self._name: Final = name

@@ -72,7 +72,8 @@ class PoolSettings:
     """commitIntervalCommitLog: how often a buffer is committed when no request waits for it and it holds little."""
 
     commit_pages_min: int = 4
-    """commitCommitLogLeastPages: how many 4 KiB pages are committed as soon as they are full."""
+    """commitCommitLogLeastPages: as many uncommitted 4 KiB pages start a commit; a busy log is committed about every
+    10 ms."""
 
     commit_thorough_interval_ms: int = 200
     """commitCommitLogThoroughInterval: at least this often everything is committed, even a single page."""

@@ -71,7 +71,10 @@ class WritePool:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Lock the volume and open the buffers in it. Raises ``StoreLocked`` or ``StoreUnusable``."""
+        """Lock the volume and open the buffers in it, and remove those that are incomplete or too small.
+
+        Raises ``StoreLocked`` or ``StoreUnusable``.
+        """
         try:
             self._volume.acquire()
         except BlockingIOError as exc:

@@ -1,6 +1,6 @@
 """Findings of a verification, with the harm of each.
 
-An operator first needs to know what a damage costs. So every finding states its harm:
+An administrator first needs to know what a damage costs. So every finding states its harm:
 
     LOST        stored messages, or entries of tables, are missing or cannot be read
     DERIVED     a queue, the index or a small file is wrong; the log is complete, and a rebuild restores it

@@ -77,7 +77,7 @@ class IndexReader:
 
     @property
     def is_loadable(self) -> bool:
-        """Whether a start would accept the file: it only checks that the number of entries in the header fits."""
+        """Whether a start would accept the header: it only checks that the number of entries fits."""
         entries = self.shape.entries if self.shape is not None else self.size // ENTRY_BYTES
         return self.header is not None and self.header.next_number <= entries
 

@@ -70,7 +70,7 @@ class FoundRecord(NamedTuple):
 
     check: RecordCheck
     data: memoryview
-    """The record's bytes if the check is good; else up to some hundred bytes from the offset on."""
+    """The record's bytes if the check is good; else as many bytes as it claims, or up to some hundred."""
 
 
 @final

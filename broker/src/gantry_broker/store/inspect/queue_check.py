@@ -222,7 +222,10 @@ class QueueCheck:
             self._report(Kind.UNIT_BEYOND, Harm.UNSETTLED, offset, physical, text)
 
     def check_ends(self) -> None:
-        """Check only that the first and the last unit point to messages of this queue."""
+        """Check that the first and the last unit point to messages of this queue.
+
+        Units that point into the range that was read have been compared already.
+        """
         if self._reader is None:
             return
         end = self._reader.end()

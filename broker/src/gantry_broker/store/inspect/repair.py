@@ -78,7 +78,7 @@ class RepairPlan:
     """Number of flushed bytes that are lost."""
 
     missing: list[LostRange] = field(default_factory=list)
-    """Missing ranges of the log that were on the disk: no message is accepted before an operator accepts the loss."""
+    """Missing ranges of the log that were on the disk: no send is accepted until they are back or accepted as lost."""
 
     lost_bytes: int = 0
     lost_messages: int = 0

@@ -109,7 +109,7 @@ class StoreSummary:
     """Missing ranges of the log that were on the disk, as far as the end of the log is known."""
 
     accepted: list[AcceptedLoss] = field(default_factory=list)
-    """Ranges whose loss an operator has accepted."""
+    """Ranges whose loss an administrator has accepted."""
 
     next_start: str = ""
     """The actions of the next start, in one sentence."""

@@ -1,6 +1,6 @@
 """Verification of a store: every record, every queue unit and every index entry, once, in the order of the log.
 
-    small files  ->  the log, record by record  ->  the rest of queues and index  ->  tables and small files
+    sizes of files  ->  the log, record by record  ->  tables and small files  ->  the rest of queues and index
                        |- own offset, lengths, CRC, seal; times that never decrease
                        |- its unit in its queue, and back
                        `- its entries in the index, and back
