@@ -1,4 +1,4 @@
-"""Tables that a master has sent, which a slave must not apply before its own log has the same end."""
+"""Tables that a master has sent, which a slave must not apply before its own log has reached their stamps."""
 
 from collections import deque
 from typing import Final, Generic, TypeVar, final
