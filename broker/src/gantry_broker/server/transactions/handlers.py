@@ -77,7 +77,7 @@ class TransactionHandlers:
         return self._ack_gate.reply_or_hold(command.reply(), connection)
 
     def _find_given_up(self, message_id: str) -> StoredMessage:
-        """Return the abandoned message with this id. Raises Refused if it is anything else."""
+        """Return the message of an abandoned transaction by its id. Raises Refused if it is anything else."""
         try:
             _, _, offset = parse_offset_message_id(message_id)
         except RemoteProtocolError as error:

@@ -286,7 +286,7 @@ class TransactionWriter:
         self._resumed[message.physical_offset] = physical_offset
 
     def is_resumed(self, message: StoredMessage) -> bool:
-        """Whether an abandoned message has a newer half message. Raises ``IndexRebuilding``."""
+        """Whether the message of an abandoned transaction has a newer half message. Raises ``IndexRebuilding``."""
         if message.physical_offset in self._resumed:
             return True
         unique = message.properties.get(keys.UNIQUE_KEY)

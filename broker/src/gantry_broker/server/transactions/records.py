@@ -155,7 +155,7 @@ def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Dr
 
 
 def resumed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
-    """Return the half message of an abandoned message, with a check count of 0."""
+    """Return the new half message of an abandoned transaction, with a check count of 0."""
     dropped = (keys.TRANSACTION_PREPARED_QUEUE_OFFSET, OPEN_SINCE)
     properties = {name: value for name, value in message.properties.items() if name not in dropped}
     return copy_draft(message, queue, {**properties, keys.TRANSACTION_CHECK_TIMES: "0"})
