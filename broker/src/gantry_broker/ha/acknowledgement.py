@@ -60,7 +60,7 @@ class SlaveProgress:
     """End of what the slave has flushed to its disk; -1 before its first ack."""
 
     acked_at: float = 0.0
-    """When its last ack arrived, on the loop's clock."""
+    """When its last ack arrived, or before that when it joined, on the loop's clock."""
 
     def advance(self, received: int, flushed: int, sent: int, now: float) -> None:
         """Record the positions in an ack, for a log that was sent up to ``sent``.

@@ -105,7 +105,7 @@ class Follower(FollowerRunner[SlaveStream]):
         """Create a follower.
 
         ``on_copied`` is called after each read of a stream: data may have been copied, or the confirmed position moved.
-        ``on_grant`` is called before a grant is sent. ``on_welcome`` is awaited before anything of that master is
+        ``on_grant`` is called with each grant that is sent. ``on_welcome`` is awaited before anything of that master is
         copied or acknowledged.
         """
         super().__init__(store, address, run_exclusively=run_exclusively, tls=tls)

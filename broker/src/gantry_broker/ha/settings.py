@@ -108,9 +108,10 @@ class ReplicationSettings:
     electable: tuple[int, ...] = ()
     """haElectable: brokerIds of the slaves that may be promoted, separated by semicolons.
 
-    After a start that may have lost messages, a master accepts no messages until it has compared its log with these
-    slaves. With ASYNC_MASTER it acknowledges only while all of them have given it a grant, or while it holds its Lease;
-    with haDegrade=ASYNC and too few slaves, only while it holds its Lease. Orders may name other slaves.
+    After a start that may have lost messages, a master accepts no messages until it has compared its log with enough of
+    them to find every acknowledged message: with ASYNC_MASTER all. With ASYNC_MASTER it acknowledges only while all of
+    them have given it a grant, or while it holds its Lease; with haDegrade=ASYNC and too few slaves, only while it
+    holds its Lease. Orders may name other slaves.
     """
 
     grant_ms: int = 3_000

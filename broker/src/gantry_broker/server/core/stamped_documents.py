@@ -31,5 +31,5 @@ class StampedDocuments(Generic[D]):
         return newest
 
     def clear(self) -> None:
-        """Remove all documents, since the broker follows another master, or is the master."""
+        """Remove all documents, since a stream from a master begins, or the broker is the master."""
         self.waiting.clear()

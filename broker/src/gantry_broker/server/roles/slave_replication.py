@@ -82,7 +82,7 @@ class SlaveReplication:
 
     def _gantry_follower(self, address: str, on_welcome: OnWelcome) -> Follower:
         async def handle_welcome(welcome: Welcome) -> None:
-            self._tables.begin_copying()  # The log was truncated for the master, and nothing is copied yet.
+            self._tables.begin_copying()  # The log is truncated for the master, if needed; nothing is copied yet.
             await on_welcome(welcome)
 
         return Follower(

@@ -321,7 +321,7 @@ class TransactionProgress:
         half queue   ... h85 ...            the master: h85 has ended, the restart offset is 86
         slave's log  ... h85 ...)           without the op message about h85; it must start at 85
 
-    So a master's document waits until the log has its end, and when the broker follows another master the restart
+    So a master's document waits until the log has its end, and whenever a stream from a master begins the restart
     offsets are dropped: reading too much costs only time.
     """
 
