@@ -8,15 +8,19 @@ Slaves are counted by identity, never by connection: a peer that connects twice,
 or not at all. A slave that has disconnected does not count: that it still has what it acknowledged is known only while
 it is connected.
 
-Two kinds of acks are ignored, because an election does not consider them: those of slaves that are not electable, and
-those that end before the master's epoch begins. In the second case the slave's log still ends in an older epoch, and
-would lose against a log with an epoch in between, although that log lacks what was acknowledged.
+Two kinds of acks are ignored, because an election does not consider them: those of slaves that are not electable, if
+the term names electable slaves, and those that end before the master's epoch begins. In the second case the slave's log
+still ends in an older epoch, and would lose against a log with an epoch in between, although that log lacks what was
+acknowledged.
 
-Where no slave's ack is needed, grants decide, on a clock that never stops:
+Where sends do not wait for slaves, grants decide, on a clock that never stops:
 
-    a master of an asynchronous group answers 0 only while one of two conditions holds:
+    a master with electable slaves answers 0 only while one of two conditions holds:
     1  it has a short grant from every electable slave, renewed with its acks
     2  it has the shard's Lease, as its sidecar reports it
+
+Slaves give grants only where no ack is needed. A master that needs acks, and has degraded (``haDegrade=ASYNC``), can
+fulfil only the second condition. A master without electable slaves needs neither.
 
 A promotion ends both first: a slave that has promised a newer epoch grants nothing any more, and the Lease moves to
 another member. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops a master. A grant
@@ -56,7 +60,7 @@ class SlaveProgress:
     """End of what the slave has flushed to its disk; -1 before its first ack."""
 
     acked_at: float = 0.0
-    """When its last ack arrived, on the loop's clock."""
+    """When its last ack arrived, or before that when it joined, on the loop's clock."""
 
     def advance(self, received: int, flushed: int, sent: int, now: float) -> None:
         """Record the positions in an ack, for a log that was sent up to ``sent``.
@@ -96,7 +100,7 @@ class AckSet:
         self._epoch_start = 0
 
     def begin_epoch(self, start: int, electable: Collection[int]) -> None:
-        """Count acks for an epoch that begins at ``start``. Without electable slaves all acks count."""
+        """Count acks of electable slaves, or of all if there are none, for an epoch that begins at ``start``."""
         self._epoch_start, self._electable = start, frozenset(electable)
 
     def __len__(self) -> int:
@@ -208,7 +212,7 @@ class AckPolicy:
         self._hide_new_messages()
 
     def _hide_new_messages(self) -> None:
-        """Hide messages that are not visible yet until slaves or the next master confirm them."""
+        """With ``is_unconfirmed_hidden``, hide new messages until slaves or the next master confirm them."""
         if self._settings.is_unconfirmed_hidden:
             self._store.positions.set_acked(-1)
 

@@ -5,9 +5,10 @@
 A process that is killed loses nothing that is in the page cache, or in buffers that outlive it. A machine that crashes
 may lose it, and so may a broker that runs in another pod now: its buffers were the old pod's, and its volume may have
 been mounted again without the page cache. So every start records on which boot of which machine, and in which pod, it
-runs, before anything is acknowledged. After a crash the next start compares: on the same machine nothing was lost; on
-another one something may have been lost. Doubt survives clean stops, until the broker has followed a master and has
-everything that the master had at that time, or becomes the master of a new epoch: then its log is the valid one.
+runs, before anything is acknowledged. After a crash the next start compares: nothing was lost if the boot and the pod
+are the same, the last run was crash-safe, and all of its write buffers were found; otherwise something may have been
+lost. Doubt survives clean stops, until the broker has followed a master and has everything that the master had at that
+time, or becomes the master of a new epoch: then its log is the valid one.
 
 The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
 
@@ -89,7 +90,7 @@ def recovery_findings(report: RecoveryReport) -> RecoveryFindings:
 def decide_completeness(last: CompletenessRecord | None, found: RecoveryFindings, machine: str) -> bool | None:
     """Return whether no data is missing; None if that is unknown.
 
-    It is unknown when no start has recorded it and no loss is known.
+    It is unknown if no start has recorded it, the store has held messages, and no loss is known.
     """
     if found.is_damaged:
         return False
@@ -149,7 +150,7 @@ class DataCompleteness:
     def record_start(self, report: RecoveryReport, pool: PoolStatus) -> None:
         """Decide and record completeness before this start acknowledges anything.
 
-        On a full disk, completeness is unknown afterwards.
+        If the record cannot be written, as on a full disk, completeness is unknown afterwards.
         """
         found = recovery_findings(report)
         self._is_corrupt, self._has_holes = found.is_corrupt, found.has_holes
@@ -199,8 +200,8 @@ class DataCompleteness:
     def record_caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
         """Record that this broker's data is complete: it has caught up with its master, or it is the master.
 
-        Damage and holes stay recorded unless the whole log was copied again; holes no longer count once an operator has
-        accepted them. Raises OSError.
+        Damage and holes stay recorded unless the whole log was copied again; holes no longer count once their loss was
+        accepted. Raises OSError.
         """
         is_incomplete = self._is_corrupt or (self._has_holes and not is_loss_accepted)
         if self.is_complete is True or (is_incomplete and not is_copied_anew):

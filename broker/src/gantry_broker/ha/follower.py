@@ -75,7 +75,7 @@ class SlaveStream(FollowerStream):
         return ack
 
     async def fetch(self, start: int, end: int) -> bytes:
-        """Return whole records of ``[start, end)`` from the master. Raises ``OSError``."""
+        """Return records of ``[start, end)`` from the master, unverified and perhaps not all. Raises ``OSError``."""
         if self._ended.done():
             raise ConnectionError("the replication stream ended")
         return await self._ranges.fetch(self.write, start, end)
@@ -87,7 +87,7 @@ class SlaveStream(FollowerStream):
 
 @final
 class Follower(FollowerRunner[SlaveStream]):
-    """Follows a Gantry master, until cancelled or stopped."""
+    """Follows a Gantry master until cancelled."""
 
     def __init__(
         self,
@@ -104,8 +104,9 @@ class Follower(FollowerRunner[SlaveStream]):
     ) -> None:
         """Create a follower.
 
-        ``on_copied`` is called when data was copied or the confirmed position has moved, ``on_grant`` before a grant is
-        sent. ``on_welcome`` is awaited before anything of that master is copied or acknowledged.
+        ``on_copied`` is called after each read of a stream: data may have been copied, or the confirmed position moved.
+        ``on_grant`` is called with each grant that is sent. ``on_welcome`` is awaited before anything of that master is
+        copied or acknowledged.
         """
         super().__init__(store, address, run_exclusively=run_exclusively, tls=tls)
         self._facts: Final = facts
@@ -141,7 +142,7 @@ class Follower(FollowerRunner[SlaveStream]):
         return welcome is not None and welcome.gives_ranges and self.is_streaming and end <= self._store.history.end
 
     async def fetch(self, start: int, end: int) -> bytes:
-        """Return whole records of ``[start, end)`` from the master. Raises ``OSError``."""
+        """Return records of ``[start, end)`` from the master, unverified and perhaps not all. Raises ``OSError``."""
         if self._stream is None or not self.is_streaming:
             raise ConnectionError("no replication stream to the master")
         return await self._stream.fetch(start, end)

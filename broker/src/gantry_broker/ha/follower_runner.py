@@ -77,7 +77,7 @@ class FollowerStream(asyncio.Protocol, ABC):
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """Send the end of the log, if it has moved."""
+        """Send an ack, unless it would repeat the last one."""
 
     def keep_alive(self) -> None:
         """Send something if nothing was sent for a while. Called about once a second.

@@ -6,6 +6,7 @@
       | HELLO -----------------------------------------> |   identity, epochs of the log, proof of the shared secret
       |  <--------------------------------- SUMS_REQUEST |   optional: find where the logs diverge
       | SUMS ------------------------------------------> |
+      |  <------------- RANGE_REQUEST, answered by RANGE |   optional: the logs differ: damage, or another history?
       |  <--------------------------------- TAIL_REQUEST |   optional: the master is starting, and has lost its end
       | DATA ------------------------------------------> |
       |  <------------------------- WELCOME, or REFUSAL  |   follow from this offset, perhaps after truncating the log
@@ -147,7 +148,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cut_to: int | None = None
-    """Offset at which the slave truncates its log first; None to keep all of it."""
+    """Offset at which the slave truncates its log first; None if it need not (but see ``is_restart``)."""
 
     grant_ms: int = 0
     """Duration of the grant that each ack should contain, in milliseconds; 0 for none."""
@@ -167,7 +168,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a slave may not follow, and whether a retry can help."""
+    """The reason why a slave may not follow. ``is_final``: a retry does not help; slaves retry nevertheless."""
 
     reason: str
     text: str
@@ -202,7 +203,10 @@ class TailRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for the records of ``[start, end)``, which are damaged at the sender. Answered with one ``Range``."""
+    """Request for the records of ``[start, end)``, answered with one ``Range``.
+
+    In a stream they are damaged at the sender. Before WELCOME the master compares them with its own.
+    """
 
     start: int
     end: int
@@ -259,14 +263,18 @@ class Ack(NamedTuple):
     """``sent_ms`` of the last heartbeat."""
 
     grant_ms: int
-    """For this time after it sends the ack, the slave promises no higher epoch; 0 if it grants nothing.
+    """For this time after the slave sends the ack, no other member is promoted; 0 if it grants nothing.
 
-    The master counts the time from ``echo_ms``, which is earlier.
+    The slave may promise a higher epoch at once, but reports the rest of this time, and a promotion waits for it. The
+    master counts the time from ``echo_ms``, which is earlier.
     """
 
 
 class Table(NamedTuple):
-    """A document that a slave needs when it is promoted, such as the table of topics."""
+    """A document that a slave needs when it is promoted, such as the table of topics.
+
+    ``version`` is the end of the master's log when it sent the document.
+    """
 
     version: int
     name: str
@@ -278,7 +286,10 @@ class Range(NamedTuple):
 
     start: int
     records: bytes
-    """Whole, verified records of the range from ``start`` on; empty where the replica's are damaged, too."""
+    """Whole, verified records of the range from ``start`` on; empty where the replica's are damaged, too.
+
+    Before WELCOME the last one may end after the range.
+    """
 
 
 Message = Control | Data | Heartbeat | Ack | Table | Range
@@ -319,7 +330,7 @@ def data_head(offset: int, epoch: int, confirmed: int, records: bytes) -> bytes:
 class FrameReader:
     """Assembles the bytes of a connection into messages.
 
-    Most reads are whole frames, which are decoded in place; only the rest of a read is copied.
+    Most reads are whole frames, which are not buffered; only the rest of a read is.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,10 @@ class RangeSource(Protocol):
         ...
 
     async def fetch(self, start: int, end: int) -> bytes:
-        """Return whole records of ``[start, end)``; empty if it has none. Raises ``OSError``, also on a timeout."""
+        """Return records of ``[start, end)`` from ``start`` on, unverified and perhaps not all; empty if it has none.
+
+        Raises ``OSError``, also on a timeout.
+        """
         ...
 
 
@@ -131,7 +134,7 @@ class Healer:
         return f"<Healer wanted={len(self._wanted)} awaiting={len(self._awaiting)}>"
 
     def request(self, damage: Damage) -> bool:
-        """Fetch the range, now or when a replica is connected. Return False if no replica is expected."""
+        """Have the range fetched, now or when a replica is connected. False if none has it, and none is expected."""
         if any(source.has_range(damage.end) for source in self._sources()):
             self._wanted.append(damage)
             if self._task is None or self._task.done():

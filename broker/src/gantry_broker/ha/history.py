@@ -6,11 +6,12 @@ to where their lists agree; a log that continues beyond that point has bytes tha
     master   1 |----------------| 3 |-----------          slave has 2 from 500 on, the master 3 from 400 on:
     slave    1 |--------------------| 2 |---              they diverge at 400, and the slave's rest was never confirmed
 
-If the slave's rest belongs to an epoch that the master's list does not contain, the slave truncates its log there and
-follows. A slave that is ahead in the same epoch is different: the master has lost something, and truncation would
-destroy the only copy. Such a slave is refused, with the reason. A slave whose list has another start offset for the
-master's epoch is refused, too: an epoch has one master and one start, or no comparison is valid. Lists of epochs
-contain no data, so the bytes of the last records before the common end are compared, too, before a slave follows.
+If the slave's newest epoch is older than the master's, the slave truncates its log there and follows; it copies the
+whole log again if the master's log begins only later. A slave that is ahead in the same epoch is different: the master
+has lost something, and truncation would destroy the only copy. Such a slave is refused, with the reason, and so is one
+with a newer epoch. A slave whose list has another start offset for the master's epoch is refused, too: an epoch has one
+master and one start, or no comparison is valid. Lists of epochs contain no data, so the bytes of the last records
+before the common end are compared, too, before a slave follows.
 
 Two logs that ought to be the same may differ nevertheless. The place is found by bisection: the search requests the
 checksums of the pieces of a range, compares them with its own, and continues in the first piece that differs, until the
@@ -61,7 +62,7 @@ class History(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """Epoch of the last record; 0 of an empty log without a history."""
+        """Newest epoch of the list, which need not have a record; 0 without a history."""
         return self.epochs[-1].epoch if self.epochs else 0
 
 
@@ -178,9 +179,10 @@ def piece_checksums(read_own: ReadBytes, start: int, end: int, piece_bytes: int)
 def find_fork(read_own: ReadBytes, begin: int, end: int) -> Generator[ChecksumQuery, Sequence[int], int | None]:
     """Find where two logs diverge in ``[begin, end)``; None if nowhere.
 
-    A generator: it yields each query and receives the other side's checksums. The search goes back at most
-    ``SEARCH_BYTES``, so the logs diverge at the returned offset or before it. If the last bytes are the same, nothing
-    else is compared: a log with the same last bytes has the same earlier bytes.
+    A generator: it yields each query and receives the other side's checksums. It returns the start of a
+    differing piece of at most ``PIECE_BYTES_MIN`` bytes. The search goes back at most ``SEARCH_BYTES``, so earlier
+    bytes may differ, too. If the last bytes are the same, nothing else is compared: a log with the same last bytes has
+    the same earlier bytes.
     """
     start = max(begin, end - TAIL_BYTES)
     if start >= end:

@@ -73,7 +73,7 @@ class MasterLog(ReadableLog, Protocol):
     def confirmed(self) -> int: ...
 
     def rest_of_record(self, offset: int) -> bytes:
-        """Return verified bytes from ``offset`` to the end of the record around it; empty at a record's start."""
+        """Return verified bytes from ``offset`` to the end of its record; empty where a record begins or is damaged."""
         ...
 
     def find_record_start(self, offset: int) -> int:
@@ -141,7 +141,7 @@ def compute_proof(secret: bytes, *words: str) -> str:
 
 
 def is_valid_proof(proof: str, secret: bytes, *words: str) -> bool:
-    """Return whether the peer knows the secret, in constant time."""
+    """Return whether the peer knows the secret, in constant time; without a secret an empty proof is valid."""
     return hmac.compare_digest(compute_proof(secret, *words).encode(), proof.encode())
 
 

@@ -1,13 +1,14 @@
 """A broker's promises and its last role, on its disk.
 
-    <root>/promise.json      a sealed document: to follow no master and to grant no request below an epoch
+    <root>/promise.json      a sealed document: to follow no master below an epoch, nor to give it a grant
     <root>/promise.json.bak  its copy
     <root>/role.json         a sealed document: the last role, its epoch, and the other members of that epoch
 
 A promise counts when both files are durable, and is never revoked: a candidate or tool that has enough promises may be
 promoting a member at this moment. A repeated request for the same epoch gets the same answer; a request for an older
 epoch is refused. The higher epoch of the two files counts, so a damaged, missing or rolled back file is repaired from
-the other one. If neither can be read the start is refused: a broker that has forgotten its promises must not vote.
+the other one. If at least one exists and none can be read, the start is refused: a broker that has forgotten its
+promises must not vote.
 
 The role record does not decide the role at startup: the configuration or an order does, and the order to regain a role
 refers to the record (``server/roles/role_status``). It names the members that a master must compare with after a start
@@ -84,7 +85,10 @@ class PromiseFile:
         return self.promise
 
     def give(self, epoch: int, to: str) -> Promise:
-        """Promise ``epoch``, durably. Raises ``PromiseRefused``, and OSError, after which the old promise holds."""
+        """Promise ``epoch``, durably. Raises ``PromiseRefused`` and OSError.
+
+        After an OSError the old promise holds in this process; a restart may find the new one in one of the files.
+        """
         if epoch < self.promise.epoch:
             to_whom = f" to {self.promise.to}" if self.promise.to else ""
             raise PromiseRefused(f"epoch {epoch} is too old: epoch {self.promise.epoch} was promised{to_whom} already")

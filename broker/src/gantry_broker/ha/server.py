@@ -28,7 +28,7 @@ from gantry_remoting.close_log import LimitedLog
 log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES: Final = 4 << 20
-"""Bytes that a transport buffers at most, plus one batch."""
+"""Buffered bytes at which a stream gets no more data. It may exceed them by ``PUMP_BYTES``, and by tables."""
 PUMP_BYTES: Final = 1 << 20
 """Bytes sent to one slave in one turn: a slave that catches up shares the loop with senders."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
@@ -317,7 +317,7 @@ class MasterStream(asyncio.Protocol):
         return isinstance(session, MasterSession) and session.is_streaming and session.has_range(end)
 
     async def fetch(self, start: int, end: int) -> bytes:
-        """Return whole records of ``[start, end)`` from this slave. Raises ``OSError``."""
+        """Return records of ``[start, end)`` from this slave, unverified and perhaps not all. Raises ``OSError``."""
         if self._transport is None or not self.has_range(end):
             raise ConnectionError("the replication stream ended")
         return await self._range.fetch(self._transport.write, start, end)
@@ -328,7 +328,7 @@ class MasterStream(asyncio.Protocol):
             self._transport.write(self.session.encode_heartbeat(self._server.clock_ms()))
 
     def send_tables(self, tables: list[Table]) -> None:
-        """Send changed tables. Their order relative to data does not matter: each table has a name."""
+        """Send changed tables. Their order relative to data does not matter: each is stamped with the log's end."""
         session, transport = self.session, self._transport
         if isinstance(session, MasterSession) and transport is not None and session.is_streaming:
             transport.writelines([session.encode_table(table) for table in tables])

@@ -45,8 +45,8 @@ class ReplicationSettings:
     role_at_start: RoleAtStart = RoleAtStart.CONFIGURED
     """roleAtStart: CONFIGURED takes brokerRole at the start. UNASSIGNED waits for an order over the control socket.
 
-    Until then the broker is not registered and answers every request with 14. Operators and supervisors need
-    UNASSIGNED.
+    Until then the broker is not registered, and answers 14 to all requests except those for its settings, runtime table
+    and HA status. Operators and supervisors need UNASSIGNED.
     """
 
     in_sync_replicas: int | None = None
@@ -64,7 +64,7 @@ class ReplicationSettings:
     gap_bytes_max: int = 256 * 1024 * 1024
     """haMaxGapNotInSync: bytes by which a slave may lag before sends no longer wait for it.
 
-    With too few other slaves, sends are answered 11.
+    With too few other slaves, haDegrade decides: WAIT answers 11.
     """
 
     ack_level: AckLevel = AckLevel.RECEIVED
@@ -108,9 +108,10 @@ class ReplicationSettings:
     electable: tuple[int, ...] = ()
     """haElectable: brokerIds of the slaves that may be promoted, separated by semicolons.
 
-    After a start that may have lost messages, a master accepts no messages until it has compared its log with these
-    slaves. With ASYNC_MASTER it acknowledges only while all of them have given it a grant, or while it holds its Lease.
-    Orders may name other slaves.
+    After a start that may have lost messages, a master accepts no messages until it has compared its log with enough of
+    them to find every acknowledged message: with ASYNC_MASTER all. With ASYNC_MASTER it acknowledges only while all of
+    them have given it a grant, or while it holds its Lease; with haDegrade=ASYNC and too few slaves, only while it
+    holds its Lease. Orders may name other slaves.
     """
 
     grant_ms: int = 3_000

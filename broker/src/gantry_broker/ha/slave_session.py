@@ -235,7 +235,7 @@ class SlaveSession:
         self.confirmed = max(self.confirmed, confirmed)
 
     def ack(self) -> bytes:
-        """Return an ack with the end of the log; empty if the same was reported before."""
+        """Return an ack with the log's positions; empty if it would repeat the last one."""
         if self.phase is not Phase.STREAMING or self.welcome is None:
             return b""
         received = self._log.received

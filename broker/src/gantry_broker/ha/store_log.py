@@ -75,7 +75,7 @@ class MasterStore(StoreReader):
         return self.store.positions.confirmed
 
     def rest_of_record(self, offset: int) -> bytes:
-        """Return verified bytes from ``offset`` to the end of the record around it; empty at a record's start."""
+        """Return verified bytes from ``offset`` to the end of its record; empty where a record begins or is damaged."""
         return self.store.guard.rest_of_record(offset)
 
     def find_record_start(self, offset: int) -> int:
@@ -98,7 +98,10 @@ class MasterStore(StoreReader):
 
 @final
 class SlaveStore(StoreReader):
-    """A slave's store. Owned by the loop, except for ``prepare``, which waits for the disk exclusively."""
+    """A slave's store. Owned by the loop, except for methods that wait for the disk: those have it exclusively.
+
+    They are ``prepare``, ``prepare_copying``, ``promote`` and ``accept_loss``.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__(store)
@@ -106,7 +109,10 @@ class SlaveStore(StoreReader):
 
     @property
     def history(self) -> History:
-        """The epochs of which this log has records. Later epochs are known from a master and excluded."""
+        """The range of this log, and the epochs that begin in it or at its end; nothing for a log with a hole.
+
+        Later epochs are known from a master, and excluded.
+        """
         store = self.store
         if any(not lost.is_at_end for lost in store.losses.record.missing):
             return History([], 0, 0)  # Only a copy of the whole log fills a hole.
@@ -120,7 +126,7 @@ class SlaveStore(StoreReader):
 
     @property
     def is_behind(self) -> bool:
-        """Whether confirmed messages are not visible yet because the disk has no room for queue entries."""
+        """Whether confirmed messages are not visible yet because the disk has no room for queue units."""
         return self.store.dispatcher.is_behind
 
     def append(self, data: bytes, offset: int) -> None:

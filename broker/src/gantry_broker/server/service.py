@@ -97,7 +97,7 @@ class BrokerService:
     ) -> None:
         """``make_visible`` is called before each request that is not a send.
 
-        So a client finds every message whose send was answered.
+        So a client finds every message whose send was acknowledged.
         """
         self._send_path = send_path
         self._sends = sends

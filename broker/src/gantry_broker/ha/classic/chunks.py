@@ -14,7 +14,7 @@ Received bytes are assembled into whole records again:
                                                           `- waits for its rest, here, bounded
 
 Only the end of each record is determined here. The log verifies every record's checksum and offset before it accepts
-it. An impossible length ends the stream before any byte of that record is buffered.
+it. An impossible length ends the stream as soon as the head of that record has arrived.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
         on_copied: Callable[[], None] = lambda: None,
         run_exclusively: RunExclusively = asyncio.to_thread,
     ) -> None:
-        """Create a follower. ``on_copied`` is called when data was copied or the confirmed position has moved.
+        """Create a follower. ``on_copied`` is called after each read and ack: the confirmed position may have moved.
 
         Consumers may read what is received, or only what is flushed if ``is_flushed_wanted``: the master reports no
         confirmed position.

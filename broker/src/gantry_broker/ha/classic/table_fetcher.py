@@ -72,7 +72,7 @@ class ClassicTableFetcher:
         self._credentials: Final = credentials
         self._known: dict[str, bytes] = {}
         self._are_modes_checked = False
-        """Whether the master was searched for groups that consume by pop."""
+        """Whether groups that consume by pop were found and logged, or the master does not know that request."""
 
         self._has_ends = False
         """Whether the start offsets of empty queues were fetched during this stream."""
@@ -88,7 +88,10 @@ class ClassicTableFetcher:
                 await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def fetch(self, *, is_last: bool = False) -> None:
-        """Do one round; failures are recorded in ``problem``. The last round also fetches offsets of empty queues."""
+        """Do one round; failures are recorded in ``problem``.
+
+        The first round of a stream, and the last one, also fetch the start offsets of empty queues.
+        """
         problems: list[str] = []
         topics: list[str] = []
         try:

@@ -83,7 +83,7 @@ class Retention:
         self._round: Final = asyncio.Lock()
         self._wake: Final = asyncio.Event()
         self.rounds = 0
-        """The number of completed rounds of deletion."""
+        """The number of rounds of deletion that have ended, including those that failed."""
 
     def __repr__(self) -> str:
         return f"<Retention {self.status}>"

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
 def create_topic(core: BrokerCore, command: Command, connection: Connection) -> Awaitable[Command]:
-    """Create or change a topic; answered when the change is on disk."""
+    """Create or change a topic; answered when the change is on disk and published to the name servers."""
     request = CreateTopic.read(command.ext)
     config = TopicConfig(
         topic_name=request.topic,
@@ -121,7 +121,7 @@ def list_system_topics(core: BrokerCore, command: Command, connection: Connectio
 
 
 async def _reply_when_written(core: BrokerCore, command: Command) -> Command:
-    """Answer when the change is on disk and in the routes of the name servers."""
+    """Answer when the change is on disk, and in the routes of name servers, unless one does not answer in time."""
     await core.persistence.wait_until_written("topics")
     await core.wait_until_published()
     return command.reply()

@@ -40,7 +40,7 @@ class BrokerCore:
     persistence: Persistence
     gate: Gate
     wait_until_published: Callable[[], Awaitable[None]]
-    """Waits until the name servers have the present table of topics."""
+    """Waits, for a limited time, until the connected name servers have the present table of topics."""
     is_slave: Callable[[], bool]
     """Whether this broker is a slave: its master may have data that it lacks."""
     is_sure_master: Callable[[], bool]

@@ -1,8 +1,8 @@
 """The connected producers and consumers, their groups, and the subscriptions of the groups.
 
 A client is one connection with a client id. It registers by heartbeats, and is removed when its connection closes, when
-it unregisters, or when it has sent no heartbeat for two minutes. Members of a group are notified at once when the group
-changes, so that they rebalance its queues.
+it unregisters, or when it has sent no heartbeat for two minutes. The consumers of a group are notified at once when
+the group changes, so that they rebalance its queues, unless it is broadcasting or its configuration forbids the notice.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ CLIENT_TIMEOUT_MS = 120_000
 
 @dataclass(slots=True)
 class Member:
-    """The membership of one client in one group."""
+    """The membership of one client in one producer group or consumer group; not a broker of a shard."""
 
     connection: Connection
     client_id: str
@@ -124,7 +124,7 @@ class ClientRegistry:
         return is_new or changed
 
     def notify(self, group_name: str) -> None:
-        """Notify the members of a group that it has changed, so that they rebalance its queues."""
+        """Notify the consumers of a group that it has changed, so that they rebalance its queues."""
         group = self.consumers.get(group_name)
         if group is None or group.message_model == "BROADCASTING" or not self._may_notify(group_name):
             return

@@ -5,7 +5,7 @@
     drained master, slave       reads; requests that would change the store get code 14, and clients retry elsewhere
     no role                     requests about the broker itself; all others get code 14
 
-The gate is checked once for each request that is not a plain send; for plain sends once for each read of a connection.
+The gate is checked once for each request that is not a send; for sends once for each read of a connection.
 """
 
 from collections.abc import Iterator

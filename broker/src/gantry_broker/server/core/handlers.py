@@ -8,7 +8,7 @@ a method of an object with its own state. The table holds bound handlers, so tha
 call. A handler returns its answer, an awaitable of it, or None if there is none. It raises `Refused` to refuse the
 request.
 
-Guarantee: each request code has exactly one handler. `join_tables` refuses a second one, and the broker does not start.
+Guarantee: each request code has at most one handler. `join_tables` refuses a second one, and the broker does not start.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

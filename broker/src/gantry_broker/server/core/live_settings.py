@@ -10,8 +10,8 @@ messages expire; no key affects the durability of acknowledged messages before t
 permission.
 
 A change that is requested in this run overrides the command line too, until the next start with that command line. An
-empty value reverts a change: the key has the value of broker.conf again. A key in the file of liveSettingsPath
-(`SettingsFile`) can be changed only there.
+empty value reverts a change: the key has again the value with which this process was started. A key in the file of
+liveSettingsPath (`SettingsFile`) can be changed only there.
 """
 
 import asyncio

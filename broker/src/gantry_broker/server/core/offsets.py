@@ -1,21 +1,21 @@
 """The committed offsets of consumer groups, their resets, and the offsets that delay levels are delivered up to.
 
-An offset is the position of the next message to consume. Offsets are kept in memory, and written to disk every few
+A committed offset is that of the next message to consume. Offsets are kept in memory, and written to disk every few
 seconds and at a clean stop. After a crash some messages are consumed twice and none is skipped: the file is never ahead
 of the table.
 
-A new epoch may lack messages that the old master made visible, and consumers keep their positions in memory:
+A new epoch may lack messages that the old master made visible, and consumers keep their next offsets in memory:
 
     [...... both masters ......)[...... the old one's tail ......)
-                               ^ start of the epoch              ^ position of a consumer
+                               ^ start of the epoch              ^ next offset of a consumer
 
-When the consumer pulls again, the queue may have grown past that position with other messages, which it would skip. So
-a commit of a group that has committed before is accepted in full once the group has pulled at or before the start of
+When the consumer pulls again, the queue may have grown past that offset with other messages, which it would skip. So a
+commit of a group that has committed before is accepted in full once the group has pulled at or before the start of
 the epoch: from then on no reader can be past it. Until then a reader is redirected to the start of the epoch, and its
 commits are limited to it.
 
-An administrator's reset overrides both and takes effect at once. A reader keeps its position in memory and commits it
-afterwards, so that the next commit would overwrite a new offset in the broker's table. A reset is therefore pending
+An administrator's reset overrides both and takes effect at once. A reader keeps its next offset in memory and commits
+it afterwards, so that the next commit would overwrite a new offset in the broker's table. A reset is therefore pending
 until a reader has received it (`OffsetResets`):
 
     reset to r                              the offset in the table is r, and stays r: commits are ignored
@@ -25,7 +25,7 @@ until a reader has received it (`OffsetResets`):
 
 RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read. So it survives a
 connection that breaks before, and a client of RocketMQ 4.9, which takes ten seconds to follow and commits its old
-position meanwhile. No connection is redirected twice: if a redirected reader pulls from another offset, it gets the
+offset meanwhile. No connection is redirected twice: if a redirected reader pulls from another offset, it gets the
 messages from that offset, as with RocketMQ. A pull that was held when the reset came counts as sent before the reset.
 
 Resets are stored with the offsets, in their file and on slaves: a reset is as durable as the offset that it sets.
@@ -173,7 +173,7 @@ class EpochStartOffsets:
         return min(offset, self._table[key].get(queue_id, offset)) if key in self._table else offset
 
     def forget(self, key: str, queue_id: int) -> None:
-        """Lift the limit: the group was reset, and has no position that could be in a lost part of the log."""
+        """Lift the limit: the group was reset, and its offset is not in a lost part of the log."""
         self._table.get(key, {}).pop(queue_id, None)
 
     def redirect_offset(
@@ -181,7 +181,7 @@ class EpochStartOffsets:
     ) -> int | None:
         """Return the offset to which a reader is redirected; None if it is not redirected.
 
-        A reader is redirected if its position may be in a lost part of the log. The returned offset is never beyond
+        A reader is redirected if its offset may be in a lost part of the log. The returned offset is never beyond
         what its group has ``committed``: a RocketMQ client that is redirected drops its messages of the queue,
         including messages that failed and wait for their retry.
         """
@@ -255,7 +255,7 @@ class ConsumerOffsets:
         self._record_change()
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Copy the offsets of one group to another one; running readers are not redirected."""
+        """Copy the offsets of one group in a topic to another group; running readers are not redirected."""
         queues = self._table.get(f"{topic}{SEPARATOR}{source}")
         if queues is None:
             return

@@ -1,21 +1,22 @@
 """Locks of queues for ordered consumption: one client of a group holds a queue, for a minute unless it renews the lock.
 
-Invariant: at no time do two clients rely on a grant for the same queue. A client relies on a grant for at most
-`LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so the danger is a grant that a client relies on
+Invariant: at no time do two clients rely on a lock of the same queue. A client relies on a lock for at most
+`LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so the danger is a lock that a client relies on
 and that this broker does not know:
 
-- **A promotion, or a start after a crash.** Locks are not replicated: to be safe every grant would have to wait for a
-  slave, and a table that lags would grant a queue to a previous holder. So a new master does not know the
-  holders, and grants nothing for one lease (`forget_holders`). It answers with an error, not with "none of them":
-  holders then continue until their grants end, and no other client holds their queues. Ordered groups pause for up to
-  a minute, counted from the promotion; other groups are not affected. The alternative, first come first served, is
-  what RocketMQ does: two consumers then hold one queue for up to half a minute after each failover.
-- **A clean stop** saves the locks, and the next start honours them for one more lease: holders continue at once.
-- **A master that was replaced** and does not know it must not renew grants for ever. It grants only while it is sure of
+- **A promotion, or a start after a crash.** Locks are not replicated: to be safe every lock would have to wait for a
+  slave, and a table that lags would give a queue to a previous holder. So a new master does not know the holders, and
+  locks nothing for `LOCK_LEASE_MS` (`forget_holders`). It answers with an error, not with "none of them": holders then
+  continue until their locks end, and no other client holds their queues. Ordered groups pause for up to a minute,
+  counted from the promotion; other groups are not affected. The alternative, first come first served, is what RocketMQ
+  does: two consumers then hold one queue for up to half a minute after each failover.
+- **A clean stop** saves the locks, and the next start honours them as if they were renewed then: holders continue at
+  once.
+- **A master that was replaced** and does not know it must not renew locks for ever. It locks only while it is sure of
   its role, that is while it could acknowledge a message. It learns of its replacement within seconds, and a client
-  relies on its last grant for half a lease: both fit into the lease that the new master waits.
+  relies on its last lock for half of `LOCK_LEASE_MS`: both fit into the time that the new master waits.
 
-A log without any message in its first epoch belongs to a new group: no client can hold a lock, and none has to wait.
+A log without any message in its first epoch belongs to a new shard: no client can hold a lock, and none has to wait.
 """
 
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class LockDocument(Document):
 
 @final
 class QueueLocks:
-    """The locks of all groups. Owned by the event loop; leases are measured with the monotonic clock."""
+    """The locks of all groups. Owned by the event loop; times are those of the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -70,9 +71,9 @@ class QueueLocks:
         return max(0, self._grants_paused_until_ms - self._clock.monotonic_ms())
 
     def forget_holders(self) -> None:
-        """Grant nothing until every grant of an earlier master has ended."""
+        """Lock nothing until every lock of an earlier master has ended."""
         self._groups.clear()
-        # A client relies on a grant from its request until exactly one lease later; one millisecond after that is safe.
+        # A client relies on a lock from its request until LOCK_LEASE_MS later; one millisecond after that is safe.
         self._grants_paused_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
@@ -101,7 +102,7 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def is_held(self, group: str) -> bool:
-        """Whether any lock of the group is live. Then its failed messages go to the dead letters without a retry."""
+        """Whether a lock of the group is live. Then a message resent to its retry topic goes to the dead letters."""
         oldest_ms = self._clock.monotonic_ms() - LOCK_LEASE_MS
         return any(lock.renewed_at_ms >= oldest_ms for lock in self._groups.get(group, {}).values())
 

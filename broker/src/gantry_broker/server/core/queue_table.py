@@ -1,6 +1,6 @@
 """Tables of queues in answers: JSON maps with a queue as the key, encoded row by row.
 
-A topic may have 32,767 queues, and an answer may list many topics. A row has about 150 bytes as JSON and needs far
+A topic may have 65,536 queues, and an answer may list many topics. A row has about 150 bytes as JSON and needs far
 more as Python objects. Therefore every row is encoded as soon as it is known. Other requests are served meanwhile.
 """
 

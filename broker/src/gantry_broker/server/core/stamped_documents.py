@@ -1,4 +1,4 @@
-"""Tables that a master has sent, which a slave must not apply before its own log has the same end."""
+"""Tables that a master has sent, which a slave must not apply before its own log has reached their stamps."""
 
 from collections import deque
 from typing import Final, Generic, TypeVar, final
@@ -31,5 +31,5 @@ class StampedDocuments(Generic[D]):
         return newest
 
     def clear(self) -> None:
-        """Remove all documents, since the broker follows another master, or is the master."""
+        """Remove all documents, since a stream from a master begins, or the broker is the master."""
         self.waiting.clear()

@@ -9,8 +9,8 @@ The sum of a window is the difference between its newest and its oldest reading.
 reading after it began to count: at most ten seconds, as in RocketMQ.
 
 No work is done for a single message. Stored messages are read from the store's tallies when a reading is due; pulled
-messages are counted once for each answer. A counter without a count for a day is empty in every window, and is removed:
-names come from clients, and must not accumulate for ever.
+messages are counted once for each answer. A counter without a count for 25 hours is empty in every window, and is
+removed, unless it is one of the whole broker: names come from clients, and must not accumulate for ever.
 
 Left out are counters that no tool reads and that cost something for each queue or message (QUEUE_*,
 TOPIC_PUT_LATENCY), and those of pop consumption and of RocketMQ's commercial edition. They are answered as counters
@@ -135,7 +135,7 @@ class TopicStatistics:
         """The last tally of each topic, with its count and size at the last reading."""
 
         self._batched: Final[dict[str, int]] = {}
-        """The messages of each topic that came with others in one request, since the last reading."""
+        """The messages of each topic, without the first of each batch, that came in batches since the last reading."""
 
         self._due_ms: list[int] | None = None
 

@@ -130,9 +130,9 @@ class DelayProgress:
         self._core.persistence.mark(TABLE, now=False)
 
     def begin_copying(self) -> None:
-        """Revert to offsets that the log of the new master supports.
+        """Revert to offsets that the log supports, because a stream from a master begins, perhaps from another one.
 
-        Called after the log was truncated to the common part, and before records of the master are appended.
+        Called after the log was truncated to the common part, if it was, and before records of the master are appended.
         """
         self._waiting.clear()
         wrote, settled = self._core.store.log.wrote, self.settle_steps()

@@ -33,7 +33,7 @@ from gantry_wire.message import StoredMessage, decode_record
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
-"""The longest sleep. No delay is shorter, so no message that arrives meanwhile is due before the next pass."""
+"""The longest sleep. Only a delay of 0 s is shorter: other messages that arrive meanwhile are not due earlier."""
 PAUSE_S: Final = 0.01
 """The shortest sleep: how late a message may be, so that those due just after it are delivered with it."""
 SLICE_MESSAGES_MAX: Final = 128

@@ -1,4 +1,4 @@
-"""Handles requests about groups: from their clients, from administrators, and about connected members.
+"""Handles requests about groups: from their clients, from administrators, and about connected clients.
 
 Functions over `BrokerCore`; all run in the event loop.
 """
@@ -215,7 +215,7 @@ def list_topics(core: BrokerCore, command: Command, connection: Connection) -> C
 
 @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 def find_subscription(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Answer with the subscription of a group to a topic; it is missing if no connected member subscribes."""
+    """Answer with the subscription of a group to a topic; it is missing if no connected consumer subscribes."""
     request = TopicOfGroup.read(command.ext)
     document: dict[str, Any] = {"group": request.group}
     if request.topic is not None:

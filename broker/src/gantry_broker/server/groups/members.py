@@ -1,15 +1,15 @@
-"""Forwards requests of administrators to members of consumer groups, on their own connections, with a deadline.
+"""Forwards requests of administrators to consumers, on the consumers' own connections, with a deadline.
 
-    administrator -- 307, 309, 223 --> broker -- 307, 309, 221, on the member's connection --> member
-                  <-- its answer, or 207 ---                                    <------------
+    administrator -- 307, 309, 223 --> broker -- 307, 309, 221, on the consumer's connection --> consumer
+                  <-- its answer, or 207 ---                                      <------------
 
-    307 running info          the state of a member: its queues, subscriptions and statistics
-    309 consume directly      a member consumes one message, which the broker sends it, and reports the result
-    223 consumer status       the offsets of every member in a topic, as the members know them; requested with 221
+    307 running info          the state of a consumer: its queues, subscriptions and statistics
+    309 consume directly      a consumer consumes one message, which the broker sends it, and reports the result
+    223 consumer status       the offsets of every consumer in a topic, as the consumers know them; requested with 221
 
 Only the administrator's request waits: both connections carry other requests meanwhile. Each call is a task and a
-waiter, so their number is limited. As in RocketMQ, a request for a member that is not connected is answered with code 1
-and a text, and one for a member that takes too long with code 207.
+waiter, so their number is limited. As in RocketMQ, a request (307, 309) for a consumer that is not connected is
+answered with code 1 and a text, and one for a consumer that takes too long with code 207. 223 leaves out the latter.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import parse_offset_message_id
 
 CALLS_MAX: Final = 256
-"""The limit of concurrent calls to members."""
+"""The limit of concurrent calls to consumers."""
 
 CALL_TIMEOUT_MS: Final = 10_000
 """The timeout of 307 and 309, as in RocketMQ's brokers."""
 
 STATUS_TIMEOUT_MS: Final = 5_000
-"""The timeout of 221, for all members together."""
+"""The timeout of 221, for all consumers together."""
 
 CALLS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY,
@@ -59,7 +59,7 @@ NAME_CHARACTERS_MAX: Final = 300
 
 @final
 class ConsumerCalls:
-    """Calls to members of groups. Owned by the event loop."""
+    """Calls to consumers. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore) -> None:
         self.core: Final = core
@@ -69,19 +69,19 @@ class ConsumerCalls:
         return f"<ConsumerCalls running={self._running}>"
 
     def list_members(self, group: str) -> list[Member]:
-        """Return the members of a group that are connected."""
+        """Return the consumers of a group that are connected."""
         state = self.core.clients.consumers.get(group)
         return [] if state is None else [member for member in state.members.values() if member.connection.is_open]
 
     def find_member(self, group: str, client_id: str | None) -> Member | None:
-        """Return the member with this client id; the newest one if its old connection is not closed yet."""
+        """Return the consumer with this client id, on its newest connection; None if it is not connected."""
         found = [member for member in self.list_members(group) if member.client_id == client_id]
         return found[-1] if found else None
 
     async def call(
         self, member: Member, code: int, ext: Mapping[str, str], body: bytes = b"", *, timeout_ms: int
     ) -> Command:
-        """Call a member and return its answer.
+        """Call a consumer and return its answer.
 
         Raises ``Refused`` if too many calls are pending, ConnectionClosed and RemotingTimeout.
         """
@@ -100,7 +100,7 @@ class ConsumerCalls:
             self._running -= 1
 
 
-# Handlers read the broker's tables and log synchronously, and await only the answers of members.
+# Handlers read the broker's tables and log synchronously, and await only the answers of consumers.
 
 
 @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -112,7 +112,7 @@ def get_running_info(calls: ConsumerCalls, command: Command, connection: Connect
 
 @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
 def consume_directly(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
-    """Send a member the message as it is in the log, with the flags of topic and group."""
+    """Send a consumer the message as it is in the log, with the flags of topic and group."""
     request = ConsumeDirectly.read(command.ext)
     core, group = calls.core, request.consumer_group
     member = _find_callable_member(calls, group, request.client_id)
@@ -129,7 +129,7 @@ def consume_directly(calls: ConsumerCalls, command: Command, connection: Connect
 
 @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 def get_consumer_status(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
-    """Answer with the status of each member that answers in time; others are left out, as in RocketMQ."""
+    """Answer with the status of each consumer that answers in time; others are left out, as in RocketMQ."""
     request = ConsumerStatusRequest.read(command.ext)
     members = calls.list_members(request.group)
     if not members:
@@ -204,7 +204,7 @@ def _read_record(calls: ConsumerCalls, message_id: str) -> bytes:
 
 
 def check_client_versions(members: list[Member]) -> None:
-    """Raise Refused if a member's version does not support resets."""
+    """Raise Refused if a consumer's version supports neither resets (220) nor status requests (221)."""
     for member in members:
         if member.version < VERSION_RESET:
             raise Refused(

@@ -4,8 +4,9 @@
     317   the same of all groups
     303   the times of the first, the last and the last consumed message of each queue
 
-The topics of a group are those in which it has offsets. While it has members, topics without a subscription are left
-out, as in RocketMQ, also if the request names one in ``topic``; a request with a list of ``topics`` gets exactly these.
+The topics of a group are those in which it has offsets. While it has consumers, topics without a subscription are
+left out, as in RocketMQ, also if the request names one in ``topic``; a request with a list of ``topics`` gets exactly
+these.
 ``pullOffset`` is the offset up to which readers have received messages: those between ``consumerOffset`` and it are in
 flight.
 """
@@ -214,7 +215,7 @@ def _get_time_span(core: BrokerCore, group: str, topic: str, queue_id: int) -> d
 
 
 def keep_subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str]:
-    """Return the topics that the group subscribes to; all of them if it has no members."""
+    """Return the topics that the group subscribes to; all of them if it has no consumers or no subscriptions."""
     state = core.clients.consumers.get(group)
     if state is None or not state.subscriptions:
         return topics

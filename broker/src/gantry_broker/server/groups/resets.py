@@ -1,8 +1,8 @@
 """Resets the offsets of a consumer group in a topic (222), or copies those of another group (314).
 
     222, useServerSideResetOffset=true    the offset is set, and readers are redirected with their next pull, or at once
-                                          if it is held; works for groups without members, too
-    222, ...=false                        members are notified (220) and reset themselves; refused without members
+                                          if it is held; works for groups without consumers, too
+    222, ...=false                        consumers are notified (220) and reset themselves; refused without any
     314                                   the offsets are copied; running readers of the group are not redirected
 
 As in RocketMQ the first way sets any offset, and the second moves forward only with the force flag. A target outside
@@ -123,7 +123,7 @@ class ResetHandlers:
     # ------- resets by members
 
     def _notify_members(self, command: Command, request: ResetOffsets, config: TopicConfig | None) -> Command:
-        """Send every member the offsets of all queues; it resets the queues that it has."""
+        """Send every consumer the offsets of all queues; it resets the queues that it has."""
         topic, group = request.topic, request.group
         if config is None:
             raise Refused(
@@ -160,7 +160,7 @@ class ResetHandlers:
         return command.reply(body=body)
 
     def _encode_offsets_for_cpp(self, topic: str, offsets: dict[int, int]) -> bytes:
-        """Return the table in the format of members in C++, whose JSON has no objects as keys."""
+        """Return the table in the format of consumers in C++, whose JSON has no objects as keys."""
         name = self._core.settings.broker_name
         rows = [
             {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}

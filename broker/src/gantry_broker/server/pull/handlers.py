@@ -165,7 +165,7 @@ class PullHandlers:
     def _redirect(
         self, pull: PullMessage, reader: Connection, message_filter: MessageFilter, *, was_held: bool
     ) -> ReadResult | None:
-        """Return the result that redirects a reader after a reset, or from a position in a lost part of the log.
+        """Return the result that redirects a reader after a reset, or from an offset in a lost part of the log.
 
         A slave does not redirect: readers return to its master sooner or later.
         """

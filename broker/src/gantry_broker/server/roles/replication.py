@@ -170,7 +170,10 @@ class Replication:
         return max(confirmed, store.dispatcher.dispatched)
 
     async def start(self) -> None:
-        """Listen for slaves. Raises OSError for a configured port that is taken, or a missing secret."""
+        """Listen for slaves. Raises OSError for an unusable secret, and for a port that is taken.
+
+        A default port that is taken is only logged, if no send waits for slaves.
+        """
         ha, port = self._settings.ha, self._settings.ha_listen_port
         await self.secret.start()
         self._tick_task = asyncio.ensure_future(self._tick())

@@ -2,7 +2,7 @@
 
 Every order is idempotent: the sender repeats an order that was not answered. An epoch is promised on the disk before
 anything is done in it, so an order of an older epoch is always refused. Orders run one after the other, under the lock
-of ``Roles``; ``status`` and ``flush`` do not take it.
+of ``Roles``; ``status``, ``lease`` and ``flush`` do not take it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
 
 @final
 class RoleOrders:
-    """The orders about a broker's role. Owned by the loop. Every method is an order, and raises ``OrderRefused``."""
+    """The orders about a broker's role. Owned by the loop. Every method is an order, and may raise ``OrderRefused``."""
 
     def __init__(self, roles: Roles) -> None:
         self.roles: Final = roles
@@ -27,7 +27,10 @@ class RoleOrders:
         return self.roles.report()
 
     async def promise(self, epoch: int, to: str) -> Promised:
-        """Promise to follow no master below ``epoch``, nor be one. The log no longer grows when it returns."""
+        """Promise to follow no master below ``epoch``, nor be one.
+
+        When it returns, the log no longer grows, unless the broker has a role in ``epoch`` or in a newer one already.
+        """
         roles = self.roles
         async with roles.lock:
             await roles.give_promise(epoch, to)
@@ -73,7 +76,7 @@ class RoleOrders:
             return roles.report()
 
     async def accept_loss(self, by: str) -> HaStatus:
-        """Continue without the missing log data, as an operator has decided."""
+        """Continue without the missing log data, as a person has decided."""
         roles = self.roles
         async with roles.lock:
             if not roles.store.losses.record.missing:
@@ -131,7 +134,7 @@ class RoleOrders:
             return roles.report()
 
     async def fence(self, epoch: int) -> HaStatus:
-        """Give up the current role, and refuse any role below ``epoch``."""
+        """Revoke the current role, and refuse any role below ``epoch``."""
         roles = self.roles
         async with roles.lock:
             if roles.role is HaRole.UNASSIGNED and roles.promises.promise.epoch == epoch:
@@ -147,8 +150,9 @@ class RoleOrders:
     async def drain(self, timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         """Refuse sends, and wait until all accepted ones are on the disk and on the slaves.
 
-        ``withdraw``: take the write permission out of the routes as well. ``clients_only``: only clients' sends are
-        refused, and the broker still appends its own messages.
+        ``withdraw``: take the write permission out of the routes as well; after a timeout sends stay refused.
+        ``clients_only``: only clients' sends are refused, the broker still appends its own messages, and nothing is
+        waited for. This withdraws, too.
         """
         roles = self.roles
         async with roles.lock:

@@ -1,4 +1,4 @@
-"""The role of a broker as one value: its report, and whether it may regain its last role. Pure.
+"""The role of a broker as one value: its report, and whether it may regain its last role. It changes nothing.
 
     master of epoch e --- its process ends, another begins ---> no role --- order `regain e` ---> master of epoch e
 

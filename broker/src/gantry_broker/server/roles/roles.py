@@ -5,7 +5,7 @@
     `--regain--> MASTER, of the epoch in which it was the master until its process ended (``role_status``)
 
 A broker whose store lacks log data (``store/loss``) asks its slaves for it before it becomes a master. If they lack the
-data too, an operator has to accept the loss first; until then the broker is COMPARING, and serves reads.
+data too, a person has to accept the loss first; until then the broker is COMPARING, and serves reads.
 
 A promise is on the disk before anything is done in its epoch. Between two roles the gate and the clients' connections
 are closed: no request reads or writes a store that is being changed. ``role_orders`` decides which orders are refused.
@@ -88,7 +88,7 @@ class Roles:
         """Whether it is, or was, the master of this epoch by ``regain``."""
 
         self.is_awaiting_acceptance = False
-        """Whether it serves only reads, until an operator accepts the loss of log data."""
+        """Whether it serves only reads, until a person accepts the loss of log data."""
 
         self.replication: Final = replication
         self.role_file: Final = role_file
@@ -148,7 +148,7 @@ class Roles:
             await self._begin_without_slaves(identity.epoch)
 
     async def await_acceptance(self) -> None:
-        """Serve reads, append nothing and refuse sends until an operator accepts the loss of log data."""
+        """Serve reads, append nothing and refuse sends until a person accepts the loss of log data."""
         reason = describe_loss(self.store.losses.record)
         log.error(
             "log data is missing; nothing is appended until the loss is accepted",
@@ -170,7 +170,7 @@ class Roles:
         """Become master without asking a slave.
 
         On a disk too full for the record of a new epoch, continue in the last one. Then a slave that has more than this
-        log is refused until an operator decides; a new epoch would truncate its log.
+        log is refused until a person decides; a new epoch would truncate its log.
         """
         try:
             await self.become_master(epoch + 1, [])
@@ -265,7 +265,7 @@ class Roles:
     async def mark_role_over(self, *, is_over: bool = True) -> None:
         """Record on the disk whether the current or last role may be regained.
 
-        Call it before the role is revoked: if the record cannot be written, the order is refused and nothing has
+        Call it before the role is revoked: if the record cannot be written, the order is refused and the role has not
         changed.
         """
         record = self.role_file.record
@@ -383,7 +383,7 @@ class Roles:
             self._role_change_task = None
 
     async def lose_role(self, reason: str) -> None:
-        """Become neither master nor slave. Pending sends are appended, and not answered."""
+        """Become neither master nor slave. Accepted sends are appended, and not answered."""
         await self.replication.slave.stop()
         self.stop_leading(reason)
         self._gate.refuse_all(reason)
@@ -394,7 +394,7 @@ class Roles:
         log.warning("lost role; requests are refused until an order assigns one", extra={"reason": reason})
 
     def stop_leading(self, reason: str) -> None:
-        """Append accepted sends, drop all pending answers, and let no slave follow."""
+        """Append accepted sends, drop all held answers, and let no slave follow."""
         self._send_path.flush()
         self._gate.refuse_all(reason)
         self._send_path.ack_gate.stop()

@@ -71,7 +71,7 @@ class SlaveReplication:
         """Follow the master at ``address``, host:port, and reconnect after failures.
 
         ``on_welcome`` is awaited before anything of that master is copied, ``on_caught_up`` about once a second while
-        this log has everything that the master had when the stream began.
+        this log has everything that the master had when the stream began. RocketMQ's masters cause neither.
         """
         assert self._following is None, "stop() comes first"
         self._tables.begin_copying()
@@ -82,7 +82,7 @@ class SlaveReplication:
 
     def _gantry_follower(self, address: str, on_welcome: OnWelcome) -> Follower:
         async def handle_welcome(welcome: Welcome) -> None:
-            self._tables.begin_copying()  # The log was truncated for the master, and nothing is copied yet.
+            self._tables.begin_copying()  # The log is truncated for the master, if needed; nothing is copied yet.
             await on_welcome(welcome)
 
         return Follower(
@@ -156,7 +156,7 @@ class SlaveReplication:
 
     @property
     def heartbeat_age_ms(self) -> int | None:
-        """Milliseconds since the master last sent something; None if it never has, or if no master is followed."""
+        """Milliseconds since the Gantry master that is followed last sent something; None if none is, or none was."""
         heartbeat_at = self.follower.last_heartbeat_at if isinstance(self.follower, Follower) else None
         return None if heartbeat_at is None else max(0, int((self._loop.time() - heartbeat_at) * 1000))
 

@@ -1,4 +1,4 @@
-"""The broker's tables and their files: read at the start, written whenever they change.
+"""The broker's tables and their files: read at the start, written after changes (queue locks only at a clean stop).
 
     config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json
 
@@ -41,7 +41,7 @@ class StoredTables:
         self._core = core
         self._delay = delay
         self._epoch = 0
-        """Epoch to which consumers' positions are known to belong."""
+        """Epoch to which the consumer offsets are known to belong."""
 
         self._files: dict[str, ConfigFile] = {}
         tables: tuple[tuple[str, Callable[[], msgspec.Struct]], ...] = (
@@ -60,7 +60,7 @@ class StoredTables:
         missing = [name for name, file in self._files.items() if not file.exists()]
         if is_clean and "topics" not in missing:
             for name in missing:
-                # A clean stop writes all files, so a missing one was removed. The operator may have a copy.
+                # A clean stop writes all files, so a missing one was removed. An administrator may have a copy.
                 path = self._files[name].path
                 log.error(
                     "table file is missing; the table starts empty; stop the broker and restore a copy",
@@ -117,9 +117,9 @@ class StoredTables:
         return 0 if queue is None else queue.end
 
     def _load_locks(self, *, is_lost: bool) -> None:
-        """Load queue locks; if they are unknown, no queue is locked for a lease, as after a crash.
+        """Load queue locks; if they are unknown, no queue is locked for ``LOCK_LEASE_MS``, as after a crash.
 
-        No lock outlives a lease of a minute, so an unreadable file does not stop the start.
+        No lock lives longer than that without a renewal, so an unreadable file does not stop the start.
         """
         locks = self._core.locks
         try:

@@ -218,7 +218,7 @@ class TableSync:
             log.warning("unknown table from the master; ignored", extra={"table": name})
 
     def begin_copying(self) -> None:
-        """Forget deletions of the last master: from now on another one sends tables with its log."""
+        """Forget what waits for the log: a stream begins, perhaps from another master, and sends all tables."""
         self._deleted_on_master.clear()  # Topics that the last master deleted may exist on this one.
         self._delay.progress.begin_copying()
         self._transactions.begin_copying()

@@ -13,9 +13,9 @@ the send's record. Sends change their states in the order of the log.
 
 FLUSHED and REPLICATED are waited for in parallel, each with a deadline that begins at the append; a mode that does not
 wait for one of them takes it as reached. ACKNOWLEDGED needs both; a send that has one in time waits for the other.
-A master that needs grants of its slaves reaches REPLICATED only while it holds enough of them. Codes 10 and 12 mean
-"stored, not promised". So does code 11, the answer if a send has to wait for slaves and not enough of them are
-connected. Such a message may survive and become visible, but the client counts it as not acknowledged. A producer that
+A master that needs grants reaches REPLICATED only while it has one of every electable slave, or the Lease. Codes 10 and
+12 mean "stored, not promised". So does code 11, the answer if a send has to wait for slaves and not enough of them are
+in sync. Such a message may survive and become visible, but the client counts it as not acknowledged. A producer that
 does not want to wait (`WAIT=false`) is answered when its message is APPENDED.
 
 Two functions decide. `must_wait` is called once for each append, and decides whether its answers are held at all.
@@ -211,7 +211,7 @@ class AckGate:
     def hold(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:
         """Hold the answers of one append that ends at ``end``: connection, frames, and number of sends of each.
 
-        If not enough slaves are connected to wait for, the answers are sent at once with code 11.
+        If not enough slaves to wait for are in sync, the answers are sent at once with code 11.
         """
         replicas, now, held_answers, total = self._replicas, self._loop.time(), self._held_by_deadline[0], 0
         is_short = replicas.is_waiting_for_slaves and not replicas.has_enough()  # not enough slaves to wait for

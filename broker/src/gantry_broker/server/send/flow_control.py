@@ -4,7 +4,8 @@ RocketMQ's broker measures how long a request has waited in the queue of its thr
 sockets, so a backlog belongs to a connection: it has one while each of its turns ends before its socket is empty.
 
     backlog begins                                     five times `waitTimeMillsInSendQueue`
-         |-------------------- always served -----------------|--- served, if the queue can be served in that time
+         |-------------------- always served -----------------|--- served, if the bytes in the socket can be served
+                                                               |   in one `waitTimeMillsInSendQueue`
                                                                `-- otherwise refused: sustained overload
 
 A burst is served, however large, since it ends. Time is the CPU time of the event loop's thread. So the work of the

@@ -1,7 +1,8 @@
 """The slow path of sends: every check that RocketMQ makes, in its order and with its codes.
 
-`SendHandlers.handle` turns one request into drafts of the current pass or into a refusal; nothing is stored, and no
-topic is created, before every check has passed. Timer messages are refused with a clear text until they are supported.
+`SendHandlers.handle` turns one request into a draft of the current pass or into a refusal; a batch is appended at once,
+after the pass. Nothing is stored, and no topic is created, before every check has passed. Timer messages are refused
+with a clear text until they are supported.
 """
 
 import logging
@@ -67,7 +68,7 @@ class SendHandlers:
         self.random: Final = random.Random()
 
     def handle(self, command: Command, connection: Connection) -> bytes | None:
-        """Put the messages of a request into the pass, or return its answer at once."""
+        """Put a message into the pass, or append a batch; return the answer, or None if it follows later or never."""
         try:
             self._refuse_if_busy(command)
             send = read_send(command)

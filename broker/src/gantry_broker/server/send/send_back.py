@@ -4,10 +4,10 @@
     goes to            retry  retry  retry   ...  retry    dead letters
     after (levels)      10 s   30 s   1 min  ...    2 h     at once          levels 3 to 18
 
-The group sets the limit of retries (`retryMaxTimes`, 16); a limit in the consumer's request overrides it. So does a
-delay level in the request; a negative one sends the message to the dead letters at once. The number of failures is
-stored in the record, so that neither a restart nor another broker with a copy of it starts counting again. Retries of a
-group are spread over its retry queues, since their order does not matter.
+The group sets the limit of retries (`retryMaxTimes`, 16); a limit in the consumer's request overrides it. A delay level
+in the request overrides that of the table; a negative one sends the message to the dead letters at once. The number of
+failures is stored in the record, so that neither a restart nor another broker with a copy of it starts counting again.
+Retries of a group are spread over its retry queues, since their order does not matter.
 """
 
 from gantry_broker.server.core.handlers import handles

@@ -10,10 +10,10 @@ so that neither costs an append of its own. A plain message is handled here with
               Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first
 
 All other sends take the slow path, `send.handlers`, which puts its drafts into the same pass, so that the order
-within a connection is the order of its frames. All three paths store and answer the same, byte for byte. Before a frame
-that is not a send is handled, the pass is appended: a pull sees the sends before it.
+within a connection is the order of its frames. All three paths store and answer the same, byte for byte. Before a
+batch, or a frame that is not a send, is handled, the pass is appended: a pull sees the sends before it.
 
-The interface is `handle(data, connection) -> (consumed, replies)`; a compiled twin can take its place.
+The interface is `handle(data, connection, other) -> (consumed, replies)`.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Handles requests about transactions: ending one (37), and resuming the check of one that was given up (323).
+"""Handles requests about transactions: ending one (37), and resuming the check of an abandoned one (323).
 
 Java's clients send 37 one-way, ours waits for the answer.
 
-A transaction that was given up is in TRANS_CHECK_MAX_TIME_TOPIC. Resuming it stores the half message again, as if its
+An abandoned transaction is in TRANS_CHECK_MAX_TIME_TOPIC. Resuming it stores the half message again, as if its
 producer had just sent it, and its checks start from the beginning. Resuming it twice would create two transactions of
 one message: the request is refused if a newer half message exists, where RocketMQ stores another one.
 """
@@ -60,11 +60,11 @@ class TransactionHandlers:
         is_done = ended.code is ResponseCode.SUCCESS and not command.is_oneway
         return self._ack_gate.reply_or_hold(reply, connection) if is_done else reply
 
-    # ------- transactions that were given up
+    # ------- abandoned transactions
 
     @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume(self, command: Command, connection: Connection) -> Command | None:
-        """Resume a transaction that was given up; the answer waits until its half message is durable."""
+        """Resume an abandoned transaction; the answer waits until its half message is durable."""
         message = self._find_given_up(HalfMessage.read(command.ext).msg_id or "")
         if self._transactions.writer.is_resumed(message):
             raise Refused(
@@ -77,7 +77,7 @@ class TransactionHandlers:
         return self._ack_gate.reply_or_hold(command.reply(), connection)
 
     def _find_given_up(self, message_id: str) -> StoredMessage:
-        """Return the given-up message with this id. Raises Refused if it is anything else."""
+        """Return the message of an abandoned transaction by its id. Raises Refused if it is anything else."""
         try:
             _, _, offset = parse_offset_message_id(message_id)
         except RemoteProtocolError as error:

@@ -1,6 +1,7 @@
 """Reads open transactions from the log, and appends their changes to it.
 
-This broker reads the queues of half and op messages like a consumer: up to their ends whenever a transaction is ended.
+This broker reads the queues of half and op messages like a consumer: ten times a second, and before it ends a
+transaction.
 After a start or a promotion it begins at the restart offsets, which it commits as the offsets of its own group
 (`TRANSACTION_GROUP`). No transaction is changed before all messages from before the promotion are read: one that seems
 open may have been ended by another master.
@@ -275,7 +276,7 @@ class TransactionWriter:
         )  # fmt: skip
 
     def resume(self, message: StoredMessage) -> None:
-        """Store the message of a transaction that was given up as a half message again. Raises errors of the store."""
+        """Store the message of an abandoned transaction as a half message again. Raises errors of the store."""
         core = self._core
         draft = records.resumed_draft(message, core.store.queues.get_or_create(names.HALF_TOPIC, 0))
         [physical_offset], _ = core.store.append([draft])
@@ -285,7 +286,7 @@ class TransactionWriter:
         self._resumed[message.physical_offset] = physical_offset
 
     def is_resumed(self, message: StoredMessage) -> bool:
-        """Whether a message that was given up has a newer half message. Raises ``IndexRebuilding``."""
+        """Whether the message of an abandoned transaction has a newer half message. Raises ``IndexRebuilding``."""
         if message.physical_offset in self._resumed:
             return True
         unique = message.properties.get(keys.UNIQUE_KEY)
@@ -320,7 +321,7 @@ class TransactionProgress:
         half queue   ... h85 ...            the master: h85 has ended, the restart offset is 86
         slave's log  ... h85 ...)           without the op message about h85; it must start at 85
 
-    So a master's document waits until the log has its end, and when the broker follows another master the restart
+    So a master's document waits until the log has its end, and whenever a stream from a master begins the restart
     offsets are dropped: reading too much costs only time.
     """
 

@@ -1,4 +1,4 @@
-"""The messages of transactions: half, op, committed, stored again, given up, and the check request.
+"""The messages of transactions: half, op, committed, stored again, abandoned, and the check request.
 
     half       RMQ_SYS_TRANS_HALF_TOPIC, its destination in REAL_TOPIC and REAL_QID, and no transaction bits
     op         RMQ_SYS_TRANS_OP_HALF_TOPIC, tag "d", its body the queue offsets of half messages, each with a comma
@@ -155,7 +155,7 @@ def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Dr
 
 
 def resumed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
-    """Return the half message of a message that was given up, with a check count of 0."""
+    """Return the new half message of an abandoned transaction, with a check count of 0."""
     dropped = (keys.TRANSACTION_PREPARED_QUEUE_OFFSET, OPEN_SINCE)
     properties = {name: value for name, value in message.properties.items() if name not in dropped}
     return copy_draft(message, queue, {**properties, keys.TRANSACTION_CHECK_TIMES: "0"})

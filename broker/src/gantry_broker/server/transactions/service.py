@@ -1,4 +1,4 @@
-"""The transactions of this broker: half messages are stored, ended, checked with producers, and given up.
+"""The transactions of this broker: half messages are stored, ended, checked with producers, and abandoned.
 
     producer   half --------------> stored, code 0; not visible to consumers
                end ---------------> [committed, op] or [op], appended together; answered when that is promised
@@ -48,7 +48,7 @@ HOUR_MS: Final = 3_600_000
 
 @final
 class TransactionChecker:
-    """Checks open transactions with their producers, and gives up after enough checks. Owned by the event loop.
+    """Checks open transactions with their producers, and abandons those that stay open. Owned by the event loop.
 
     A check does not count while no producer of the group is connected: a producer that was away for a while finds its
     transactions unchanged.
