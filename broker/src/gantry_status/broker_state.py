@@ -22,7 +22,7 @@ UNKNOWN: Final = -1
 
 
 class HaRole(StrEnum):
-    """A broker's role in its group."""
+    """A broker's role in its shard."""
 
     UNASSIGNED = "UNASSIGNED"
     """The broker has a store and no role: it does not register, and answers sends with code 14."""
@@ -62,9 +62,9 @@ class RangeState(StatePart, frozen=True, kw_only=True):
     start: int
     end: int
     cause: str = ""
-    """The position of the range in the log: all, head, middle or tail."""
+    """Which part of the log the range is: all, head, middle or tail."""
     accepted_ms: int | None = None
-    """When an operator accepted the loss, in milliseconds since 1970; unknown before that."""
+    """When a person accepted the loss, in milliseconds since 1970; unknown before that."""
 
 
 class BrokerState(StatePart, frozen=True, kw_only=True):
@@ -136,7 +136,7 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     """Ranges of the log that were on its disk and are missing. While there are any, it refuses sends and serves no
     slaves."""
     accepted: tuple[RangeState, ...] = ()
-    """Ranges whose loss an operator has accepted."""
+    """Ranges whose loss a person has accepted."""
     damaged_bytes: int = 0
     """The bytes of its log without a good record, as known now. Among equal candidates an undamaged member is
     elected."""

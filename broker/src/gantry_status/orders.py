@@ -58,7 +58,10 @@ class StatusRequest(Order, frozen=True, tag="status"):
 
 @final
 class PromiseRequest(Order, frozen=True, kw_only=True, tag="promise"):
-    """Promise durably and for ever: follow no master and grant nothing below ``epoch``. Answered with ``Promised``."""
+    """Promise durably and for ever: be no master, follow none, and grant nothing below ``epoch``.
+
+    So a master of an earlier epoch loses its role. Answered with ``Promised``.
+    """
 
     epoch: Epoch
     to: Name = ""
@@ -98,7 +101,7 @@ class Follow(Order, frozen=True, kw_only=True, tag="follow"):
 
 @final
 class Fence(Order, frozen=True, kw_only=True, tag="fence"):
-    """Give up the role, refuse any role below ``epoch``, and close the connections of clients."""
+    """Lose the role, refuse any role below ``epoch``, and close the connections of clients."""
 
     epoch: Epoch
 
@@ -117,7 +120,8 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
     timeout_ms: Milliseconds
     withdraw: bool = False
     """Drain for an unlimited time and withdraw the routes: name servers get routes without write permission.
-    After a timeout the drain continues, although not everything is flushed and acknowledged by slaves."""
+    After a timeout the drain continues, and the answer is a status although not everything is flushed and acknowledged
+    by slaves."""
     clients_only: bool = False
     """Only withdraw the routes: clients stop sending, and the broker completes accepted work. Delayed messages are
     delivered, transactions end, retries return; the order waits for nothing."""
@@ -163,7 +167,7 @@ class HaStatus(BrokerState, frozen=True, kw_only=True, tag_field="answer", tag="
 
 @final
 class Promised(Answer, frozen=True, kw_only=True, tag="promised"):
-    """The promise is on disk. The broker follows no master below the epoch, so its log no longer changes."""
+    """The promise is on disk. Below the epoch the broker is no master and follows none, so its log does not change."""
 
     epoch: int
     identity: str = ""

@@ -31,7 +31,7 @@ class Phase(IntEnum):
 
 
 class Role(IntEnum):
-    """The role of a broker in its group."""
+    """The role of a broker in its shard."""
 
     UNKNOWN = 0
     UNASSIGNED = 1
@@ -200,7 +200,7 @@ class Status:
     """Bytes of the log that were durable, are missing, and are not accepted as lost; None for zero; since layout
     1.2."""
     log_accepted_loss_bytes: int | None = None
-    """Bytes of the log whose loss an operator has accepted; None for zero; since layout 1.2."""
+    """Bytes of the log whose loss a person has accepted; None for zero; since layout 1.2."""
     log_missing_ranges: tuple[LogRange, ...] = ()
     """The first four of the ranges that ``log_missing_bytes`` sums up; since layout 1.2."""
 
