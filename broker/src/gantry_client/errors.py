@@ -88,7 +88,7 @@ class Unavailable(RequestFailed):
 
 @final
 class RequestTimeout(RequestFailed):
-    """A peer accepted the request and did not reply in time. The caller decides whether a retry is safe."""
+    """A connected peer did not reply, or did not read the request, in time. The caller decides on a retry."""
 
     is_outcome_unknown = True
 
