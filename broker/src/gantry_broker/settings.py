@@ -110,7 +110,7 @@ class BrokerSettings:
     """autoCreateTopicEnable: whether the first message to an unknown topic creates it."""
 
     auto_create_groups: bool = True
-    """autoCreateSubscriptionGroup: whether the first request of an unknown group creates it."""
+    """autoCreateSubscriptionGroup: whether the first heartbeat or pull of an unknown group creates it."""
 
     default_topic_queues: int = 8
     """defaultTopicQueueNums: the largest number of queues of an auto-created topic."""
@@ -122,7 +122,7 @@ class BrokerSettings:
     """maxBatchMessages: messages in one batch send. A batch is one append, during which all other sends wait."""
 
     send_queue_capacity: int = 10_000
-    """sendThreadPoolQueueCapacity: number of sends that may wait for the disk; further ones are answered "busy"."""
+    """sendThreadPoolQueueCapacity: number of held sends, for the disk or slaves; further ones are answered "busy"."""
 
     wait_in_send_queue_ms: int = 200
     """waitTimeMillsInSendQueue: milliseconds that a send of an overloading connection may wait to be stored.
@@ -162,7 +162,7 @@ class BrokerSettings:
     """useServerSideResetOffset: whether this broker itself moves the consumers of a reset group to the new offset.
 
     With true it answers their pulls with 21, and ignores their commits until they have moved. With false, as in
-    RocketMQ before 5, it notifies the connected members of the group (220).
+    RocketMQ before 5, it notifies the connected consumers of the group (220).
     """
 
     is_reply_stored: bool = True
