@@ -27,8 +27,8 @@ class HaRole(StrEnum):
     UNASSIGNED = "UNASSIGNED"
     """The broker has a store and no role: it does not register, and answers sends with code 14."""
     COMPARING = "COMPARING"
-    """The broker becomes master when enough slaves have reported that they have no more data; it answers sends with
-    code 14."""
+    """The broker becomes master when enough slaves have reported that they have no more data, or lacks log data whose
+    loss a person has to accept; it answers sends with code 14."""
     MASTER = "MASTER"
     SLAVE = "SLAVE"
 
@@ -116,11 +116,11 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     granted_ms: int | None = None
     """The remaining time for which a grant that it gave may be valid."""
     peak_bytes_per_s: int | None = None
-    """A lower bound of the largest growth of its log in any second of the last minute."""
+    """At least the growth of its log in any second of the last minute: an upper bound, which may be twice as high."""
     is_complete: bool | None = None
     """Whether its log has everything that it ever acknowledged to clients or to a master. True after a clean stop and
     after a crash without loss; false after a start that may have lost bytes, until it has followed a master again and
-    has all of that master's log; null while unknown."""
+    has all of that master's log, and while a broker without electable slaves has damage; null while unknown."""
     is_crash_safe: bool | None = None
     """Whether what it acknowledges survives a crash of its process."""
     is_draining: bool = False

@@ -83,9 +83,9 @@ class Promote(Order, frozen=True, kw_only=True, tag="promote"):
 class Regain(Order, frozen=True, kw_only=True, tag="regain"):
     """Become master of ``epoch`` again, as this broker was until its process ended. No new epoch begins.
 
-    Refused by a broker that has promised a higher epoch, may lack data, had its role taken, or would wait for other
-    slaves' acks. It is a separate order, since a ``Promote`` may arrive late, and must not give back a role that was
-    taken since.
+    Refused by a broker that has promised a higher epoch, may lack data, had its role taken, or would wait for the acks
+    of more or fewer slaves than before. It is a separate order, since a ``Promote`` may arrive late, and must not give
+    back a role that was taken since.
     """
 
     epoch: Epoch
