@@ -61,7 +61,7 @@ class LogReadOnly(StoreError):
 
 @final
 class StoreFailed(StoreError):
-    """The store failed permanently: an fsync failed, or a log file was replaced by one of another store.
+    """The store failed permanently: a write or fsync failed, or a log file was replaced by one of another store.
 
     Acknowledge nothing more and end the process with a non-zero code. A failed fsync is never retried.
     """

@@ -96,8 +96,8 @@ class BrokerSettings:
     """fileAccess: which users may read the store's files, tables, status page and buffers.
 
     OWNER: only the broker's user (0600, directories 0700), since they contain every message. GROUP: its group, too
-    (0640, 0750), for tools and jobs that run as another user and read the store's directory. Existing files of the
-    store get the same modes at the start; files of another user are not changed.
+    (0640, 0750), for tools and jobs that run as another user and read the store's directory. A start removes further
+    permissions from existing files of the store, but adds none; files of another user are not changed.
     """
 
     register_period_ms: int = 30_000
