@@ -5,7 +5,7 @@ from typing import final
 
 @final
 class AccessFileError(ValueError):
-    """A file of accounts or credentials is unusable. The operator should correct it.
+    """A file of accounts or credentials is unusable. An administrator should correct it.
 
     The text names the file, and the account and field or the line where possible. It never contains a secret, and so
     never quotes a line.

@@ -5,8 +5,9 @@
     3. authorization    the account has every permission that the request needs
 
 The guard runs before the handlers: a denied request has stored, created and changed nothing, not even an automatically
-created topic. The reply is code 16, which clients do not retry. An unknown account and a wrong secret give the same
-reply. TLS, with or without a client certificate, makes no difference here.
+created topic. The reply is code 16, after which clients try a send on another broker; a request whose topic or group
+cannot be read gets code 1. An unknown account and a wrong secret give the same reply. TLS, with or without a client
+certificate, makes no difference here.
 """
 
 import logging
@@ -71,7 +72,7 @@ class Guard:
         """The secret against which signatures of unknown accounts are verified: it takes as long, and always fails."""
         self._logged: dict[str, int] = {}
         self.requester: str | None = None
-        """The account of the last request; None if it was not authenticated."""
+        """The account of the last request; None if it was not authenticated, or only by a globally trusted address."""
 
     def __repr__(self) -> str:
         return f"<Guard {self.file!r} is_strict={self.is_strict}>"

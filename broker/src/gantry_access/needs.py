@@ -240,6 +240,7 @@ _ADMIN_CODES: Final = (
     RequestCode.AUTH_DELETE_ACL,
     RequestCode.AUTH_GET_ACL,
     RequestCode.AUTH_LIST_ACL,
+    # pop consumption
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.POP_ROLLBACK,
     # name servers

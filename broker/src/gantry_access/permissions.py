@@ -110,7 +110,7 @@ class Account:
 
 
 def publish_need(topic: str) -> Need:
-    """Return the need for publishing to a topic. A retry topic belongs to its group, whose members send back to it."""
+    """Return the need for publishing to a topic. A retry topic belongs to its group: its consumers send back to it."""
     if topic.startswith(names.RETRY_PREFIX):
         return consume_need(topic[len(names.RETRY_PREFIX) :])
     return Need(Kind.TOPIC, topic, Permission.PUB)
@@ -129,5 +129,5 @@ def metadata_need(topic: str) -> Need:
 
 
 def consume_need(group: str) -> Need:
-    """Return the need for acting as a member of a consumer group."""
+    """Return the need for acting as a consumer of a group."""
     return Need(Kind.GROUP, group, Permission.SUB)

@@ -1,7 +1,7 @@
 """`python -m gantry_broker -c broker.conf`: run one broker until a signal stops it.
 
-SIGTERM and SIGINT request a clean stop at any time, from the first line of `main` to the last. A second signal does not
-speed it up. To stop at once, send SIGKILL; the next start recovers.
+SIGTERM and SIGINT request a clean stop at any time, from before the settings are read until the broker has stopped. A
+second signal does not speed it up. To stop at once, send SIGKILL; the next start recovers.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def set_up_garbage_collector() -> None:
 
 
 async def run(settings: BrokerSettings, signals: StopSignals, command_line_keys: Collection[str] = ()) -> int:
-    """Run a broker until SIGTERM or SIGINT, or until the store fails. Return the exit code."""
+    """Run a broker until SIGTERM or SIGINT, and return the exit code. If the store or a task fails, exit at once."""
     stop = signals.create_event(asyncio.get_running_loop())
 
     def show_progress(done: int, total: int) -> None:

@@ -1,6 +1,6 @@
 """One broker: builds, starts and stops its parts in the right order.
 
-    store open -> tables loaded -> services -> ports -> name servers          and the reverse to stop
+    store open -> tables loaded -> ports -> services -> name servers          and the reverse to stop
 
 No port is open before recovery is complete, and no name server knows the broker before its ports answer. A failed flush
 ends the process with a non-zero code: messages that were acknowledged before it are kept, and nothing is acknowledged
@@ -187,7 +187,7 @@ class Broker(Host):
         await asyncio.shield(self._failed)
 
     async def publish_failure(self, error: BaseException) -> None:
-        """Publish that the store has failed. The store is not used any more."""
+        """Publish that the broker has failed. The store is not used any more."""
         await self.status.finish(Phase.FAILED, str(error))
 
     async def close(self) -> bool:
@@ -306,7 +306,7 @@ class Broker(Host):
             self.core.topics.mark_ordered(topics)
 
     def may_notify(self, group: str) -> bool:
-        """Return whether members of a group are notified of changes: its `notifyConsumerIdsChangedEnable`."""
+        """Return whether consumers of a group are notified of changes: its `notifyConsumerIdsChangedEnable`."""
         config = self.core.groups.all.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 

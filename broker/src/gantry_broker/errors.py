@@ -18,7 +18,7 @@ class BrokerError(Exception):
 class AccessFilesUnusable(BrokerError):
     """The file of accounts, or of this broker's own credentials, is missing or invalid.
 
-    The broker does not start: the operator should repair the file that the text names.
+    The broker does not start: an administrator should repair the file that the text names.
     """
 
 
@@ -61,7 +61,7 @@ class LogReadOnly(StoreError):
 
 @final
 class StoreFailed(StoreError):
-    """The store failed permanently: an fsync failed, or a log file was replaced by one of another store.
+    """The store failed permanently: a write or fsync failed, or a log file was replaced by one of another store.
 
     Acknowledge nothing more and end the process with a non-zero code. A failed fsync is never retried.
     """
@@ -71,7 +71,7 @@ class StoreFailed(StoreError):
 class StoreCorrupt(StoreError):
     """A record or a derived entry at ``offset`` is damaged.
 
-    Report it to the operator, and serve its neighbours. ``offset`` is physical: a position in the whole commit log.
+    Report it to administrators, and serve its neighbours. ``offset`` is physical: an offset of the whole commit log.
     """
 
     def __init__(self, offset: int, reason: str) -> None:

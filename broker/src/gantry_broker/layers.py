@@ -102,7 +102,7 @@ class Host(RolesHost, Protocol):
         """Save groups after one was created, changed or deleted."""
 
     def may_notify(self, group: str) -> bool:
-        """Return whether members of a group are notified of changes."""
+        """Return whether consumers of a group are notified of changes."""
 
     def mark_ordered(self, topics: Collection[str]) -> None:
         """Mark the topics as ordered that a name server lists as order topics."""

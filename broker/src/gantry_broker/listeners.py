@@ -99,7 +99,7 @@ class BrokerListeners:
                 connection.close(reason)
 
     async def drain(self) -> None:
-        """Wait for slow answers in progress."""
+        """Wait for deferred answers in progress."""
         for service in self.services:
             await service.drain()
 

@@ -1,10 +1,11 @@
 """Keeps this broker registered at its name servers.
 
 One task per name server keeps one connection open: a name server forgets a broker as soon as that connection closes.
-The whole topic table is sent at the start, every half minute, and right after a change. An unreachable name server
-costs a log line when it becomes unreachable and when it returns, nothing else. When the broker stops being the master
-it unregisters its old broker id before it registers the new one, on the same connection, so that the two cannot
-overtake each other. A slave that becomes the master replaces its old broker id in one step and stays in the routes.
+The whole topic table is sent at the start, right after a change, and once in each `registerNameServerPeriod`. An
+unreachable name server costs a log line when it becomes unreachable and when it returns, nothing else. When the broker
+stops being the master it unregisters its old broker id before it registers the new one, on the same connection, so that
+the two cannot overtake each other. A slave that becomes the master replaces its old broker id in one step and stays in
+the routes.
 """
 
 import asyncio
@@ -92,9 +93,10 @@ class Registration:
     ) -> None:
         """Without an identity nothing is registered yet.
 
-        ``on_master`` receives, on a slave, the master's replication address; ``on_order_topics`` receives, on a master,
-        the topics in a name server's ORDER_TOPIC_CONFIG. ``account`` signs strictly: our name servers verify that, and
-        Java's verify nothing. ``tls`` returns the context of each connection; None is plain text.
+        ``on_master`` receives, on a slave, the master's replication address, empty without a registered master;
+        ``on_order_topics`` receives, on a master, the topics in a name server's ORDER_TOPIC_CONFIG. ``account`` signs
+        strictly: our name servers verify that, and Java's verify nothing. ``tls`` returns the context of each
+        connection; None is plain text.
         """
         self._identity = identity
         self._on_master = on_master

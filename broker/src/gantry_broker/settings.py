@@ -96,8 +96,8 @@ class BrokerSettings:
     """fileAccess: which users may read the store's files, tables, status page and buffers.
 
     OWNER: only the broker's user (0600, directories 0700), since they contain every message. GROUP: its group, too
-    (0640, 0750), for tools and jobs that run as another user and read the store's directory. Existing files of the
-    store get the same modes at the start; files of another user are not changed.
+    (0640, 0750), for tools and jobs that run as another user and read the store's directory. A start removes further
+    permissions from existing files of the store, but adds none; files of another user are not changed.
     """
 
     register_period_ms: int = 30_000
@@ -110,7 +110,7 @@ class BrokerSettings:
     """autoCreateTopicEnable: whether the first message to an unknown topic creates it."""
 
     auto_create_groups: bool = True
-    """autoCreateSubscriptionGroup: whether the first request of an unknown group creates it."""
+    """autoCreateSubscriptionGroup: whether the first heartbeat or pull of an unknown group creates it."""
 
     default_topic_queues: int = 8
     """defaultTopicQueueNums: the largest number of queues of an auto-created topic."""
@@ -122,7 +122,7 @@ class BrokerSettings:
     """maxBatchMessages: messages in one batch send. A batch is one append, during which all other sends wait."""
 
     send_queue_capacity: int = 10_000
-    """sendThreadPoolQueueCapacity: number of sends that may wait for the disk; further ones are answered "busy"."""
+    """sendThreadPoolQueueCapacity: number of held sends, for the disk or slaves; further ones are answered "busy"."""
 
     wait_in_send_queue_ms: int = 200
     """waitTimeMillsInSendQueue: milliseconds that a send of an overloading connection may wait to be stored.
@@ -162,7 +162,7 @@ class BrokerSettings:
     """useServerSideResetOffset: whether this broker itself moves the consumers of a reset group to the new offset.
 
     With true it answers their pulls with 21, and ignores their commits until they have moved. With false, as in
-    RocketMQ before 5, it notifies the connected members of the group (220).
+    RocketMQ before 5, it notifies the connected consumers of the group (220).
     """
 
     is_reply_stored: bool = True

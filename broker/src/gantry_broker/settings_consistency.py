@@ -51,7 +51,7 @@ def check_consistency(settings: BrokerSettings) -> None:
 
 
 def _check_budgets(settings: BrokerSettings) -> None:
-    """Check that each budget suffices for one honest connection, which could never be served otherwise."""
+    """Check that each budget suffices for two honest connections, which could never be served otherwise."""
     for key, budget, name, needed in (
         ("maxUnfinishedFrameBytes", settings.unfinished_frame_bytes_max, "frameMaxLength", settings.frame_bytes_max),
         (

@@ -126,7 +126,7 @@ class Brokers:
         return dict(found.offset_table)
 
     async def queue_table(self, address: str, topic: str) -> dict[MessageQueue, QueueOffsets]:
-        """Return the first and last offsets of the queues of `topic` on this broker."""
+        """Return the first offset and the end of each queue of `topic` on this broker."""
         self._session.require_open()
         request = TopicName(topic=topic)
         found = await self._session.calls.request_document(
@@ -135,7 +135,7 @@ class Brokers:
         return found.offset_table
 
     async def connections(self, address: str, group: str) -> ConsumerConnections | None:
-        """Return the connections of the members of `group` to this broker; None if no member is connected."""
+        """Return the connections of the consumers of `group` to this broker; None if no consumer is connected."""
         self._session.require_open()
         request = ConsumerGroup(consumer_group=group)
         reply = await self._session.calls.request(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, request)
@@ -144,14 +144,17 @@ class Brokers:
         return parse_document(require_success(reply, address), ConsumerConnections, address)
 
     async def forbid_writes(self, broker_name: str) -> None:
-        """Remove the write permission of a broker's queues on every name server, until `allow_writes` is called."""
+        """Remove the write permission of a broker's queues on every name server.
+
+        It lasts until `allow_writes` is called, or the broker registers a changed topic table.
+        """
         self._session.require_open()
         await self._session.name_servers.send_to_all(
             RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker_name)
         )
 
     async def allow_writes(self, broker_name: str) -> None:
-        """Restore the write permission that `forbid_writes` removed."""
+        """Give all queues of a broker read and write permission on every name server, also read-only ones."""
         self._session.require_open()
         await self._session.name_servers.send_to_all(
             RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker_name)

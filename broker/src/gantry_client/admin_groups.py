@@ -1,4 +1,4 @@
-"""Consumer groups: their configuration, members, progress, and resetting their offsets."""
+"""Consumer groups: their configuration, consumers, progress, and resetting their offsets."""
 
 import asyncio
 from typing import final
@@ -63,7 +63,10 @@ class Groups:
             await self._session.calls.request_success(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, request)
 
     async def members(self, group: str) -> ConsumerConnections | None:
-        """Return the connected members of `group` and their subscriptions; None if the group has no members."""
+        """Return the consumers of `group` and their subscriptions, as the first master with any reports them.
+
+        None if no master has any. `Members.connections` returns those of all masters.
+        """
         self._session.require_open()
         for broker in await self._brokers.masters():
             found = await self._brokers.connections(broker.address, group)
@@ -91,13 +94,14 @@ class Groups:
         return ConsumeStats(offset_table=dict(ordered), consume_tps=per_s)
 
     async def lag(self, group: str, topic: str | None = None) -> int:
-        """Return how many messages `group` has not consumed, including those that wait for a retry."""
+        """Return how many messages `group` has not consumed; without `topic` including those that wait for a retry."""
         return sum(progress.lag for progress in (await self.progress(group, topic)).values())
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
         """Reset `group` to the first message stored at or after `timestamp_ms`; -1 means the end of each queue.
 
-        Brokers move running consumers. Where a broker cannot, or has no connected members, the offsets are committed.
+        Brokers move running consumers. Where a broker cannot, or has no connected consumers, the offsets are committed.
+        Queues of a broker without a master are not reset, and are missing from the result.
         """
         self._session.require_open()
         request = ResetOffsets(topic=topic, group=group, timestamp=timestamp_ms, is_force=True)
@@ -119,8 +123,8 @@ class Groups:
     async def reset_queue(self, group: str, queue: MessageQueue, offset: int) -> int:
         """Reset `group` to `offset` in one queue and return the new offset. Raises BrokerRefused outside the queue.
 
-        A broker without `useServerSideResetOffset` has its members do the reset, for all queues at once. There the
-        offset is committed instead, and the call raises InvalidMessage while the group has members.
+        A broker without `useServerSideResetOffset` leaves resets to the consumers, for all queues at once. There the
+        offset is committed instead, and the call raises InvalidMessage while the group has consumers.
         """
         self._session.require_open()
         request = ResetOffsets(
@@ -162,7 +166,7 @@ class Groups:
         return dict(zip(queues, found, strict=True))
 
     async def clone(self, source: str, target: str, topic: str | None = None) -> None:
-        """Copy the offsets of `source` to `target`, in one topic or in all. Running members do not notice."""
+        """Copy the offsets of `source` to `target`, in one topic or in all. Running consumers do not notice."""
         self._session.require_open()
         check_group(target)
         topics = [topic] if topic is not None else await self.topics(source)

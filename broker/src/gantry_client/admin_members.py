@@ -1,6 +1,6 @@
-"""The members of a consumer group: their state, their own view of the offsets, and direct consumption of one message.
+"""The consumers of a group: their state, their own view of the offsets, and direct consumption of one message.
 
-A broker forwards each request over the connection of the member, and waits up to ten seconds for the answer.
+A broker forwards each request but that for connections to the consumer, and waits up to ten seconds for the answer.
 """
 
 from typing import Final, TypeVar, final
@@ -27,19 +27,19 @@ from gantry_wire.message import parse_offset_message_id
 D = TypeVar("D", bound=Document)
 
 FORWARDED_TIMEOUT_MS: Final = 15_000
-"""The timeout of a forwarded request; longer than the ten seconds that a broker waits for a member."""
+"""The timeout of a forwarded request; longer than the ten seconds that a broker waits for a consumer."""
 
 
 @final
 class Members:
-    """Requests to the members of groups, forwarded by the brokers that they are connected to."""
+    """Requests to the consumers of groups, forwarded by the brokers that they are connected to."""
 
     def __init__(self, session: Session, brokers: Brokers) -> None:
         self._session = session
         self._brokers = brokers
 
     async def connections(self, group: str) -> dict[str, ClientConnection]:
-        """Return the connected members of `group` on all masters, by client id."""
+        """Return the connected consumers of `group` on all masters, by client id."""
         self._session.require_open()
         found: dict[str, ClientConnection] = {}
         for broker in await self._brokers.masters():
@@ -51,7 +51,7 @@ class Members:
     async def offsets(
         self, group: str, topic: str, *, client_id: str | None = None
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Return the offsets in `topic` that each member reports, by client id, without members that do not answer."""
+        """Return the offsets in `topic` that each consumer reports, by client id; silent consumers are left out."""
         self._session.require_open()
         request = ConsumerStatusRequest(topic=topic, group=group, client_addr=client_id)
         route = await self._session.routes.get(topic)
@@ -65,7 +65,7 @@ class Members:
         return dict(sorted(table.items()))
 
     async def running_info(self, group: str, client_id: str, *, has_stacks: bool = False) -> ConsumerRunningInfo:
-        """Return the running information of a member. Raises BrokerRefused when no broker reaches the member."""
+        """Return the running information of a consumer. If no broker reaches it, raises the error of the first one."""
         self._session.require_open()
         request = RunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=has_stacks)
         failures: list[RequestFailed] = []
@@ -83,9 +83,9 @@ class Members:
     async def consume(
         self, group: str, client_id: str, offset_message_id: str, *, topic: str | None = None
     ) -> ConsumeResult:
-        """Have a member consume a stored message now and return the result. No offset changes.
+        """Have a consumer consume a stored message now and return the result. No offset changes.
 
-        Raises BrokerRefused when the broker that stored it has no such message, or no such member.
+        Raises BrokerRefused when the broker that stored it has no such message, or no such consumer.
         """
         self._session.require_open()
         broker = await self._find_storing_broker(offset_message_id)

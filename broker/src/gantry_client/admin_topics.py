@@ -133,7 +133,7 @@ class Topics:
         return route
 
     async def stats(self, topic: str) -> dict[MessageQueue, QueueOffsets]:
-        """Return the first and last offsets of every queue of `topic`."""
+        """Return the first offset and the end of every queue of `topic`."""
         route = await self.route(topic)
         table: dict[MessageQueue, QueueOffsets] = {}
         for _, address in route.read_addresses():

@@ -1,7 +1,8 @@
 """Requests to one peer with typed values: headers and documents out, headers and documents back.
 
-The modules above this one use the structs of `gantry_wire.commands`; the modules below use commands. Only here does a
-reply with an error code become BrokerRefused, and a reply that cannot be decoded BadReply.
+The modules above this one use the structs of `gantry_wire.commands`; the modules below use commands. A reply with an
+error code becomes BrokerRefused here, and a reply that cannot be decoded BadReply. Modules that accept several codes
+(sends, pulls, replies) or decode records raise these errors themselves.
 """
 
 from typing import TypeVar, final

@@ -1,4 +1,4 @@
-"""The base classes of the client's endpoints: a session from `start` to `close`, shared producer and member code.
+"""The base classes of the client's endpoints: a session from `start` to `close`, shared producer and consumer code.
 
     Client               Admin, PullConsumer
       ProducerClient     Producer, TransactionProducer
@@ -59,7 +59,7 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Open the client. A member of a group joins it, and returns before its first message.
+        """Open the client. A consumer of a group joins it; this returns before its first message.
 
         Raises BrokerRefused when a broker refuses a message filter.
         """
@@ -94,7 +94,7 @@ class ProducerClient(Client):
         *,
         is_announced: bool = True,
     ) -> None:
-        """With ``is_announced`` False, heartbeats do not name this client as a member of the group."""
+        """With ``is_announced`` False, heartbeats do not name this client as a producer of the group."""
         check_group(group)
         self.group = group
         self.settings = settings or ProducerSettings()
@@ -120,7 +120,7 @@ class ProducerClient(Client):
 
 
 class MemberClient(Client, ABC):
-    """A client that consumes as a member of a group."""
+    """A client that consumes as one of the consumers of a group."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class MemberClient(Client, ABC):
         *,
         calls: HandlerCalls | None = None,
     ) -> None:
-        """Create a member; ``calls`` invokes the application's handler, for push consumers only."""
+        """Create a consumer; ``calls`` invokes the application's handler, for push consumers only."""
         check_group(role.group)
         self.group = role.group
         self.settings = settings
@@ -146,7 +146,7 @@ class MemberClient(Client, ABC):
 
     @property
     def queues(self) -> frozenset[MessageQueue]:
-        """The queues that are assigned to this member now."""
+        """The queues that are assigned to this consumer now."""
         return frozenset(self._member.readers)
 
     async def subscribe(self, topic: str, tags: FilterExpression = "*") -> None:

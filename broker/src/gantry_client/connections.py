@@ -61,7 +61,7 @@ class ConnectionPool:
         return {address for address, channel in self._channels.items() if channel.is_open}
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """Return the reply of `address`, with any response code. Raises Unavailable or RequestTimeout."""
+        """Return the reply of `address`, with any response code. Raises Unavailable, RequestTimeout or ClientClosed."""
         channel = await self._channel(address, timeout_ms)
         try:
             reply = await channel.request(command, timeout_ms)

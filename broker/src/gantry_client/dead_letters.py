@@ -1,6 +1,6 @@
 """Sends the dead letters of a group back to their original topics.
 
-    %DLQ%group   [begin ... already sent ... next ........ end)      `end` is the end of the topic when the run starts
+    %DLQ%group   [begin ... already sent ... next ........ end)      `end` is the end of a queue when the run reaches it
 
 The progress is the committed offset of a separate reader group on the brokers, so an interrupted run can be continued
 from any machine. An offset is committed only after its messages are acknowledged: a run that crashes sends some
@@ -64,7 +64,7 @@ class ResendResult:
     without_origin: list[str] = field(default_factory=list)
     """Ids of messages without an original topic; they are skipped, too."""
     remaining: int = 0
-    """Dead letters that existed at the start and were not examined because of `messages_max`."""
+    """Dead letters that existed when the run reached their queue, and were not examined because of `messages_max`."""
 
     @property
     def examined(self) -> int:

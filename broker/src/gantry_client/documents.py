@@ -8,7 +8,7 @@ from gantry_wire.commands.fields import Int32, Int64
 
 
 class QueueOffsets(Document):
-    """The first and last offsets of one queue, which holds `[min_offset, max_offset)`."""
+    """The first offset of one queue and its end: it holds `[min_offset, max_offset)`."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0

@@ -22,7 +22,7 @@ class ClientClosed(ClientError):
 
 @final
 class InvalidMessage(ClientError):
-    """A message, name or argument breaks a rule of every broker. The caller should correct it; nothing was sent."""
+    """A message, name or argument is not valid, or not now. The caller should correct it; no message was sent."""
 
 
 @final
@@ -88,7 +88,7 @@ class Unavailable(RequestFailed):
 
 @final
 class RequestTimeout(RequestFailed):
-    """A peer accepted the request and did not reply in time. The caller decides whether a retry is safe."""
+    """A connected peer did not reply, or did not read the request, in time. The caller decides on a retry."""
 
     is_outcome_unknown = True
 
@@ -158,8 +158,8 @@ class SendTimeout(SendFailed):
 
 @final
 class NoReply(ClientError):
-    """No reply to a request arrived in time. Its outcome is unknown: it may be consumed already or later, and a late
-    reply is discarded."""
+    """No reply to a request arrived in time. Unless the text states that nothing was sent, its outcome is unknown: it
+    may be consumed already or later, and a late reply is discarded."""
 
     def __init__(self, topic: str, why: str = "the deadline passed") -> None:
         super().__init__(f"no reply to a request in topic {topic!r}: {why}")

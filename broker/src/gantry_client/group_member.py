@@ -1,10 +1,10 @@
-"""One member of a consumer group: a reader for every queue that is assigned to it, and the committed offsets.
+"""One consumer of a group: a reader for every queue that is assigned to it, and the committed offsets.
 
-The members of a group do not communicate with each other. Each queries a broker for the members of the group and
-computes its own share; brokers send a notification when the membership changes, and every 20 s all members rebalance.
+The consumers of a group do not communicate with each other. Each queries a broker for the consumers of the group and
+computes its own share; brokers send a notification when a consumer joins or leaves, and every 20 s all rebalance.
 While they disagree, a queue may have two readers or none: messages arrive twice or late, and are never lost, because a
 new owner starts at the offset that the old one committed, which covers only done messages. Ordered groups add locks on
-the broker, so that two members never consume one queue at the same time.
+the broker, so that two consumers do not consume one queue at the same time, unless a handler outlives its lock.
 
 This module does not process messages: it passes them to `deliver`.
 """
@@ -49,7 +49,7 @@ RETRY_FIRST_MS: Final = 250
 @final
 @dataclass(slots=True)
 class Assignment:
-    """The queues that one member should read, as far as they are known.
+    """The queues that one consumer should read, as far as they are known.
 
     An assignment may be incomplete: a topic may not exist yet, a broker may not reply, or may not have received our
     heartbeat. Then the known queues are assigned, the queues of unknown topics do not change, and the rebalance is
@@ -63,7 +63,7 @@ class Assignment:
 
 @final
 class Assigner:
-    """Computes the assignments of one member. Belongs to one event loop."""
+    """Computes the assignments of one consumer. Belongs to one event loop."""
 
     def __init__(self, session: Session, group: str, model: MessageModel) -> None:
         self._session = session
@@ -71,7 +71,7 @@ class Assigner:
         self._model = model
 
     async def assign(self, topics: Iterable[str]) -> Assignment:
-        """Return the queues of `topics` that this member should read now."""
+        """Return the queues of `topics` that this consumer should read now."""
         assignment = Assignment()
         for topic in topics:
             try:
@@ -109,7 +109,7 @@ class Assigner:
 
 @final
 class GroupMember:
-    """A member of a group from `start` to `close`. Belongs to one event loop."""
+    """A consumer of a group from `start` to `close`. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class GroupMember:
         deliver: Deliver,
         calls: HandlerCalls | None,
     ) -> None:
-        """Create a member; ``calls`` invokes the application's handler, for push consumers only."""
+        """Create a consumer; ``calls`` invokes the application's handler, for push consumers only."""
         self.role = role
         self.subscriptions = subscriptions
         self.readers: dict[MessageQueue, QueueReader] = {}
@@ -199,7 +199,7 @@ class GroupMember:
                 self._rebalance_wanted.clear()
 
     async def _register_with_brokers(self) -> None:
-        """Load the routes and send heartbeats, so that brokers list this member before the first rebalance."""
+        """Load the routes and send heartbeats, so that brokers list this consumer before the first rebalance."""
         for topic in list(self.subscriptions):
             try:
                 await self._session.routes.get(topic)
@@ -295,7 +295,7 @@ class GroupMember:
             self._rebalance_wanted.set()
 
     def describe(self) -> ConsumerData:
-        """Return the description of this member for heartbeats."""
+        """Return the description of this consumer for heartbeats."""
         return ConsumerData(
             group_name=self.role.group,
             consume_type="CONSUME_PASSIVELY" if self.role.is_passive else "CONSUME_ACTIVELY",
@@ -326,11 +326,11 @@ def allocate_averagely(
 ) -> Sequence[MessageQueue]:
     """Return the queues of `client_id`: a contiguous range of the sorted list, empty for an unlisted client id.
 
-    Every member computes this separately from the same two lists, so all must get the same result: the order of queues
-    and of client ids and the division are those of RocketMQ's default strategy, which Java members use, too.
+    Every consumer computes this separately from the same two lists, so all must get the same result: the order of
+    queues and of client ids and the division are those of RocketMQ's default strategy, which Java's clients use, too.
 
-        5 queues, 2 members:   [ 0 1 2 | 3 4 ]         the first members get one more
-        2 queues, 3 members:   [ 0 | 1 | - ]           the last members get none
+        5 queues, 2 consumers:   [ 0 1 2 | 3 4 ]         the first consumers get one more
+        2 queues, 3 consumers:   [ 0 | 1 | - ]           the last consumers get none
     """
     ordered = sorted(set(queues), key=_java_order)
     ids = sorted(set(client_ids), key=_utf16)

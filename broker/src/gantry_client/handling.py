@@ -3,7 +3,7 @@
 A handler that returns has consumed its message. A handler that raises has not: the message is sent back to the broker,
 which redelivers it later through the retry topic of the group, and after too many attempts moves it to the dead letter
 topic. The message counts as done here only when the broker has accepted it. If the broker does not accept it, the
-message stays here and is handled again after a pause. Only a broadcast consumer skips a message because of an error:
+message stays here and is handled again after a pause. Only a broadcast consumer drops a message whose handler failed:
 it has no retry topic.
 """
 
@@ -44,7 +44,7 @@ DEAD_LETTER_LEVEL: Final = -1
 
 
 class Handling(Protocol):
-    """Dispatches the messages of a group member to the handler."""
+    """Dispatches the messages of one consumer to the handler."""
 
     def start(self) -> None:
         """Start calling the handler for delivered messages."""
@@ -91,7 +91,7 @@ class Outcome:
 
 @final
 class HandlerCalls:
-    """Calls the application's handler for one message at a time, and records rates."""
+    """Calls the application's handler, with one message in each call, and records rates. Calls may be concurrent."""
 
     def __init__(self, handler: Handler, timeout_ms: int) -> None:
         self.rates = ConsumeRates(time.monotonic)
@@ -207,7 +207,7 @@ class ConcurrentHandling:
         item.backlog.mark_done(item.message.queue_offset)
 
     async def _send_back_or_retry(self, item: _Item, delay_level: int) -> bool:
-        """Send a failed message back; return True if the broker accepted it, False if it is handled again here."""
+        """Send a failed message back or drop it; return True if it is done, False if it is handled again here."""
         if await send_back_or_drop(item.message, delay_level, self._send_back, self._settings.model):
             return True
         again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)

@@ -1,4 +1,4 @@
-"""Requests of brokers to a member of a group on behalf of an administrator, answered as by RocketMQ's clients.
+"""Requests of brokers to a consumer on behalf of an administrator, answered as by RocketMQ's clients.
 
     220  reset the offsets of the queues that are read here    (no reply)
     221  report the offsets in a topic                         offsets by queue
@@ -6,7 +6,7 @@
     309  consume this message now                              the result
 
 A message that arrives with 309 has no further effect: no offset changes, and a failed message is not redelivered. A
-member without a handler (``PollConsumer``) rejects it.
+consumer without a handler (``PollConsumer``) rejects it.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ FRAMES_MAX: Final = 50
 
 
 class MemberView(Protocol):
-    """The part of a group member that these requests use."""
+    """The part of a consumer that these requests use."""
 
     role: MemberRole
     locks: QueueLocks
@@ -76,7 +76,7 @@ class MemberView(Protocol):
     def readers(self) -> Mapping[MessageQueue, QueueReader]: ...
 
     def describe(self) -> ConsumerData:
-        """Return the description of the member for heartbeats."""
+        """Return the description of the consumer for heartbeats."""
 
     def commit_soon(self) -> None:
         """Commit the offsets in the background, without waiting for the commit interval."""
@@ -84,7 +84,7 @@ class MemberView(Protocol):
 
 @final
 class MemberRequests:
-    """Answers the requests to one member. Belongs to its event loop."""
+    """Answers the requests to one consumer. Belongs to its event loop."""
 
     def __init__(self, session: Session, member: MemberView) -> None:
         self._session = session
@@ -104,7 +104,7 @@ class MemberRequests:
     # ------- 220
 
     def _reset_offsets(self, command: Command, address: str) -> None:
-        """Reset offsets for an administrator, whose broker leaves the reset to the members."""
+        """Reset offsets for an administrator, whose broker leaves the reset to the consumers."""
         try:
             request = ResetOffsets.read(command.ext)
             offsets = read_document(command.body, ResetOffsetsResult).offset_table

@@ -1,4 +1,4 @@
-"""The role of a member in its consumer group."""
+"""The role of a consumer in its group."""
 
 from dataclasses import dataclass
 from typing import final
@@ -7,10 +7,10 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRole:
-    """The group and the kind of one member."""
+    """The group and the kind of one consumer."""
 
     group: str
     is_ordered: bool = False
     is_passive: bool = True
-    """True for a push consumer, which also consumes the retry topic of its group; False for a poll consumer. The
-    brokers receive it with every heartbeat."""
+    """True for a push consumer, which also consumes the retry topic of its group, unless it is a broadcast consumer;
+    False for a poll consumer. The brokers receive it with every heartbeat."""

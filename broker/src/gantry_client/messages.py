@@ -46,9 +46,9 @@ class SendStatus(IntEnum):
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
     """Stored, but not flushed in time."""
     SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
-    """Stored, but no slave is connected."""
+    """Stored, but fewer slaves are connected than the broker's mode needs."""
     FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
-    """Stored, but not replicated to a slave in time."""
+    """Stored, but not replicated in time to as many slaves as the broker's mode needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The stores of committed offsets: the brokers, or for broadcasting a file of each member."""
+"""The stores of committed offsets: the brokers, or for broadcasting a file of each consumer."""
 
 import asyncio
 import logging
@@ -67,7 +67,7 @@ class _OffsetFile(msgspec.Struct):
 
 @final
 class FileOffsets:
-    """The offsets of one member, in a file that is replaced as a whole: a crash leaves the old or the new file."""
+    """The offsets of one consumer, in a file that is replaced as a whole: a crash leaves the old or the new file."""
 
     def __init__(self, folder: Path, group: str, instance: str | None) -> None:
         try:
@@ -79,7 +79,7 @@ class FileOffsets:
 
     @property
     def path(self) -> Path:
-        """The path of the file; members of a group on one machine need different `instance` settings."""
+        """The path of the file; consumers of a group on one machine need different `instance` settings."""
         return self._path
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -142,8 +142,8 @@ async def find_start_offset(
 ) -> tuple[int, int | None]:
     """Return (start offset, committed offset or None): the committed offset, else the one that `start_from` selects.
 
-    Retry topics always start at their first message, because their messages failed in this group. Raises a ClientError
-    when the offset cannot be determined.
+    Without a committed offset, retry topics start at their first message, because their messages failed in this group.
+    Raises a ClientError when the offset cannot be determined.
     """
     committed = await store.read(queue)
     if committed is not None and committed >= 0:

@@ -1,7 +1,7 @@
-"""Prepares messages for sending: properties, compression, and the checks that every broker makes.
+"""Prepares messages for sending: properties, compression, and checks.
 
-Pure functions. A message that is refused here was never sent; the rules are RocketMQ's, so a broker would refuse it,
-too.
+Pure functions. A message that is refused here was never sent. Most rules are those of RocketMQ's brokers and clients;
+the others protect the properties that arguments of Message set.
 """
 
 from collections.abc import Sequence

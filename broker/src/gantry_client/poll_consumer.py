@@ -1,4 +1,4 @@
-"""The poll consumer: a member of a group from which the application polls messages.
+"""The poll consumer: a consumer of a group from which the application polls messages.
 
     async with PollConsumer("127.0.0.1:9876", "billing", topics="orders") as consumer:
         async for message in consumer:

@@ -3,7 +3,7 @@
 A send that returns a receipt with SEND_OK is acknowledged: the broker keeps the promise of its mode. Any other outcome
 raises, or its status names the missing promise. Retries carry the same message id but may store the message twice when
 a reply is lost; consumers that cannot tolerate this compare ids. Sends to a fixed queue (a queue, a selector or a
-sharding key) are not retried on another broker, because another queue would break their order.
+sharding key) are not retried: another queue would break their order.
 
 Many sends may be outstanding at once, on one connection per broker; beyond `outstanding_max`, `send` waits. On one
 connection messages reach the broker in the order of the calls.
@@ -102,7 +102,7 @@ class Producer(ProducerClient, ReplyingClient):
         """Send one message and wait for the reply of the broker.
 
         `queue` is the target queue or a function that selects it; a sharding key selects it, too. Raises SendTimeout,
-        SendFailed, BrokerRefused, NoRoute or InvalidMessage.
+        SendFailed, BrokerRefused, NoRoute or InvalidMessage, and Unavailable if no name server returns the route.
         """
         self._session.require_open()
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
@@ -125,7 +125,8 @@ class Producer(ProducerClient, ReplyingClient):
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
         """Send one message without waiting for the reply of the broker: it may be lost without an error.
 
-        Waits at most for a route, a connection and room in its buffer. Raises NoRoute, Unavailable or InvalidMessage.
+        Waits at most for a route, a connection and room in its buffer. Raises NoRoute, Unavailable, RequestTimeout or
+        InvalidMessage.
         """
         self._session.require_open()
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
@@ -167,8 +168,8 @@ class Producer(ProducerClient, ReplyingClient):
     ) -> SendReceipt:
         """Send messages that the caller has encoded, with their ids in their properties, in one request.
 
-        The request is stored as a whole or not at all. The receipt has the offset of the first message, and the
-        broker's ids of all messages, joined by commas. Raises like `send`.
+        The request is stored as a whole or not at all. The receipt has the offset of the first message, an empty
+        `message_id`, and the broker's ids of all messages, joined by commas. Raises like `send`.
         """
         self._session.require_open()
         outgoing = prepare_packed_batch(topic, entries, self.settings)

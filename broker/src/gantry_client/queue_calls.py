@@ -1,4 +1,4 @@
-"""Requests about one queue: its first and last offsets, offsets by time, and committed offsets."""
+"""Requests about one queue: its first offset and its end, offsets by time, and committed offsets."""
 
 from contextlib import suppress
 from typing import final

@@ -1,4 +1,4 @@
-"""The locks that give an ordered group one reader per queue, even while its members disagree on the assignment.
+"""The locks that give an ordered group one reader per queue, even while its consumers disagree on the assignment.
 
 A broker locks a queue for one client for 60 s. The client renews every 20 s and trusts a grant for 30 s: a client that
 could not renew stops consuming well before the broker grants the queue to another client.
@@ -25,7 +25,7 @@ LOCK_TIMEOUT_MS: Final = 1000
 
 @final
 class QueueLocks:
-    """The queue locks of one group member. Belongs to one event loop."""
+    """The queue locks of one consumer. Belongs to one event loop."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
@@ -36,7 +36,7 @@ class QueueLocks:
         return f"<QueueLocks {self._group} held={len(self._granted_at)}>"
 
     def is_held(self, queue: MessageQueue) -> bool:
-        """Return whether this member certainly holds the lock of `queue`."""
+        """Return whether this consumer certainly holds the lock of `queue`."""
         since = self._granted_at.get(queue)
         return since is not None and asyncio.get_running_loop().time() - since < GRANT_TRUSTED_S
 

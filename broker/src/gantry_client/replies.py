@@ -1,10 +1,11 @@
 """Request and reply: a requester sends a message and waits for the reply of the client that consumes it.
 
 A request is an ordinary message with three properties: a correlation id, the client id of the requester, and how long
-it waits. The reply is not stored in a topic: the replier sends it to a broker, which pushes it to the requester over
-the connection of its heartbeats. So before a requester sends, it announces itself with a heartbeat to every broker that
-may receive the reply: those of its topic, and those of the reply topics of their clusters, where Java's clients send
-any reply. This client sends a reply to the broker that the request came from.
+it waits. The requester reads the reply from no topic: the replier sends it to a broker, which pushes it to the
+requester over the connection of its heartbeats, and may store a copy in its reply topic. So before a requester sends,
+it announces itself with a heartbeat to every broker that may receive the reply: those of its topic, and those of the
+reply topics of their clusters, where Java's clients send any reply. This client sends a reply to the broker that the
+request came from.
 
 Replies are not delivered at least once. A reply that is late, or whose requester is gone, is lost. A request that is
 consumed twice is answered twice, and the first reply counts.

@@ -136,7 +136,7 @@ class RouteTable:
     async def for_sending(self, topic: str) -> Route:
         """Return the route of `topic`; for an unknown topic, the queues with which brokers would create it.
 
-        Raises NoRoute and NoMaster.
+        Raises NoRoute and NoMaster, and Unavailable if no name server replies.
         """
         route = self._routes.get(topic) or await self.refresh(topic) or await self._guess(topic)
         if not route.write_queues:

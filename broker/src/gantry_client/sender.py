@@ -1,8 +1,8 @@
 """Sends one message: attempts, the choice of the next broker, the deadline, and the limit on outstanding sends.
 
-Only this module implements retries. A refusal that every broker would repeat is raised at once. After other failures
-the route is refreshed, and the next attempt uses a broker that has not failed in this send; if none is left, it backs
-off, because a broker that restarts needs some time.
+Only this module retries sends, and only those to any queue. A refusal that every broker would repeat is raised at once.
+After other failures the route is refreshed, and the next attempt uses a broker that has not failed in this send; if
+none is left, it backs off, because a broker that restarts needs some time.
 """
 
 import asyncio

@@ -109,7 +109,10 @@ class Session:
     # ------- heartbeats
 
     async def heartbeat_all(self) -> None:
-        """Send heartbeats to all brokers of our topics concurrently, so that one that is down delays no other."""
+        """Send heartbeats to all brokers of our topics concurrently, so that one that is down delays no other.
+
+        Slaves get them only from consumers.
+        """
         addresses = self.routes.addresses(masters_only=not self._consumer_groups)
         await asyncio.gather(*(self._heartbeat(address) for address in addresses))
 

@@ -101,7 +101,7 @@ class StartFrom(Enum):
 
 
 class MessageModel(Enum):
-    """Whether the members of a group share the messages, or each member receives all of them."""
+    """Whether the consumers of a group share the messages, or each consumer receives all of them."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -141,7 +141,8 @@ class ConsumerSettings:
     bounds how many messages are redelivered when a consumer with one stuck handler crashes."""
 
     commit_interval_ms: int = 5000
-    """The interval between commits; RocketMQ's default. After a crash at most this much is consumed again."""
+    """The interval between commits; RocketMQ's default. After a crash, what was consumed since the last one is consumed
+    again, and what is after a message that was not done."""
 
     rebalance_interval_ms: int = 20_000
     """The interval between rebalances without a notification of the broker; RocketMQ's default."""
@@ -172,8 +173,8 @@ class ConsumerSettings:
     """The interval between lock renewals of an ordered consumer; brokers hold locks for 60 s."""
 
     handover_timeout_ms: int = 2000
-    """How long a queue that moves to another member waits for its running handlers. What they finish in time is
-    committed; what they finish later is delivered to the other member again."""
+    """How long a queue that moves to another consumer waits for its running handlers. What they finish in time is
+    committed; what they finish later is delivered to the other consumer again."""
 
     close_timeout_ms: int = 10_000
     """How long `close` waits for running handlers."""

@@ -2,7 +2,8 @@
 
 An SQL92 filter is parsed here as a broker parses it, so that an invalid one fails in the program that contains it. The
 grammar ignores text after a complete expression; such text is a mistake and is refused here, although brokers accept
-it. Only the broker knows whether it supports SQL92 filters, so a group member validates the filter with it first.
+it. Only the broker knows whether it supports SQL92 filters, so a consumer of a group validates the filter with it
+first.
 """
 
 from collections.abc import Mapping

@@ -304,7 +304,7 @@ class Admin(_Synchronous[admin.Admin]):
 
     @property
     def members(self) -> admin.Members:
-        """Requests to members of groups, for `wait`."""
+        """Requests to the consumers of groups, for `wait`."""
         return self._async.members
 
     @property

@@ -5,8 +5,8 @@
     no end    -> a broker sends a check to any producer of the group, and `check` returns the decision if it knows it
 
 A commit is acknowledged: when `commit` returns, the message is as safe as the mode of its broker promises. It is
-retried until its deadline, also on a promoted slave, because a repeated commit stores the message once. (Apache
-RocketMQ stores it again; there each commit is sent once.)
+retried until its deadline, also on a promoted slave, because a repeated commit stores the message once. Apache's
+brokers store it again, and this client retries there, too: query `idempotent_commits` where that matters.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The operator's key-value table: strings by namespace and key, on disk as RocketMQ's `kvConfig.json`.
+"""The administrators' key-value table: strings by namespace and key, on disk as RocketMQ's `kvConfig.json`.
 
-It is the only durable data of a name server. An update is answered only when it is on disk, and memory is changed after
-the disk, so a value that was read is durable. Updates run one after the other; the event loop never waits for the disk.
+An update is answered only when it is on disk, and memory is changed after the disk, so a value that was read is
+durable. Updates run one after the other; the event loop never waits for the disk.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class KeyValueError(Exception):
 
 
 class KeyValueCorrupt(Exception):
-    """Neither the file nor its predecessor can be read. The operator should repair or remove them."""
+    """Neither the file nor its predecessor can be read. An administrator should repair or remove them."""
 
 
 @final

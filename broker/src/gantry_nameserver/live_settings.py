@@ -1,4 +1,4 @@
-"""Settings that an operator changes while the name server runs (`mqadmin updateNamesrvConfig`).
+"""Settings that an administrator changes while the name server runs (`mqadmin updateNamesrvConfig`).
 
 Only the keys of an allow list can be changed; RocketMQ had a published vulnerability because this request could set
 paths. A change is written to the data directory before it takes effect, and read back at the next start.

@@ -1,7 +1,7 @@
 """The command of the name server: options to settings, signals to a clean stop.
 
-Exit codes: 0 after a requested stop, 1 when it cannot start; the reason is one line on standard error. One line on
-standard output reports the listening address when the server is ready.
+Exit codes: 0 after a requested stop, 1 when it cannot start, with the reason as one line on standard error, 2 for an
+invalid option. One line on standard output reports the listening address when the server is ready.
 """
 
 import asyncio

@@ -92,7 +92,10 @@ class RouteTable:
     def register(
         self, registration: BrokerRegistration, now_ms: int, *, deletes_absent_topics: bool = False
     ) -> RegisterBrokerResult:
-        """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused."""
+        """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused.
+
+        An outdated registration is ignored and gets an empty result; another address of it is unregistered.
+        """
         if self._ignore_if_outdated(registration):
             return RegisterBrokerResult()
         live = self.brokers.find_live(registration.cluster, registration.address)
@@ -115,7 +118,7 @@ class RouteTable:
         return self._master_for(registration)
 
     def unregister_over(self, connection: object, cluster: str, name: str, address: str) -> bool:
-        """Unregister a broker over `connection`; ignored if another connection has registered the address since."""
+        """Unregister a broker over `connection`. Ignored if another connection registered it with an epoch since."""
         live = self.brokers.find_live(cluster, address)
         if live is not None and not live.accepts_from(connection):
             log.warning("ignored unregistration of a replaced broker", extra={"broker": name, "address": address})
@@ -157,7 +160,7 @@ class RouteTable:
         live = self.brokers.find_live(cluster, address)
         return None if live is None else live.version
 
-    # ------- changes by operators
+    # ------- changes by administrators
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> None:
         """Add one topic on registered brokers. Raises RegistrationRefused for an unknown broker."""

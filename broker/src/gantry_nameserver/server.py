@@ -37,7 +37,7 @@ LOCK_FILE: Final = "lock"
 
 
 class DirectoryInUse(Exception):
-    """Another name server holds the data directory. The operator should stop it or choose another directory."""
+    """Another name server holds the data directory. An administrator should stop it or choose another directory."""
 
 
 def monotonic_ms() -> int:

@@ -69,7 +69,7 @@ class TopicTable:
             self._drop(topic, broker)
 
     def allow_writes(self, broker: str, *, is_allowed: bool) -> int:
-        """Set or remove the write permission of a broker's topics; return the number of topics."""
+        """Give a broker's topics read and write permission, or remove the write permission; return their number."""
         topics = self._topics_of.get(broker, set())
         for topic in topics:
             data = self._queues[topic][broker]

@@ -105,7 +105,7 @@ def _naming_taken_port(host: str, port: int) -> Iterator[None]:
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Close the listening sockets of ``server``, after one turn of the loop in which it accepts nothing.
+    """Close the listening sockets of ``server``; on asyncio's own loop after one turn in which it accepts nothing.
 
     Python 3.11 loses a connection that it accepts in the turn in which the server closes: it stays open until the
     garbage collector finds it (python/cpython#109564).

@@ -120,7 +120,7 @@ class CertificateSource(Generic[T_co]):
     def reload_if_changed(self) -> bool:
         """Load the files if they are new and good, and return whether they were.
 
-        A refusal is in the log and in `reload_error`.
+        The reason of a refusal is logged, and in `reload_error`, when a second check finds the same files.
         """
         with self._lock:
             self._warn_before_expiry()

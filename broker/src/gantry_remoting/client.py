@@ -105,7 +105,7 @@ class Channel(asyncio.Protocol):
             self._write(reply)
 
     async def wait_until_writable(self) -> None:
-        """Wait until the peer has read enough of what was written."""
+        """Wait until the peer has read enough of what was written, or the connection is lost."""
         await self._writable.wait()
 
     async def close(self) -> None:

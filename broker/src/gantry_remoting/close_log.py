@@ -2,8 +2,8 @@
 
 A peer can cause its connections to be closed as often as it likes, with bytes that are no frame, resets, or a bug that
 it has found. Each kind of line is written at most a few times a second; the others are counted, and the number is in
-the next line of its kind. A bug leaves one traceback for each place where it is raised, and an ordinary line for each
-time after that.
+the next line of its kind. A bug leaves one traceback for each place where it is raised, and after that lines of the
+same limited rate.
 """
 
 import logging
@@ -85,7 +85,7 @@ class LimitedLog:
         kind: Hashable = None,
         error: BaseException | None = None,
     ) -> None:
-        """Write a line of a kind, or only count it. ``error`` adds its traceback."""
+        """Write a line of a kind, or only count it. ``error`` adds its traceback, and such a line is always written."""
         now = self._now()
         if now - self._interval_began >= INTERVAL_S:
             self._interval_began = now
@@ -138,7 +138,7 @@ class CloseLog:
 _OVER_BUDGET: Final = frozenset(
     {CloseReason.FRAME_BUDGET, CloseReason.UNAUTHENTICATED_BUDGET, CloseReason.REPLY_BUDGET}
 )
-"""Reasons that need an operator's attention: an attack, or a budget that is too small for the clients."""
+"""Reasons that need an administrator's attention: an attack, or a budget that is too small for the clients."""
 
 
 def _place(error: BaseException) -> str:

@@ -54,8 +54,8 @@ class Service(Protocol):
     def handle(self, data: bytes, connection: "Connection") -> tuple[int, bytes]:
         """Handle whole frames at the start of `data` and return (number of bytes handled, replies to write).
 
-        It may leave whole frames when its replies exceed PASS_REPLY_BYTES_MAX; they are passed again once the replies
-        are being written. Raises RemoteProtocolError to have the connection closed.
+        It may leave whole frames when its replies exceed PASS_REPLY_BYTES_MAX; they are passed again in a later turn,
+        when the peer has read enough of them. Raises RemoteProtocolError to have the connection closed.
         """
 
     def connected(self, connection: "Connection") -> None:
@@ -138,9 +138,9 @@ class Connection(asyncio.Protocol):
         self.peer_subject = ""
         """The subject of the peer's certificate; empty without one."""
         self.account: str | None = None
-        """The account that signed the last heartbeat; None without access control."""
+        """The account that signed the last heartbeat; None without access control, or for a trusted address."""
         self.is_authenticated = not listener.settings.is_guarded
-        """Whether one of its requests had a valid signature. The service sets it and never resets it."""
+        """Whether a request of it was authenticated, or none has to be. The service sets it and never resets it."""
         self.is_open = False
         self.active_at = 0.0
         self._closed_at = 0.0

@@ -21,7 +21,8 @@ def replace_file(
 ) -> None:
     """Replace the content of `path` by `data`; if `is_durable`, it survives a power loss.
 
-    Raises OSError, and the old content stays. The folder is created. `mode` is that of the new file, less the umask.
+    Raises OSError, and the old content stays, unless only the sync of the folder failed, after the replacement. The
+    folder is created. `mode` is that of the new file, less the umask.
     """
     make_folders(path.parent)
     temporary = _temporary_path(path)

@@ -26,7 +26,8 @@ class FrameParts:
     def __init__(self) -> None:
         self.size = 0
         self.needed_bytes = 0
-        """The number of bytes needed for the first frame, as far as its head is known; 0 for whole frames."""
+        """The number of bytes needed for the first frame, as far as its head is known; 0 for a whole frame whose head
+        was not read."""
         self.began_at = 0.0
         """When the incomplete frame began, in the loop's time; 0 without one."""
         self._parts: list[bytes] = []

@@ -7,9 +7,9 @@ requests would displace all other clients, including probes. Here no peer can ho
                                  `-> UNREAD (the peer does not read its answer)          CLOSING (unsent bytes are left)
 
 - A phase that exceeds its deadline ends the connection. Single bytes do not extend the deadline.
-- At the limit of an address, the oldest of its connections without a pending answer is evicted for the new one. At the
-  total limit, the same happens to the address with the most connections. So a flood displaces itself, and a client that
-  sends a whole request at once is answered.
+- At the limit of an address, one of its connections without a pending answer is evicted for the new one: that which has
+  been in its phase for the longest time. At the total limit, the same happens to the address with the most connections.
+  So a flood displaces itself, and a client that sends a whole request at once is answered.
 - If every slot has a pending answer, a few more slots are reserved for probes.
 
 Each listener owns one table in one event loop. Counters may be read from any thread: their keys never change.
@@ -67,7 +67,7 @@ class Reason(Enum):
     TOTAL_LIMIT = "total_limit"
     """The connection was evicted for a newer one of any address."""
     REFUSED = "refused"
-    """No connection could be evicted for the new one."""
+    """No connection could be evicted for the new one, or the process had no descriptor or memory for it."""
     BAD_REQUEST = "bad_request"
     PIPELINED = "pipelined"
     """The peer sent more requests ahead of the answers than are buffered."""
@@ -264,7 +264,7 @@ class HttpAdmission:
 
     @staticmethod
     def _evict(slots: Iterable[ConnectionSlot], reason: Reason) -> bool:
-        """Close the oldest connection, unless all of them have a pending answer."""
+        """Close the connection that has been in its phase for the longest time, except those with a pending answer."""
         waiting = [slot for slot in slots if slot.phase is not Phase.ANSWER]
         if not waiting:
             return False

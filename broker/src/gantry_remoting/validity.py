@@ -23,7 +23,7 @@ _BEFORE_VALIDITY: Final = 3
 
 
 class NoCertificate(ValueError):
-    """The text contains no certificate, or an unreadable one. The operator should check the file."""
+    """The text contains no certificate, or an unreadable one. An administrator should check the file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ UNKNOWN: Final = -1
 
 
 class HaRole(StrEnum):
-    """A broker's role in its group."""
+    """A broker's role in its shard."""
 
     UNASSIGNED = "UNASSIGNED"
     """The broker has a store and no role: it does not register, and answers sends with code 14."""
     COMPARING = "COMPARING"
-    """The broker becomes master when enough slaves have reported that they have no more data; it answers sends with
-    code 14."""
+    """The broker becomes master when enough slaves have reported that they have no more data, or lacks log data whose
+    loss a person has to accept; it answers sends with code 14."""
     MASTER = "MASTER"
     SLAVE = "SLAVE"
 
@@ -62,9 +62,9 @@ class RangeState(StatePart, frozen=True, kw_only=True):
     start: int
     end: int
     cause: str = ""
-    """The position of the range in the log: all, head, middle or tail."""
+    """Which part of the log the range is: all, head, middle or tail."""
     accepted_ms: int | None = None
-    """When an operator accepted the loss, in milliseconds since 1970; unknown before that."""
+    """When a person accepted the loss, in milliseconds since 1970; unknown before that."""
 
 
 class BrokerState(StatePart, frozen=True, kw_only=True):
@@ -116,11 +116,11 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     granted_ms: int | None = None
     """The remaining time for which a grant that it gave may be valid."""
     peak_bytes_per_s: int | None = None
-    """A lower bound of the largest growth of its log in any second of the last minute."""
+    """At least the growth of its log in any second of the last minute: an upper bound, which may be twice as high."""
     is_complete: bool | None = None
     """Whether its log has everything that it ever acknowledged to clients or to a master. True after a clean stop and
     after a crash without loss; false after a start that may have lost bytes, until it has followed a master again and
-    has all of that master's log; null while unknown."""
+    has all of that master's log, and while a broker without electable slaves has damage; null while unknown."""
     is_crash_safe: bool | None = None
     """Whether what it acknowledges survives a crash of its process."""
     is_draining: bool = False
@@ -136,7 +136,7 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     """Ranges of the log that were on its disk and are missing. While there are any, it refuses sends and serves no
     slaves."""
     accepted: tuple[RangeState, ...] = ()
-    """Ranges whose loss an operator has accepted."""
+    """Ranges whose loss a person has accepted."""
     damaged_bytes: int = 0
     """The bytes of its log without a good record, as known now. Among equal candidates an undamaged member is
     elected."""

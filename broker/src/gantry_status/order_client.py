@@ -1,9 +1,9 @@
 """A client for orders to a broker over its control socket: one connection, one order at a time.
 
-A broker that does not answer must not block the caller, so every call has a timeout, and every error names the path.
-After a call that timed out the connection is closed: its answer may still arrive, and would be taken for that of the
-next call. A cached connection that turns out to be closed is replaced once, which is safe because orders are
-idempotent.
+A broker that does not answer must not block the caller, so every call has a timeout. Every error names the path, except
+a refusal, which has the broker's reason. After a call that timed out the connection is closed: its answer may still
+arrive, and would be taken for that of the next call. A cached connection that turns out to be closed is replaced once,
+which is safe because orders are idempotent.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class OrderClient:
         return await self.call(order, timeout_s=timeout_s)
 
     async def close(self) -> None:
-        """Close the connection. Another call opens a new one."""
+        """Close the connection. Another call opens a new one, except with ``is_one_connection``."""
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].transport.abort()

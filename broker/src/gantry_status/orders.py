@@ -58,7 +58,10 @@ class StatusRequest(Order, frozen=True, tag="status"):
 
 @final
 class PromiseRequest(Order, frozen=True, kw_only=True, tag="promise"):
-    """Promise durably and for ever: follow no master and grant nothing below ``epoch``. Answered with ``Promised``."""
+    """Promise durably and for ever: be no master, follow none, and grant nothing below ``epoch``.
+
+    So a master of an earlier epoch loses its role. Answered with ``Promised``.
+    """
 
     epoch: Epoch
     to: Name = ""
@@ -80,9 +83,9 @@ class Promote(Order, frozen=True, kw_only=True, tag="promote"):
 class Regain(Order, frozen=True, kw_only=True, tag="regain"):
     """Become master of ``epoch`` again, as this broker was until its process ended. No new epoch begins.
 
-    Refused by a broker that has promised a higher epoch, may lack data, had its role taken, or would wait for other
-    slaves' acks. It is a separate order, since a ``Promote`` may arrive late, and must not give back a role that was
-    taken since.
+    Refused by a broker that has promised a higher epoch, may lack data, had its role taken, or would wait for the acks
+    of more or fewer slaves than before. It is a separate order, since a ``Promote`` may arrive late, and must not give
+    back a role that was taken since.
     """
 
     epoch: Epoch
@@ -98,7 +101,7 @@ class Follow(Order, frozen=True, kw_only=True, tag="follow"):
 
 @final
 class Fence(Order, frozen=True, kw_only=True, tag="fence"):
-    """Give up the role, refuse any role below ``epoch``, and close the connections of clients."""
+    """Lose the role, refuse any role below ``epoch``, and close the connections of clients."""
 
     epoch: Epoch
 
@@ -117,7 +120,8 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
     timeout_ms: Milliseconds
     withdraw: bool = False
     """Drain for an unlimited time and withdraw the routes: name servers get routes without write permission.
-    After a timeout the drain continues, although not everything is flushed and acknowledged by slaves."""
+    After a timeout the drain continues, and the answer is a status although not everything is flushed and acknowledged
+    by slaves."""
     clients_only: bool = False
     """Only withdraw the routes: clients stop sending, and the broker completes accepted work. Delayed messages are
     delivered, transactions end, retries return; the order waits for nothing."""
@@ -163,7 +167,7 @@ class HaStatus(BrokerState, frozen=True, kw_only=True, tag_field="answer", tag="
 
 @final
 class Promised(Answer, frozen=True, kw_only=True, tag="promised"):
-    """The promise is on disk. The broker follows no master below the epoch, so its log no longer changes."""
+    """The promise is on disk. Below the epoch the broker is no master and follows none, so its log does not change."""
 
     epoch: int
     identity: str = ""

@@ -1,6 +1,6 @@
 """The writer of a status page: a new file at each start, then one publication after the other.
 
-    <path>.new: whole page, locked  --rename-->  <path>  --> copy 1 --> copy 0 --> copy 1 --> ...
+    <path>.new: whole page with copy 1, locked  --rename-->  <path>  --> copy 0 --> copy 1 --> copy 0 --> ...
 
 The invariant: **a reader never gets an incomplete page or publication.** The file has its header and a first
 publication before it gets its name, so it is never short or empty, and it is never truncated. A later publication first

@@ -31,7 +31,7 @@ class Phase(IntEnum):
 
 
 class Role(IntEnum):
-    """The role of a broker in its group."""
+    """The role of a broker in its shard."""
 
     UNKNOWN = 0
     UNASSIGNED = 1
@@ -49,7 +49,7 @@ class RefusalReason(IntEnum):
     WAITING_FULL = 2
     """`sendThreadPoolQueueCapacity` sends wait for the disk or a slave: `[OVERLOAD]`."""
     HELD_PULLS_FULL = 3
-    """The maximum number of long polls is held: `[OVERLOAD]`."""
+    """The maximum number of pulls of the broker, or of one connection, is held: `[OVERLOAD]`."""
     NO_WRITE_BUFFER = 4
     """The write buffer pool is used up: `[REJECTREQUEST]`."""
     DISK_FULL = 5
@@ -58,11 +58,11 @@ class RefusalReason(IntEnum):
     LOG_READ_ONLY = 7
     """A flush failed, or the broker is stopping."""
     NOT_MASTER = 8
-    """The broker is a slave, or a master during a switchover."""
+    """The broker is a slave, or a master that is drained."""
     DRAINING = 9
-    """The broker is a draining master."""
+    """The broker is a master that refuses only sends of clients (`clients_only` of the order to drain)."""
     NOT_SERVING = 10
-    """The broker has no role."""
+    """The broker has no role, or is starting, comparing its log, or changing its role or its log."""
     STORE_FAILED = 11
     """The store raised an unexpected error; the broker's log has its traceback."""
     QUESTIONS_FULL = 12
@@ -200,7 +200,7 @@ class Status:
     """Bytes of the log that were durable, are missing, and are not accepted as lost; None for zero; since layout
     1.2."""
     log_accepted_loss_bytes: int | None = None
-    """Bytes of the log whose loss an operator has accepted; None for zero; since layout 1.2."""
+    """Bytes of the log whose loss a person has accepted; None for zero; since layout 1.2."""
     log_missing_ranges: tuple[LogRange, ...] = ()
     """The first four of the ranges that ``log_missing_bytes`` sums up; since layout 1.2."""
 

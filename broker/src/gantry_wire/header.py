@@ -191,7 +191,7 @@ def encode_json_header(header: Header) -> bytes:
 
 
 def encode_binary_header(header: Header) -> bytes:
-    """Return a header in the ROCKETMQ form. Raises LocalProtocolError for codes that do not fit a short."""
+    """Return a header in the ROCKETMQ form. Raises LocalProtocolError for a code or a name that does not fit it."""
     if not -32768 <= header.code <= 32767:
         raise LocalProtocolError(f"code {header.code} does not fit a binary header")
     parts: list[bytes] = []

@@ -6,8 +6,9 @@
     | body length 4 | body | topic length 1 (v1) or 2 (v2) | topic | properties length 2 | properties |
 
 All integers are big-endian. A record is 91 bytes plus body, topic and properties with IPv4 hosts and a v1 magic.
-Recovery, replication and readers all validate records with `check_record`: it trusts none of the bytes that it is
-given, terminates for any input, and allocates no memory by a length field.
+Recovery, replication and readers validate records with `check_record`, or with `plain_records`, which accepts only what
+`check_record` would. Both trust none of the bytes that they are given, terminate for any input, and allocate no memory
+by a length field.
 
 The CRC in the head covers the body only; see `seal` for the one that covers the whole record.
 """
@@ -79,8 +80,9 @@ PHYSICAL_OFFSET: Final = struct.Struct(f">{PHYSICAL_OFFSET_POSITION}xq")
 RECORD_BYTES_MIN: Final = 91
 RECORD_BYTES_MAX: Final = 64 << 20
 """The maximum size of a record, far above that of any message: RocketMQ accepts 4 MiB by default, and the blank record
-at the end of a file is shorter than the record for which there was no space. Readers reject a greater length as wrong,
-so that their memory is bounded."""
+at the end of a file is shorter than the record for which there was no space. Readers of RocketMQ's replication stream,
+and tools that inspect a store, reject a greater length, so that their memory is bounded. `check_record` does not: its
+bytes are in memory already."""
 
 
 def encode_host(address: str, port: int) -> bytes:
@@ -221,7 +223,7 @@ class RecordCheck(msgspec.Struct, frozen=True, gc=False):
 
     fault: RecordFault | None
     size: int = 0
-    """The number of bytes to skip: the record, or the blank to the end of its file; 0 where the log ends."""
+    """The number of bytes to skip: the record, or the blank to the end of its file; 0 for every other fault."""
 
     @property
     def is_good(self) -> bool:

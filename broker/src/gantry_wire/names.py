@@ -15,7 +15,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}TRANS"
-"""The group under which the broker stores its position in the topics of open transactions."""
+"""The group under which the broker stores its consumer offsets in the topics of open transactions."""
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",

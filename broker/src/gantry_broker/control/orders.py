@@ -36,7 +36,7 @@ class Orders(Protocol):
     """The orders that a broker executes.
 
     Each one is idempotent, and raises ``OrderRefused`` if the broker refuses it: then nothing has changed. ``status``
-    answers at any time; the others may run one after the other.
+    answers at any time; the others may wait for each other.
     """
 
     async def status(self) -> HaStatus: ...

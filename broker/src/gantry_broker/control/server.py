@@ -1,10 +1,11 @@
 """The server of the control socket: one order a line, answered in order.
 
 Only the broker's own user (and root) can open the socket, so every client may give every order. All orders except
-``status`` are written to the log and to the audit log, with the client's process. An invalid line is answered with the
-reason, and its connection is closed, because a client of ours never sends one. A client that sends garbage, or does not
-read, costs at most one of sixteen connections, for a limited time. An order that has begun is finished even if its
-client has disconnected. ``status`` is answered while the order of another connection still runs.
+``status`` and successful renewals of a Lease are written to the log and to the audit log, with the client's process. An
+invalid line is answered with the reason, and its connection is closed, because a client of ours never sends one. A
+client that sends garbage, or does not read, costs at most one of sixteen connections, for a limited time. An order that
+has begun is finished even if its client has disconnected. ``status`` is answered while the order of another connection
+still runs.
 """
 
 from __future__ import annotations

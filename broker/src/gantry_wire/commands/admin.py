@@ -53,7 +53,7 @@ class CustomizedRetryPolicy(Document):
 
 
 class GroupRetryPolicy(Document):
-    """The delays between a group's retries. Stored as given; only the delay levels (`CUSTOMIZED`) take effect."""
+    """The delays between a group's retries: stored as given, without effect. The broker's delay levels are used."""
 
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None

@@ -9,7 +9,7 @@ from gantry_wire.commands.fields import Fields, Int32, Int64
 
 
 class ResetOffsets(Fields):
-    """Code 222, and code 220 from the broker to members: set a group's offset in a topic.
+    """Code 222, and code 220 from the broker to the group's consumers: set the group's offset in a topic.
 
     With a queue and an offset the group continues at that offset. Otherwise, in one queue or in all of them, it
     continues at the first message stored at ``timestamp`` or later, or at the end if ``timestamp`` is negative.
@@ -77,16 +77,16 @@ class QueryConsumeQueue(Fields):
     consumer_group: str | None = None
 
 
-# ------- requests to a member
+# ------- requests to a consumer
 
 
 class ConsumerStatusRequest(Fields):
-    """Codes 221 and 223: the offsets of a group's members in a topic, as the members report them."""
+    """Codes 221 and 223: the offsets of a group's consumers in a topic, as the consumers report them."""
 
     topic: str
     group: str
     client_addr: str | None = None
-    """The client id of one member, despite RocketMQ's name for it; None for all members."""
+    """The client id of one consumer, despite RocketMQ's name for it; None for all consumers."""
 
 
 class ConsumerStatus(Document):
@@ -97,7 +97,7 @@ class ConsumerStatus(Document):
 
 
 class RunningInfoRequest(Fields):
-    """Code 307: the state that a member reports about itself."""
+    """Code 307: the state that a consumer reports about itself."""
 
     consumer_group: str
     client_id: str
@@ -105,7 +105,7 @@ class RunningInfoRequest(Fields):
 
 
 class ConsumeDirectly(Fields):
-    """Code 309: let a member consume one message now and report the result."""
+    """Code 309: let one consumer of a group consume a message now, and report the result."""
 
     consumer_group: str
     client_id: str | None = None
@@ -117,7 +117,7 @@ class ConsumeDirectly(Fields):
 
 
 class ProcessQueueInfo(Document):
-    """A member's state of one queue that it consumes."""
+    """A consumer's state of one queue that is assigned to it."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -136,7 +136,7 @@ class ProcessQueueInfo(Document):
 
 
 class ConsumeStatus(Document):
-    """A member's statistics of one topic: times in milliseconds, rates per second, over the last minute."""
+    """A consumer's statistics of one topic: times in milliseconds, rates per second, over the last minute."""
 
     pull_rt: float = msgspec.field(default=0.0, name="pullRT")
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")

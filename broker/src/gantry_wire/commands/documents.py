@@ -23,7 +23,10 @@ def read_document(data: bytes, kind: type[D]) -> D:
 
 
 def write_document(document: msgspec.Struct) -> bytes:
-    """Return the document as JSON without nulls. Numeric keys are quoted, which Java reads; object keys are bare."""
+    """Return the document as JSON without nulls.
+
+    Numeric keys are quoted, which Java reads. A key that is an object is written as an object (see `fastjson`).
+    """
     try:
         raw = msgspec.to_builtins(document, str_keys=True)
     except TypeError:  # object keys, which msgspec cannot write

@@ -67,7 +67,7 @@ class SendMessageV2(
 
 
 class SendResult(Fields):
-    """The reply to a send: the position of the (first) message."""
+    """The reply to a send: the broker's ids of the messages, and the queue offset of the first one."""
 
     msg_id: str
     queue_id: Int32

@@ -4,8 +4,8 @@
 
 A term is a closure that is composed while the text is parsed, so there is no tree to walk for each message. Which
 expressions are legal, which values can be compared and which texts are numbers follows Java's rules, oddities included:
-a consumer that moves from RocketMQ must get the same messages. `docs/filters.md` is the user's page; decision 0012
-names what was given up.
+a consumer that moves from RocketMQ must get the same messages. `docs/filters.md` is the user's page;
+`broker/docs/decisions/0012-filters-are-closures-by-hand.md` names the features of RocketMQ that it leaves out.
 
 The package has no I/O and no clock, and does not depend on topics or subscriptions.
 """

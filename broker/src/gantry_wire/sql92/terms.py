@@ -106,7 +106,7 @@ def comparison(symbol: str, left: Term, right: Term) -> Term:
 
 
 def equality(left: Term, right: Term) -> Term:
-    """Return the term for `=`. TRUE and FALSE may be right of any literal, but left only of TRUE or FALSE."""
+    """Return the term for `=`. NULL is refused, and so is TRUE or FALSE on the left of a number or text literal."""
     if any(term.kind is Kind.LITERAL and term.value is None for term in (left, right)):
         raise ExpressionFault("= and <> cannot compare with NULL; use IS NULL or IS NOT NULL")
     if left.kind is right.kind is Kind.LITERAL and left.is_boolean and not right.is_boolean:
