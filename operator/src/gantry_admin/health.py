@@ -83,7 +83,7 @@ def describe_loop_state(observation: PageObservation, now_ns: int, settings: Hea
 
 
 def started(observation: PageObservation, now_ns: int, settings: HealthSettings) -> Verdict:
-    """Return whether recovery is complete."""
+    """Return whether recovery is complete, and the process has neither crashed nor ended since."""
     reading = observation.reading
     if reading is None:
         return Verdict(is_good=False, reason=f"not started: {observation.fault}")
