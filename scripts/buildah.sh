@@ -1,4 +1,5 @@
-# Sourced after common.sh by the image scripts: buildah with its storage in the clone, no daemon, no registry.
+# Sourced after common.sh by the image scripts: buildah with its storage in the clone and no daemon. Nothing is pushed to
+# a registry.
 need_root
 need_command buildah "on Debian: apt-get install buildah"
 IMAGE_FOLDER=$ROOT/.image

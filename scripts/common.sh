@@ -1,6 +1,6 @@
 # Sourced by the other scripts: paths, checks of requirements, and one-line errors with a remedy.
-# The scripts write only inside of the clone, except temporary files if its path is long, and caches of package
-# managers.
+# The scripts write only inside of the clone, except temporary files if its path is long, caches of package managers,
+# and the programs that scripts/object-store and scripts/kubernetes build, in ~/.cache/gantry (or XDG_CACHE_HOME).
 set -eu
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$ROOT"

@@ -61,7 +61,7 @@ def navigation_of(root: Path) -> list[dict[str, list[dict[str, str]]]]:
 
 
 def gather(root: Path, place: Path) -> None:
-    """Copy pages, what they link to, and the configuration with its navigation into an empty folder."""
+    """Delete a folder, and copy pages, what they link to, and the configuration with its navigation into it."""
     shutil.rmtree(place, ignore_errors=True)
     pages = pages_of(root)
     wanted = {*pages, *(target for page in pages for target in targets_of(root, page))}

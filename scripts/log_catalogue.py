@@ -1,4 +1,4 @@
-"""Write docs/logs.md: every warning and error that Gantry logs, what it means, and what an operator should do.
+"""Write docs/logs.md: every warning and error that Gantry logs, what it means, and what an administrator should do.
 
 The events are read from the source, as calls of a logger. Their explanations are in `docs/logs.toml`, by the text of
 the event. An event without an explanation, an explanation without an event, and a text that is no literal are errors.

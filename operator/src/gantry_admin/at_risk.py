@@ -29,7 +29,7 @@ from gantry_spec.ledger import bytes_beyond
 from gantry_status import Reading, Role, Status
 
 SAMPLES_MAX: Final = 12_000
-"""Samples kept: twenty minutes under constant writes. When the limit is reached, the older half is dropped."""
+"""Samples kept at most: twenty minutes under constant writes. A further one drops the older half."""
 
 
 @final
@@ -69,7 +69,7 @@ class WrittenHistory:
         return self._moments[index] if index >= 0 else None
 
     def idle_ms(self, now_ns: int) -> int | None:
-        """Return for how long nothing was written, in ms; None before the first write was observed."""
+        """Return for how long nothing was written, in ms; the first observation counts as a write. None before it."""
         return None if self._grew_at is None else max(now_ns - self._grew_at, 0) // 1_000_000
 
     def rate(self, window_ns: int) -> float | None:

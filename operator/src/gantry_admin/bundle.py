@@ -3,9 +3,10 @@
     gantry-bundle/
       page.bin  status.json  group.json      the status page, raw and decoded, and the group
       settings.json  broker-settings.json    the settings of sidecar and broker, without secrets
-      tables/*.json                          topics, groups, offsets, store, recovery point, role, as they are on disk
+      tables/*.json                          topics, groups, offsets (also of delay levels), store, recovery point and
+                                             role, as they are on disk
       files.json                             names and sizes of the log's and the queues' files
-      logs/broker.log  logs/sidecar.log      the last lines of both logs
+      logs/broker.log  logs/sidecar.log      the last lines of both logs; the broker's only with --broker-log
       left-out.json                          the files that could not be read, and why
 
 The invariant: **a bundle contains no message and no secret.** Log and queue files are listed, never read; only the
@@ -90,7 +91,7 @@ def _tail(path: Path, left_out: dict[str, str]) -> str:
 
 
 def _listing(root: Path) -> dict[str, list[list[int]]]:
-    """Return the files of the log and of the queues: directory -> [base offset, size] of each file."""
+    """Return the files of the log, and up to ``LISTED_MAX`` of the queues: directory -> [base offset, size] of each."""
     disk, count = PlainDisk(), 0
     found = {"commitlog": [[one.base_offset, one.size] for one in segments_of(disk, f"{root}/commitlog")]}
     for place in list_queue_locations(disk, str(root)):

@@ -1,9 +1,9 @@
 """Token files, and the lookup of a token's name.
 
-A file has one token per line, ``name:token`` or a bare token; ``#`` begins a comment. It is reloaded when it has
-changed, so a token is replaced without a restart: first add the new token, then remove the old one. While a file cannot
-be read, its previous tokens stay valid and a warning is logged. Tokens are compared in constant time, and are never in
-a log, a repr or an answer.
+A file has one token per line, ``name:token`` or a bare token; a line that begins with ``#`` is a comment. The file is
+reloaded when it has changed, so a token is replaced without a restart: first add the new token, then remove the old
+one. While a file cannot be read or is invalid, its previous tokens stay valid and a warning is logged. Tokens are
+compared in constant time, and are never in a log, a repr or an answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Resending dead letters on an order over HTTP, with the project's client, up to a maximum number per order.
 
 It does the same as ``gantry group resend`` and uses the same progress, which is stored on the brokers. It uses the name
-servers that the broker itself registers at; a caller cannot name others. Orders are executed one at a time, because two
-would send the same messages twice.
+servers that the broker itself registers at; a caller cannot name others. An order is refused while another one is
+executed, because two would send the same messages twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DeadLetterPosition(NamedTuple):
 
 @final
 class DeadLetterResender:
-    """Executes resend orders, one at a time. Owned by the event loop."""
+    """Executes resend orders, and refuses an order while another one is executed. Owned by the event loop."""
 
     def __init__(self, broker: ObservedBroker, client: BrokerClient) -> None:
         self._broker: Final = broker
@@ -43,7 +43,11 @@ class DeadLetterResender:
         return f"<DeadLetterResender {'resending' if self._running.locked() else 'idle'}>"
 
     async def run(self, order: ResendRequest, position: DeadLetterPosition | None = None) -> ResendResult:
-        """Execute an order. Raises ``Problem``; the next order does not resend what was acknowledged until then."""
+        """Execute an order, or resend only the dead letter at ``position``. Raises ``Problem``.
+
+        The next order does not resend what was acknowledged until then. A single dead letter is always resent, and does
+        not change the progress.
+        """
         if reader_fault(order.group) is not None:
             raise Problem(404, "invalid group name")
         self._broker.check_running("dead letters cannot be resent")

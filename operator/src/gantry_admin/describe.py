@@ -87,7 +87,7 @@ def _range_documents(ranges: Sequence[LogRange | RangeState]) -> list[RangeDocum
 
 
 def slave_documents(status: Status, state: BrokerState | None, now_ns: int) -> list[SlaveDocument]:
-    """Return the slaves of a master: numbers from the status page, which is newer; names from the broker's report."""
+    """Return a master's slaves: offsets from the status page, which is newer; identity and address from its report."""
     names = {slave.number: slave for slave in state.slaves} if state is not None else {}
     found = []
     for slave in status.slaves:

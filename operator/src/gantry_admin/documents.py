@@ -1,7 +1,7 @@
 """The answers of the sidecar as typed documents, from which the OpenAPI document is made.
 
-The name of a field with a time ends in the unit. ``null`` means "unknown" everywhere; the -1 and the empty strings of
-other layers are converted to it.
+The name of a field with a time ends in the unit. ``null`` means "unknown" unless the description of the field gives it
+another meaning; the -1 and the empty strings of other layers are converted to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The view of the group: own status and the peers', joined by broker name, and the durability ledger of each shard.
 
-No election takes place here: every member that reports itself as master in the newest epoch is shown. If two do, both
-are shown, because an operator has to see that.
+No election takes place here: every member that is reachable, whose broker has not ended, and that reports itself as
+master in the newest epoch is shown. If two do, both are shown, because an administrator has to see that.
 
 The ledger is `gantry_spec.ledger`'s, made from what the sidecars report:
 

@@ -6,7 +6,7 @@ once: no status page, a process that is gone, a phase other than serving. An exh
 disk do not matter here: they are flow control, and belong in metrics.
 
     ready     master: owns its epoch, may acknowledge, does not drain
-              slave: follows its master, makes progress, and is at most max-lag behind
+              slave: reports no problem, and, where its lag is known, makes progress and is at most max-lag behind
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def describe_loop_state(observation: PageObservation, now_ns: int, settings: Hea
 
 
 def started(observation: PageObservation, now_ns: int, settings: HealthSettings) -> Verdict:
-    """Return whether recovery is complete."""
+    """Return whether recovery is complete, and the process has neither crashed nor ended since."""
     reading = observation.reading
     if reading is None:
         return Verdict(is_good=False, reason=f"not started: {observation.fault}")
@@ -106,7 +106,7 @@ class Following:
     lag_bytes: int | None = None
     """How far it is behind its master; None if no peer is its master."""
     idle_ms: int | None = None
-    """The time since its last write, in ms; None if no write was observed."""
+    """The time since its last write, or since it was first observed, in ms; None before that."""
 
 
 def ready(

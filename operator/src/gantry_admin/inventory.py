@@ -71,7 +71,10 @@ class Inventory:
     """The number of messages in each of RocketMQ's system topics, which are not among ``topics``."""
 
     def lags(self, group: str) -> Iterator[QueueLag]:
-        """Yield the lag of a group in each queue, by topic and queue. A queue without ends is not on this broker."""
+        """Yield the lag of a group in each queue, by topic and queue.
+
+        A queue whose ends are unknown is skipped: it is not on this broker, or its topic was left out.
+        """
         for (topic, queue_id), consumed in sorted(self.consumed.get(group, {}).items()):
             ends = self.queues.get(topic, {}).get(queue_id)
             if ends is not None:

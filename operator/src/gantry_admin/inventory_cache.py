@@ -1,8 +1,8 @@
 """The cache of the inventory: refreshed by one request at a time, with a short limit on waiting.
 
     fresh enough             -> answered from the cache
-    the broker runs          -> requested from the broker; if it answers at once, that is the answer
-    else                     -> the last answer of the broker if it is not old; else the tables on disk, and why
+    the broker runs          -> requested from the broker; without an answer at once, its last one if that is not old
+    else                     -> the newer one of the tables on disk and the broker's last answer, and why
 
 The invariant: every request is answered within a tenth of a second, in any state of the broker, with the source
 and the age of the data.

@@ -61,13 +61,16 @@ class LeaseRenewalStatus:
     reason: str = "the Lease has not been read yet"
     """Why the Lease is not renewed; empty while it is."""
     renewed_ms: int | None = None
-    """When the last renewal that was answered had been sent, on the boot-time clock."""
+    """When the last renewal that was answered, and passed to the broker, was sent; on the boot-time clock."""
     duration_ms: int | None = None
     """The duration of the last renewal; None before the first."""
 
 
 def has_lost_lease(before: HaStatus | None, state: HaStatus | None) -> bool:
-    """Return whether a master has lost its lease by a new term or a restart: a lease belongs to one term."""
+    """Return whether a master needs a lease at once: its term is new, or it may not acknowledge, as after a restart.
+
+    A lease belongs to one term.
+    """
     if before is None or state is None or state.role is not HaRole.MASTER:
         return False
     return (before.role, before.epoch, before.identity) != (state.role, state.epoch, state.identity) or (
@@ -95,7 +98,7 @@ class LeaseRenewal:
         self._readable_s_min: Final = readable_s_min
         self._lease: LeaseSnapshot | None = None
         self._readable_since_ms: int | None = None
-        """Since when every attempt to read the Lease has succeeded; None after a failure."""
+        """Since when no request for the Lease has failed, renewals included; None after a failure."""
 
     def __repr__(self) -> str:
         return f"<LeaseRenewal renewed={self.renewed} {self.status.reason}>"

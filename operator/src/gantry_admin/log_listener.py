@@ -6,8 +6,8 @@ same as at `/v1/log/bytes` of the other listener: `Guard`, `plan_range` and the 
 
     read head (bounded, with a deadline)  ->  guard  ->  plan  ->  open all files  ->  head of the answer  ->  sendfile
 
-Only `GET` and `HEAD` of that one path are supported, a request with a body is refused, and a connection is closed after
-any invalid request. The thread has a lower priority than the broker.
+Only `GET` and `HEAD` of that one path are supported. A connection is closed after a request that is not valid HTTP or
+has a body; after any other refusal it stays open. The thread has a lower priority than the broker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 PATH: Final = "/v1/log/bytes"
 HEAD_BYTES_MAX: Final = 16 * 1024
 SEND_TIMEOUT_S: Final = 60.0
-"""The time in which a reader must receive one window; a reader that receives nothing for longer is disconnected."""
+"""The time in which a reader must receive one window; a slower reader is disconnected."""
 WINDOW_BYTES: Final = 1 << 20
 """The bytes that are taken from the bucket, and sent, in one call. A kernel without preemption keeps the core for the
 whole call, so a smaller window delays the broker less; a much smaller one costs too many turns of the event loop."""

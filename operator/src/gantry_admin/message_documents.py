@@ -1,6 +1,6 @@
-"""Documents of messages and dead letters, for the console and for programs. Bodies are shown in part, never whole.
+"""Documents of messages and dead letters, for the console and for programs. A long body is cut.
 
-Only the beginning of a body is shown, as text or hex, and never more bytes than requested. The content of a message is
+The beginning of a body is shown, as text or hex, and never more bytes than requested. The content of a message is
 untrusted: it is shown as text only if it is UTF-8 without control characters, the decompressed size is bounded before
 decompression, and a client that displays it must not interpret it as markup.
 """

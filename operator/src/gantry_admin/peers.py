@@ -1,7 +1,7 @@
 """The other sidecars of the group, polled once a second in the background; callers are answered from memory.
 
 Their addresses come from the command line, so no caller can make this process connect to another address. An answer is
-bounded in size and time, and it is untrusted: it is validated as a status or discarded.
+bounded in size and time, and it is untrusted: it is validated, or discarded.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ class Peers:
         return max(found)[1] if found else None
 
     async def ask(self, url: str, path: str, bytes_max: int) -> tuple[int, bytes]:
-        """Send a request to a peer, and return status and body. Raises OSError or ValueError."""
+        """Send a request to a peer, and return status and body. Raises OSError or ValueError.
+
+        The caller limits the time, and validates the body.
+        """
         assert url in self.reports, "only configured peers are asked"
         context = await self._certificates.load_current()
         return await self._fetch(urlsplit(url), path, context, bytes_max)

@@ -4,7 +4,9 @@
 
 ``gantry_spec.role_recovery`` decides which order is safe, and explains why. This module only collects its inputs, and
 decides when. An election has priority, because it is as fast and considers every member. If the Lease is readable, an
-operator is likely to be running, too, and gets a few seconds to elect. If it is not readable, no operator can act.
+operator is likely to be running, too, and gets a few seconds to elect. If it is not readable, the API server is likely
+to be unavailable, without which there is no election; so none is waited for. An operator that does elect from another
+place meanwhile does no harm, as ``gantry_spec.role_recovery`` explains.
 
 The order is sent on the connection on which the broker has just reported the same state as when its peers were asked,
 because another process of the broker may have made a promise in between.
@@ -53,7 +55,7 @@ class OrderSender(Protocol):
 
 @final
 class RoleRecovery:
-    """Gives a broker its role back after a crash. Owned by the event loop."""
+    """Gives a broker its role back, as master or slave, after its process ended. Owned by the event loop."""
 
     def __init__(
         self, client: LeaseClient, peers: RoleSource, state: Callable[[], HaStatus | None], order: OrderSender, *,
@@ -133,7 +135,7 @@ def _recovery_input(own: HaStatus, lease: LeaseSnapshot | None, peers: dict[int,
 
 
 def _unchanged_check(own: HaStatus) -> Check:
-    """Return a check that the broker's state has not changed: not restarted, and no other order came first."""
+    """Return a check that the broker still has the role, epochs, store and log end that it had before."""
 
     def check(state: HaStatus) -> None:
         before = (own.role, own.epoch, own.promised_epoch, own.identity, own.wrote)

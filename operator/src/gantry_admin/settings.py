@@ -168,7 +168,7 @@ class HealthSettings:
 
     down_after_ms: int = 3_000
     """--down-after: how long a ready broker must fail the checks before it is not ready; it may fail them for a second
-    under load."""
+    under load. A broker whose process has ended, or whose phase is not serving, counts as not ready at once."""
 
     up_after_ms: int = 1_000
     """--up-after: how long an unready broker must pass the checks before it is ready."""

@@ -6,8 +6,8 @@ and if one is deleted before that, the range is gone. ``gantry_store_files`` rea
 results to error answers.
 
 Single messages are read by queue and offset, or by their offset in the log, also while the broker is stalled or is
-gone. A record is shown only if its own head contains the requested offset, so a forged record inside of a body is never
-taken for a message.
+gone. A record is shown only if its own head contains the requested offset, so a copy of a record inside of a body is
+not taken for a message.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gantry_wire.names import topic_fault
 QUEUE_ID_MAX: Final = 0xFFFF
 """The largest queue id that the API accepts."""
 ANSWER_BYTES_MAX: Final = 8 << 20
-"""The bytes of records that are read for one answer; the first record is read regardless of its size."""
+"""The bytes of records that are read for one answer; the newest requested record is read regardless of its size."""
 EXPIRED_MS: Final = -1
 """The store time of a deleted message: older than any."""
 
@@ -173,7 +173,7 @@ class QueueMessages(NamedTuple):
 def queue_messages(
     files: StoreFiles, span: Span, topic: str, queue_id: int, start: int | None, count: int
 ) -> QueueMessages:
-    """Return ``count`` messages from ``start`` on, or the newest ones. Raises ``Problem`` 404, 410 or 416."""
+    """Return up to ``count`` messages from ``start`` on, or the newest. Raises ``Problem`` 404, 410, 416 or 503."""
     bounds = files.bounds(topic, queue_id, span.begin, span.end)
     if start is None:
         start = max(bounds.end - count, bounds.begin)

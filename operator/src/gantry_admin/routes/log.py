@@ -179,7 +179,11 @@ async def checksum(
     length: Annotated[int, Query(ge=1, le=1 << 30)],
     algorithm: Literal["crc32", "sha256"] = "crc32",
 ) -> ChecksumDocument:
-    """Return the checksum of the readable beginning of a range, `length` bytes, which is at most `range_bytes_max`."""
+    """Return the checksum of the readable beginning of a range.
+
+    `length` in the answer is the number of bytes that it covers: at most `range_bytes_max`, and fewer than requested if
+    the readable part ends before.
+    """
     etag = log_etag(sidecar.broker.reading)
     wanted = clip_range(
         offset, offset + length, log_span(sidecar.broker.reading), etag, sidecar.settings.log.range_bytes_max

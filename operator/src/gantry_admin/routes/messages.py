@@ -1,8 +1,9 @@
 """Messages for people: find one, list the newest of a queue, list dead letters, and resend them.
 
-Messages are read from the store's files, so they are available while the broker is down; only keys are looked up in the
-broker's index. Each answer is bounded in messages, in bytes of records and in bytes of bodies, and readers share the
-limits of `/v1/log`. Resending is an order like those of roles: it requires a token that may change, and is audited.
+Messages are read from the store's files, so they are available while the broker is down; only a key or a sender's
+message id needs the broker, which looks it up in its index. Each answer is bounded in messages, in bytes of records and
+in bytes of bodies, and readers share the limits of `/v1/log`. Resending is an order like those of roles: it requires a
+token that may change, and is audited.
 """
 
 from __future__ import annotations

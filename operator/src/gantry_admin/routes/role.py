@@ -1,7 +1,8 @@
-"""Moving the master role, step by step: each endpoint is one order over the control socket, and leaves one audit line.
+"""Moving the master role, step by step: each `POST` is one order over the control socket, and leaves one audit line.
 
 The client decides which steps are safe, and their sequence. Every order is idempotent, so an unanswered one is sent
-again. Without a token that may change, or a client certificate, all of these answer 401 or 403, which is audited too.
+again. Without a token that may change, or a client certificate, an order is answered 401 or 403, which is audited too.
+The two `GET` endpoints show the role; they need only the permission to view.
 """
 
 from __future__ import annotations
@@ -118,8 +119,9 @@ async def drain(
 ) -> RoleDocument:
     """Refuse sends, commit, flush, and wait for the slaves; a promotion in the same epoch accepts sends again.
 
-    With `withdraw`, the routes are withdrawn, too, and the drain continues after a timeout. With `clients_only`, the
-    routes are withdrawn and only clients' sends are refused: delayed messages, transactions and retries continue.
+    After a timeout the order is refused, and sends are accepted again. With `withdraw`, the routes are withdrawn, too,
+    and the drain continues after a timeout. With `clients_only`, the routes are withdrawn and only clients' sends are
+    refused: delayed messages, transactions and retries continue.
     """
     order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, clients_only=body.clients_only)
     return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))

@@ -3,7 +3,7 @@
 Changes are sent as server-sent events, made from the observations of the status page:
 
     id: 17
-    event: status                       at most twice a second, when an offset has moved
+    event: status                       at most twice a second, when an offset or another of its values has changed
     data: {"wrote":9000,"committed":8000,"flushed":4000,"acked":null,"confirmed":9000,...}
 
     id: 18

@@ -1,7 +1,7 @@
 // The dead letters of a group, and resending one or all of them after a confirmation.
 //
-// The sidecar bounds each order; "all" is a sequence of orders, and can be stopped between two of them. The progress is
-// stored on the brokers, so a second try does not resend the same messages.
+// The sidecar bounds each order; "all" is a sequence of orders, and can be stopped between two of them. Its progress is
+// stored on the brokers, so a second try does not resend the same messages. A single dead letter is always resent.
 
 import { withToken } from "./access.js";
 import { get, path, post } from "./api.js";

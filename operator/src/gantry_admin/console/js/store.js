@@ -121,7 +121,7 @@ async function followEvents() {
         tries = 0;
         state.liveAtMs = performance.now();
         if (kind === "status") takeOffsets(facts);
-        else if (state.group !== null) wake(); // a role, an epoch or a broker changed: see the whole group now
+        else if (state.group !== null) wake(); // a role, an epoch or a broker changed: request the whole group now
         changed();
       }
     } catch (error) {
