@@ -82,7 +82,7 @@ class StreamPlanner:
         self._target = {queue: one.end for queue, one in self._catalog.bounds(queues).items()}
 
     def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset | None:
-        """Return the end of the batch that begins at `start`; None if there is nothing to read now."""
+        """Return the end of the batch that begins at `start`; None if no batch is due now."""
         for _ in range(ATTEMPTS_MAX):
             check_result, positions, begins = self._check_positions(start)
             ranges = [
