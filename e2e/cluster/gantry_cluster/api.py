@@ -26,7 +26,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Api:
-    """An administrator's client. Every request opens its own connection, so a dead server is never waited for."""
+    """An administrator's client. Every request opens its own connection, so none to a dead server is reused."""
 
     context: ssl.SSLContext | None = None
     """The TLS context with the client certificate; None if a proxy authenticates the requests."""
@@ -46,7 +46,7 @@ class Api:
         return http.client.HTTPSConnection(self.host, self.port, timeout=REQUEST_SECONDS_MAX, context=self.context)
 
     def request(self, method: str, path: str, body: Object | None = None, media: str = "application/json") -> Object:
-        """Send one request and return the answer. Raises ``ApiRefused``."""
+        """Send one request and return the answer. Raises ``ApiRefused``; OSError or HTTPException without an answer."""
         connection = self.connection()
         try:
             headers = {"Accept": "application/json", **({"Content-Type": media} if body is not None else {})}

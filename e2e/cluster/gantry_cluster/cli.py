@@ -1,6 +1,7 @@
 """The command line of `e2e/cluster/run.py`.
 
-Exit codes: 0 success, 2 refused or failed with an error message.
+Exit codes: 0 success, 2 refused or failed with an error message; `groups` ends with the code of pytest, `kubectl` with
+that of kubectl.
 """
 
 from __future__ import annotations

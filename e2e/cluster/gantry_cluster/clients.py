@@ -20,7 +20,7 @@ from gantry_cluster.pods import Namespace
 
 @final
 class PodLoad:
-    """A running `gantry_histories.in_pod` in a pod. That module defines the messages in both directions."""
+    """A running `gantry_histories.in_pod` or `steady` in a pod. These define the messages in both directions."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words

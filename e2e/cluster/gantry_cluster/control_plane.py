@@ -1,7 +1,7 @@
 """The control plane: etcd, API server, controllers, scheduler, DNS and the volume provisioner, all in the hub.
 
-Timeouts are shorter than a real cluster's, because tests wait for them. They are defined here once. etcd does not
-fsync, because the cluster lives only as long as one test run.
+Timeouts are shorter than a real cluster's, because tests wait for them. Those of the control plane are defined here,
+those of kubelets in `node_files`. etcd does not fsync, because the cluster lives only as long as one test run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ READY_SECONDS_MAX = 90.0
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """The parameters of the hub's programs. Every method returns the command line of one program."""
+    """The parameters of the hub's programs. Every method but one returns the command line of one program."""
 
     folder: Folder
     programs: Programs

@@ -1,10 +1,10 @@
-"""Errors that occur before a test has begun. Each message names the remedy."""
+"""Errors of clusters, and of the commands that make and use them. A message names the remedy, if there is one."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The cluster could not be made, reached or ended. The error is not one of the programs on it."""
+    """The root of these errors: a cluster could not be made, used or ended. A broken guarantee is no such error."""
 
 
 class MissingTool(ClusterError):
@@ -12,11 +12,11 @@ class MissingTool(ClusterError):
 
 
 class CommandFailed(ClusterError):
-    """A program failed; the end of its output is in the message."""
+    """A program failed or could not be started; its error output, or the end of its log, is in the message."""
 
 
 class DeadlineExceeded(ClusterError):
-    """An event did not happen in time; read the log that the message names."""
+    """An event did not happen in time; if the message names a log, read it."""
 
 
 class ClusterIsUp(ClusterError):

@@ -156,7 +156,7 @@ def _is_reached(nodes: list[Object]) -> bool:
 
 
 def link_clients(folder: Path) -> Programs:
-    """Link kubectl and helm into a folder. The newest programs that were built here are preferred."""
+    """Link kubectl and helm into a folder: GANTRY_KUBECTL and GANTRY_HELM, else the newest built, else from PATH."""
     folder.mkdir()
     for name, remedy in CLIENTS.items():
         built = sorted(cache_folder().glob(f"v*/{name}"), key=lambda path: path.stat().st_mtime, reverse=True)

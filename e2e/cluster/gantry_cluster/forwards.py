@@ -2,8 +2,8 @@
 
     Peer(pod's address, 8080)  -->  Peer(127.0.0.1, a port of this machine)  ==kubectl, API server, kubelet==>  the pod
 
-Requests and replies pass unchanged. A forward without an answer is ended, so that the next request starts one to the
-pod that has the address then.
+Requests and replies pass unchanged. A forward whose status request fails is ended, so that the next request starts one
+to the pod that has the address then.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Faults of groups, injected on purpose. Each function returns when Kubernetes or the operator has noticed the
-fault."""
+"""Faults of groups, injected on purpose. `kill_and_wait` and `crash_node` return when Kubernetes has noticed the
+fault; `kill_broker` and `pause_leader` do not wait."""
 
 from __future__ import annotations
 

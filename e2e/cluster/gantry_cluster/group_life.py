@@ -73,7 +73,7 @@ def delete(group: Group) -> None:
 
 
 def delete_completely(group: Group) -> None:
-    """Delete a group, and wait until no pod and no Lease is left; only its volumes still hold its epoch."""
+    """Delete a group of one shard, and wait until its pods and its Lease are gone; its volumes still hold its epoch."""
     started = time.monotonic()
     delete(group)
     wait_until("the end of its pods", lambda: not group.brokers() and not group.name_servers(), NOTICED_SECONDS_MAX)

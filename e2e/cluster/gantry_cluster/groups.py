@@ -1,6 +1,7 @@
 """The operator on the cluster, groups that it manages, and clients of them in pods.
 
-Only public interfaces are used: the chart, `kubectl apply`, the group's status, and `gantry` in a pod of the image.
+Only public interfaces are used: the chart, `kubectl apply`, the group's status, and `gantry` in a pod of the image. The
+exception is `Group.record`, which reads the operator's record in a Lease.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The journal of changes to this machine, from which the machine is restored.
 
-Invariant: a change is recorded before it is made, in a form whose undoing is harmless if the change was
-never made or is gone already. So `undo` may run after a crash at any point, and twice. Undoing goes backwards.
+Invariant: a change is recorded before it is made, in a form whose undoing is harmless if the change was never made or
+is gone already. So `undo` may run after a crash, and twice. Undoing goes backwards. The exception is a process, which
+is recorded as soon as it has started: a crash between the two leaves it behind.
 
 The journal is valid only for the boot that it belongs to: a restart of the machine undoes everything, and then a
 process id or an old setting has no meaning.

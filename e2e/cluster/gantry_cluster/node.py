@@ -37,7 +37,7 @@ CONTAINERD = "containerd"
 
 
 def mount_groups(journal: Journal) -> None:
-    """Mount every controller that a kubelet needs; hugetlb is often compiled in but not mounted."""
+    """Mount the controller hugetlb, which a kubelet needs and which is often compiled in but not mounted."""
     hugetlb = GROUPS / "hugetlb"
     if not hugetlb.is_dir():
         journal.folder(hugetlb)

@@ -1,6 +1,7 @@
 """Pods for tests: a line of Python in Gantry's image, under the rules of the `restricted` security standard.
 
-No image is pulled (`imagePullPolicy: Never`): the image was loaded into every node before.
+On nodes made here no image is pulled (`imagePullPolicy: Never`): the image was loaded into every node before. On other
+clusters `localize_pod_spec` sets their image, which may be pulled.
 """
 
 from __future__ import annotations

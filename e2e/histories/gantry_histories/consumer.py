@@ -1,9 +1,9 @@
 """A consumer that survives failovers and records every message that it receives.
 
 It pulls from the master, or from another replica in the name server's route, and continues after the last message
-that it received. Now and then it commits its offsets to the master, and sometimes it discards its positions and reads
-them back from the master, as a restarted consumer would. A consumer with ``keeps_broker`` stays with its broker for
-as long as that broker answers.
+that it received. Now and then it commits its offsets to the master, and sometimes it discards them and continues at
+those that the master has stored, as a restarted consumer would. A consumer with ``keeps_broker`` stays with its broker
+for as long as that broker answers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def consumer_offset(channel: Channel, group: str, queue: Queue) -> int | N
 
 @final
 class Consumer:
-    """A consumer group with one member. Owned by one loop."""
+    """A consumer group with one consumer. Owned by one loop."""
 
     def __init__(
         self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, keeps_broker: bool
@@ -169,7 +169,7 @@ class Consumer:
             await channel.request(Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.write()), TIMEOUT_MS)
 
     async def _reset_positions(self, channel: Channel) -> None:
-        """Replace all positions by the offsets that the broker has stored."""
+        """Continue in every queue at the offset that the broker has stored."""
         for queue in self._positions:
             self._positions[queue] = await consumer_offset(channel, self.name, queue) or 0
 

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     """The outcome of a send, as far as its producer can tell."""
 
     OK = "ok"
-    """Code 0: the message is acknowledged, at the position that the reply names."""
+    """Code 0: the message is acknowledged, at the offsets that the reply names."""
 
     UNKNOWN = "unknown"
     """No reply, or code 10, 11 or 12: the message may or may not be stored."""

@@ -25,7 +25,7 @@ class Stored(NamedTuple):
 
 
 class EpochStart(NamedTuple):
-    """The position in the log at which a master's term begins."""
+    """The offset in the log at which a master's term begins."""
 
     epoch: int
     start: int
@@ -60,7 +60,7 @@ class Final:
     """The committed offset of each consumer at the last master."""
 
     begin: int = 0
-    """The first position of the log. Messages before it have expired and are not reported as missing."""
+    """The first offset of the log. Messages before it have expired and are not reported as missing."""
 
     ends: Mapping[Queue, int] = field(default_factory=dict)
     """The next offset of each queue at the last master. It is needed for queues whose messages have all expired."""

@@ -1,4 +1,4 @@
-"""A load and its checker as one program that runs in a pod of the cluster, which runs no broker.
+"""A load and its checker as one program, for a client's pod in the cluster.
 
     python -m gantry_histories.in_pod --name-server HOST:PORT --topic T --queues N     the topic must exist
 
@@ -100,7 +100,7 @@ def terms_of(history: History, end: End) -> list[Term]:
 
 
 def lost_places(history: History, end: End) -> list[int]:
-    """Return the log positions of the acknowledged messages that are lost."""
+    """Return the physical offsets of the acknowledged messages that are lost."""
     keys = {message.key for messages in end.queues.values() for message in messages}
     return sorted(answer.physical_offset for sent, answer in history.acknowledged_sends() if sent.key not in keys)
 
@@ -169,7 +169,8 @@ class LoadSession:
     async def _read_all(self, epochs: Sequence[EpochStart]) -> End:
         """Let the consumers read to the end, and read every queue, from one master.
 
-        A master that ends meanwhile, as a deleted pod whose process runs on for a moment, is followed by the next one.
+        If that master ends meanwhile, everything is read again from the next one. The process of a deleted pod, for
+        example, may still answer for a moment.
         """
         async with asyncio.timeout(TIMEOUT_S):
             while True:

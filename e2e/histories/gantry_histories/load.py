@@ -72,7 +72,7 @@ class Load:
 
     @property
     def in_flight_max(self) -> int:
-        """The maximum number of messages in flight at any time."""
+        """The maximum number of messages in flight on current connections; earlier ones may have more."""
         return len(self.producers) * WINDOW * BATCH_MAX
 
     @property

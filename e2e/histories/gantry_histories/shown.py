@@ -18,7 +18,7 @@ from gantry_histories.terms import TermIndex
 
 
 def find_invalid_deliveries(history: History) -> Iterator[Finding]:
-    """Find received messages that were never sent, or whose body is corrupt."""
+    """Find received messages that were never sent, were sent to another queue, or whose body is corrupt."""
     for shown in history.shown:
         sent = history.sent.get(shown.key) if shown.key is not None else None
         if sent is None or sent.digest != shown.digest or sent.queue != shown.queue:
@@ -41,7 +41,7 @@ def find_vanished_deliveries(history: History, final: Final, mode: Mode, terms: 
 
 
 def find_skipped_messages(history: History, final: Final, mode: Mode, terms: TermIndex) -> Iterator[Finding]:
-    """Find messages before a consumer's position that it never received, starting at the first one that it received."""
+    """Find messages that a consumer passed and never received, starting at the first one that it received."""
     keys: dict[tuple[str, Queue], set[str | None]] = defaultdict(set)
     excused: dict[tuple[str, Queue], set[int]] = defaultdict(set)
     begins: dict[tuple[str, Queue], int] = {}

@@ -59,7 +59,7 @@ def _find_wrong(history: History, sent: Sent, queue: Queue, message: Stored, whe
 
 
 def find_lost_messages(history: History, final: Final, mode: Mode, terms: TermIndex) -> Iterator[Finding]:
-    """Find acknowledged messages that are lost although the mode forbids it, or whose offset another message has."""
+    """Find acknowledged messages that are lost although the mode forbids it, and other messages at their offsets."""
     keys = {message.key for messages in final.queues.values() for message in messages}
     holders = {
         (queue, message.queue_offset): message.key
@@ -79,7 +79,7 @@ def find_lost_messages(history: History, final: Final, mode: Mode, terms: TermIn
 
 
 def is_in_lost_tail(final: Final, epoch: int, physical_offset: int) -> bool:
-    """Return whether a failover may have lost what a master of ``epoch`` wrote at this position."""
+    """Return whether a failover may have lost what a master of ``epoch`` wrote at this offset."""
     start = tail_start(final.epochs, epoch)
     return start is not None and physical_offset >= start
 

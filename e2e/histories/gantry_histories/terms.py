@@ -54,7 +54,7 @@ class TermIndex:
 
 
 def tail_start(epochs: Sequence[EpochStart], epoch: int) -> int | None:
-    """Return the log position from which a failover cut what was written in ``epoch``; None if no later epoch
+    """Return the log offset from which a failover cut what was written in ``epoch``; None if no later epoch
     follows."""
     return min((one.start for one in epochs if one.epoch > epoch), default=None)
 

@@ -1,4 +1,4 @@
-"""Jobs on Spark: archive, audit and analytics. Importing this package neither imports nor starts Spark."""
+"""Jobs on Spark: archive, audit, analytics, migration check. Importing it neither imports nor starts Spark."""
 
 from typing import TYPE_CHECKING, Any
 

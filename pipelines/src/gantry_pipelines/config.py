@@ -57,10 +57,10 @@ class RuntimeConfig(Part, frozen=True):
     certificate_file: str = ""
     key_file: str = ""
     destination: str = ""
-    """Folder of the results; in a pod, the mount point of the claim, followed by `path`."""
+    """Folder of the results, or an object store's address for an archive; in a pod, a mount point and `path`."""
 
     checkpoint: str = ""
-    """Folder of Spark's checkpoint; empty: a folder beside the results."""
+    """Folder of Spark's checkpoint; empty: a folder within that of the results. Required for an object store."""
 
     spark_conf: dict[str, str] = msgspec.field(default_factory=dict)
     """Spark settings of the operator, which place the executors; they override `engine.sparkConf`."""

@@ -1,8 +1,8 @@
 """The interface of a job, and the table of all jobs.
 
-``parse`` is pure and reports every problem before anything is started; ``run`` does the work, reports its progress to
-a ``Reporter``, and checks ``reporter.stop``. A job's module is imported only when the job is run, so that one job does
-not need the packages of another, and a missing package is reported by name.
+``parse`` changes nothing, and reports invalid settings before anything is started; ``run`` does the work, reports its
+progress to a ``Reporter``, and checks ``reporter.stop``. A job's module is imported only when the job is run, so that
+one job does not need the packages of another, and a missing package is reported by name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Job(ABC, Generic[P, S]):
 
     @abstractmethod
     def parse(self, config: PipelineConfig[P]) -> S:
-        """Return what the run needs. Pure. Raises ``ConfigError`` with all problems, by path of the field."""
+        """Return what the run needs. May read files that the configuration names. Raises ``ConfigError``."""
 
     @abstractmethod
     def run(self, settings: S, reporter: Reporter) -> Outcome:

@@ -33,7 +33,7 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The counters and positions of a run so far."""
+    """The counters of a run so far, and the offsets that it has reached."""
 
     rows: int = 0
     bytes: int = 0

@@ -3,7 +3,7 @@
 A job reports totals; this module decides how to show them. On a terminal that is a line every few seconds on standard
 error, and the result on standard output. In a pod each line is JSON, the state is served over HTTP (``status_page``),
 and the result is the container's termination message. Kubernetes keeps 4096 bytes of that message, also when the pod's
-logs are gone, so queues are left out from the end of the list until the document fits; `queuesTotal` has their number.
+logs are gone, so queues are left out from the end of the list until the document fits; `queuesTotal` counts all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TERMINATION_MESSAGE_BYTES_MAX: Final = 4096
 QUEUES_MAX: Final = 50
 """Queues in a document; those with the largest lag come first."""
 LINE_INTERVAL_SECONDS: Final = 5.0
-"""Time between two progress lines; a change of state is reported at once."""
+"""Time between two progress lines, at least; steps and warnings are printed at once."""
 VERSION: Final = 1
 """Version of the document's format."""
 
@@ -96,7 +96,7 @@ class Reporter:
             self._write_line("step", text, facts)
 
     def warn(self, reason: str, text: str, **facts: Any) -> None:
-        """Report a problem that does not end the run; the document has it until the run ends."""
+        """Report a problem that does not end the run; the document has the newest one."""
         with self._lock:
             self._warning = (reason, text)
             self._write_line("warning", text, {"reason": reason, **facts})
@@ -117,7 +117,7 @@ class Reporter:
                 self._write_line("progress", self._summary(now), self._numbers())
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Report the outcome on all outputs, and return it."""
+        """Report the outcome, and return it. In the text format a failure is printed by the caller, not here."""
         with self._lock:
             self._outcome = outcome
             self._phase = Phase.DONE if outcome.exit_code == 0 else Phase.FAILED

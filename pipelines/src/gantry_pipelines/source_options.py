@@ -68,7 +68,10 @@ def read_settings(config: PipelineConfig[PipelineSpec]) -> ReadSettings:
 
 
 def token_file(files: Mapping[str, str], sidecars: Sequence[str]) -> str:
-    """Return the file with the read token of these sidecars. Raises ConfigError if they have different tokens."""
+    """Return the file with the read token of these sidecars; empty if there is none.
+
+    Raises ConfigError if the sidecars have different files, or if the file does not exist.
+    """
     named = {matching_url_prefix(url, files) for url in sidecars} if sidecars else {EVERY_SIDECAR} & set(files)
     found = {files[name] for name in named if name}
     if len(found) > 1:

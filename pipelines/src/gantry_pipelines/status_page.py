@@ -2,7 +2,7 @@
 
     GET /v1/pipeline   the run's current document, as in its termination message
     GET /livez         200 while the run is active; 503 if it has been idle for longer than the limit
-    GET /metrics       the metrics of the lag listener and of Spark that are registered in this process
+    GET /metrics       the metrics that are registered with `prometheus_client` in this process, if it is installed
 
 The page is read-only and shows counts and offsets, never a message. It has no authentication: the pod's NetworkPolicy
 restricts which clients may connect.

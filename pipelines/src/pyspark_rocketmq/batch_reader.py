@@ -89,7 +89,7 @@ class BatchReader(DataSourceReader):
     pushed: PushedFilters = field(default_factory=PushedFilters)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks as partitions. Raises InvalidOption, NoReplica and DataLost."""
+        """Return the tasks as partitions. Raises InvalidOption, NoReplica, Refused, DataLost and DamagedRecord."""
         with Catalog(self.options.settings) as catalog:
             return [TaskPartition(task) for task in self.tasks(catalog)]
 

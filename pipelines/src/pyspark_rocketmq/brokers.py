@@ -1,7 +1,7 @@
 """Synchronous requests to name servers and brokers, with errors classified by who has to act.
 
-A broker's response code is mapped to an error here, and only here: access is denied (`Refused`), the topic does not
-exist there yet (`NotYetAvailable`), or a later attempt may succeed (`Unreachable`).
+A broker's response code is mapped to an error here, and only here: access is denied or the consumer group is unknown
+(`Refused`), the topic does not exist there yet (`NotYetAvailable`), or a later attempt may succeed (`Unreachable`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class Brokers:
 
 
 def call_with_retries(what: str, attempt: Callable[[], T], patience_ms: int) -> T:
-    """Return the result of `attempt`, repeated until it succeeds. Raises NoReplica after `patience_ms`."""
+    """Return the result of `attempt`, repeated while it raises a ViewError. Raises NoReplica after `patience_ms`.
+
+    An error of another class, such as Refused or DataLost, is raised at once.
+    """
     deadline = time.monotonic() + patience_ms / 1000
     while True:
         try:

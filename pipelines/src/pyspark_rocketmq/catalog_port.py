@@ -13,7 +13,7 @@ class CatalogPort(Protocol):
     """The brokers, as the driver sees them."""
 
     def topics(self) -> list[str]:
-        """Return all topics but RocketMQ's own."""
+        """Return the topics of applications: without RocketMQ's own, retries and dead letters."""
         ...
 
     def queues(self, topics: Sequence[str]) -> list[QueueId]:

@@ -25,5 +25,5 @@ class SystemClock:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep; used between requests to brokers that are unavailable."""
+        """Sleep; used between checks of brokers that are behind or unavailable, and between polls."""
         time.sleep(seconds)

@@ -39,7 +39,7 @@ from pyspark_rocketmq.schema import arrow_schema
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of decompressed bodies in one batch, at most; the body that exceeds it is the batch's last."""
 STORED_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of stored records in one batch, at most: Arrow's binary columns end at 2 GiB."""
+"""Bytes of bodies, as they are stored, in one batch, at most: Arrow's binary columns end at 2 GiB."""
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_END: Final = 253_402_300_800_000
 """Years 1 to 9999, which Spark can show. A sender may have written any number as a time."""

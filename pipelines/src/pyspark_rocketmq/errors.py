@@ -46,13 +46,13 @@ class Refused(RocketMQSourceError):
 class InvalidRow(RocketMQSourceError):
     """A row cannot become a message: correct the query that makes it.
 
-    The error names the column, and the row's number in its task.
+    The error names the row's number in its task and, where only one is wrong, the column.
     """
 
 
 @final
 class NotStored(RocketMQSourceError):
-    """Messages were not stored as safely as their broker's mode promises: check the brokers, then repeat the write."""
+    """Messages were not stored, or less safely than the mode promises: check the brokers, then repeat the write."""
 
 
 @final
@@ -69,4 +69,5 @@ class BatchForgotten(RocketMQSourceError):
 
 @final
 class BatchTorn(RocketMQSourceError):
-    """Half messages of a decided batch expired before they were committed: their rows are lost, so write them again."""
+    """Half messages of a decided batch expired before they were committed, or its marker cannot be read: search the
+    topic for its rows, and write the missing ones again."""

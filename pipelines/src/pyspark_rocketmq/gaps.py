@@ -1,8 +1,10 @@
 """Gaps: the messages that a query skipped, because they were gone and `failOnDataLoss` is false.
 
-A gap is part of the offset of the batch that skips it. So it is in Spark's log before the batch is processed, and does
-not change if the batch is repeated. With `gapsPath` each batch with gaps writes one small file, whose name is a hash of
-its content, so that a repeated batch writes the same file. `spark.read.json(gapsPath)` reads all gaps as a table.
+A gap of a stream is part of the offset of the batch that skips it. So it is in Spark's log before the batch is
+processed, and does not change if the batch is repeated. Only messages that are lost after their batch was planned are
+not in its offset: a repetition of the batch finds them. With `gapsPath` each batch with gaps writes one small file,
+whose name is a hash of its content, so that a repeated batch writes the same file. `spark.read.json(gapsPath)` reads
+all gaps as a table.
 """
 
 import hashlib

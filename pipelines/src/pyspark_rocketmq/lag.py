@@ -63,7 +63,7 @@ def _parse_json(value: object) -> Any:
 
 
 def source_lag(end: object, latest: object, now_ms: int) -> SourceLag | None:
-    """Return the lag in a source's progress, as text or as a document; None if the source is not RocketMQ."""
+    """Return the lag from a source's end and latest offset, each JSON text or parsed; None if it is not RocketMQ's."""
     try:
         read, latest_document = _parse_json(end), _parse_json(latest)
         offset = StreamOffset.from_json(read)

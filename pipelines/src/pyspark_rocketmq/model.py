@@ -17,7 +17,7 @@ class TransportKind(StrEnum):
     """The transport by which records are read."""
 
     AUTO = "auto"
-    """The first of the others that a replica offers."""
+    """Each replica by the first of the others that it offers, and by the next one if that fails on all replicas."""
     FILE = "file"
     """The store's directory, mapped into memory."""
     HTTP = "http"
@@ -68,7 +68,7 @@ class QueueRange:
 @final
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The readable range of a queue: `[begin, end)`, never beyond min(confirmed, committed) of the replica."""
+    """The readable range of a queue: `[begin, end)`; for its limits see `replica_view`."""
 
     begin: int
     end: int
@@ -86,7 +86,10 @@ class EpochStart:
 @final
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The readable range of a broker's log, and its epochs. Without epochs (Apache's master/slave) `epochs` is ()."""
+    """The readable range of a broker's log, and its epochs: () for Apache's master and slave, and by pulls.
+
+    By pulls `end` is the end of the log that the broker reports, which may be beyond what is confirmed.
+    """
 
     broker: str
     begin: int
@@ -135,15 +138,15 @@ class Task:
     transport: TransportKind
     ranges: tuple[QueueRange, ...]
     columns: tuple[str, ...]
-    """Names from `schema.COLUMNS`, in the order of the rows."""
+    """Names from `schema.COLUMNS`, in the order in which each row has them."""
     tags: frozenset[str] | None = None
     """Only messages with one of these tags; None for all."""
     physical: tuple[int, int] | None = None
     """The bytes of the log to read; None to read each range by its queue units."""
     bytes_estimated: int = 0
-    """The estimated bytes of the records in its ranges."""
+    """The planner's estimate of the bytes that it reads."""
 
     @property
     def count(self) -> int:
-        """The number of messages in its ranges, before any filter."""
+        """The number of messages in its ranges, before any filter; with `physical`, some of them are in other tasks."""
         return sum(one.count for one in self.ranges)

@@ -34,7 +34,7 @@ Tree = dict[str, dict[str, dict[str, V]]]
 @final
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The position up to which a broker's log was read, and the newest epoch of the log at that time."""
+    """The offset up to which a broker's log was read, and the newest epoch of the log at that time."""
 
     epoch: int
     physical: int

@@ -10,9 +10,9 @@ the cheapest way is to read it once from beginning to end, and a task is a *chun
 the records that begin in them those that are in the ranges. Where little is wanted each queue is read by its own units,
 and a task has *ranges* of queues.
 
-A task costs some 20 ms in any case, so there are about as many as cores, and more only when they would be larger than
-`bytes_target`. Sizes are estimates, ranges are not: however wrong the estimates, the tasks together have exactly the
-requested messages, each once.
+A task costs some 20 ms in any case, so there are about as many as cores, or fewer for a small read. There are more only
+if they would be larger than `bytes_target`, or to have `partitions_min`. Sizes are estimates, ranges are not: however
+wrong the estimates, the tasks together have exactly the requested messages, each once.
 """
 
 import math
@@ -37,7 +37,10 @@ DENSITY_MIN: Final = 0.5
 
 
 def distribute(volumes: Sequence[int], total: int) -> list[int]:
-    """Distribute `total` over `volumes`: never more than the volume, at least one to each that is not empty."""
+    """Distribute `total` over `volumes`: never more than the volume, at least one to each that is not empty.
+
+    If `total` is smaller than the number of these, the largest of them get one each.
+    """
     assert total >= 0 and all(volume >= 0 for volume in volumes), (volumes, total)
     if sum(volumes) <= total:
         return list(volumes)
@@ -59,7 +62,7 @@ def distribute(volumes: Sequence[int], total: int) -> list[int]:
 
 
 def limit_rows(ranges: Sequence[QueueRange], rows_max: int) -> list[QueueRange]:
-    """Return the beginnings of these ranges with `rows_max` messages in total."""
+    """Return the beginnings of these ranges with at most `rows_max` messages in total."""
     parts = distribute([one.count for one in ranges], rows_max)
     return [QueueRange(one.queue, one.begin, one.begin + part) for one, part in zip(ranges, parts, strict=True)]
 
@@ -89,7 +92,7 @@ class Extent:
 
     range: QueueRange
     begin: int
-    """Physical offset of its first message, or one before it."""
+    """Physical offset of its first message, or an offset before it."""
     end: int
     """One past its last message."""
     size: int

@@ -3,13 +3,15 @@
 A queue's *position* is the next offset to be read. It is valid while `begin <= position <= end`. While it is beyond the
 end, the checker polls the brokers for up to `patience_ms`, because during a failover they return old values for a
 while. If it is invalid after that, messages are lost: the checker raises `LogForked` if epochs prove it, and `DataLost`
-if only offsets show it. With `failOnDataLoss=false` the loss becomes a `Gap`, and reading continues after it.
+if only offsets show it. With `failOnDataLoss=false` the loss becomes a `Gap`. Reading continues after a gap of expired
+messages, and at the begin of any other gap.
 
 A log is written in epochs, one for each master's term, and each begins at the end of the log that its master found. A
-new epoch that begins at or after the last byte that was read continues what was read. One that begins below has
-replaced some of it: messages that the query has processed are no longer part of the log, and others may have their
-offsets. Brokers without epochs (Apache's master and slave) cannot be checked in this way. There only a queue that ends
-before the position is noticed, and not one that was truncated and has grown beyond it again.
+new epoch that begins after the last byte that was read continues what was read. One that begins earlier has replaced
+some of it: messages that the query has processed are no longer part of the log, and others may have their offsets.
+Brokers without epochs (Apache's master and slave), and logs that are read by pulls, cannot be checked in this way.
+There only a queue that ends before the position is noticed, and not one that was truncated and has grown beyond it
+again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +87,7 @@ class PositionCheck:
     gaps: tuple[Gap, ...] = ()
 
     def position_after_gaps(self, queue: QueueId, position: int) -> int:
-        """Return where reading of a queue continues: after its gap, if it has one."""
+        """Return where reading of a queue continues: after expired messages, or at the begin of another gap."""
         for gap in self.gaps:
             if gap.queue == queue:
                 return gap.end if gap.kind is GapKind.EXPIRED else gap.begin
@@ -105,7 +107,7 @@ class PositionChecker:
     def check(
         self, positions: Mapping[QueueId, int], marks: Mapping[str, Mark], more: Sequence[QueueId] = ()
     ) -> PositionCheck:
-        """Check before a batch that everything below these positions is still in the log.
+        """Check before a batch that reading can continue at these positions.
 
         Also returns the readable range of these queues and of `more`. Raises LogForked and DataLost.
         """

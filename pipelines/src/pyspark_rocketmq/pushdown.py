@@ -1,8 +1,9 @@
 """Filters of a query that are pushed down: they narrow what is read, instead of dropping most of it afterwards.
 
-Filters by topic, broker, queue and offset are applied here exactly, and Spark need not apply them again. Filters by
-`tags` and `storeTime` narrow the read too, and are handed back to Spark: a broker's clock may have been set back, so
-times are widened by a margin, and Spark drops what lies within it. All other filters are handed back unused.
+Filters by topic, broker, queue and offset are applied here exactly, and Spark need not apply them again; only a list of
+offsets with holes is handed back to Spark. Filters by `tags` and `storeTime` narrow the read too, and are handed back:
+a broker's clock may have been set back, so times are widened by a margin, and Spark drops what lies within it. All
+other filters are handed back unused, except IS NOT NULL of a column that is never null.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,7 +62,7 @@ class PushedFilters:
     time_end_ms: int | None = None
     tags: frozenset[str] | None = None
     is_empty: bool = False
-    """Whether filters contradict each other."""
+    """Whether tags contradict each other, or a list of offsets or tags is empty; contradictory offsets: see `clamp`."""
 
     def matches(self, queue: QueueId) -> bool:
         """Return whether any message of a queue can match."""

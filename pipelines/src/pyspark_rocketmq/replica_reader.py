@@ -115,7 +115,7 @@ class ReplicaViews:
     def call(self, broker: str, request: Callable[[View], T]) -> T:
         """Return the response of the first replica that answers.
 
-        Raises Unreachable, or DataLost if all replicas have deleted the range.
+        Raises Unreachable, DataLost if all replicas have deleted the range, or Refused as soon as one replica refuses.
         """
         errors_found: list[ViewError] = []
         for attempt in list_attempts(self.replicas(broker), self._settings.transport):

@@ -2,8 +2,9 @@
 
 A view is one replica, read by one transport: its files, ranges from its sidecar, or pulls. It returns the readable
 bounds of queues, and the records of a task as *pieces*: bytes, the positions of records in them, and what each of these
-records must be. It decompresses nothing and validates no record; `decode` does. It never reads beyond min(confirmed,
-committed) of the replica.
+records must be. It decompresses nothing and validates no record; `decode` does. Files with a status page and ranges
+from a sidecar are never read beyond min(confirmed, committed) of the replica, files without a page up to the last whole
+record. By pulls, a queue ends where it ends for consumers, and `log` has the end that the broker reports.
 
 Failures are of three kinds, since each has another consequence. A replica that does not answer may answer later. A
 replica whose log does not reach far enough will have the range later. A replica that has deleted the range will never
@@ -65,7 +66,7 @@ class Piece:
     """Some of the records of a task, in its order, and the rest of the task after them."""
 
     data: Bytes
-    """The bytes that contain the records; the reader keeps them alive."""
+    """The bytes that contain the records; they stay valid after the view is closed."""
     starts: Numbers
     """The position of each record in `data`, ascending."""
     expected: Expected

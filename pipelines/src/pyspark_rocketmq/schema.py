@@ -31,7 +31,7 @@ TYPES: dict[str, str] = {
     "properties": "map<string,string>",
     "body": "binary",
 }
-"""In the order of the rows. `size` is the size of the stored record, `bodySize` that of the body as stored; `body` is
+"""In the order of a row. `size` is the size of the stored record, `bodySize` that of the body as stored; `body` is
 decompressed, and null if it cannot be. `keys` are as the sender wrote them (separated by spaces); `messageId` is the
 sender's (UNIQ_KEY), else the broker's; `properties` has all but the record's own checksum. An invalid time is null."""
 

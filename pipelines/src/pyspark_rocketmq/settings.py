@@ -66,7 +66,7 @@ class ReadSettings:
     """host:port, several joined by `;`. Empty if only directories are read, whose brokers need not run."""
 
     transport: TransportKind = TransportKind.AUTO
-    """The transport; `auto` uses the first of file, http and pull that a replica offers."""
+    """The transport; `auto` uses the first of file, http and pull that a replica offers, and the next if that fails."""
 
     read_from: ReadFrom = ReadFrom.SLAVE_FIRST
     """Which replicas are read; slaves first leaves masters to producers."""

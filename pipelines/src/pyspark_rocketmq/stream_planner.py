@@ -4,8 +4,8 @@ All decisions of the streaming reader are here, without Spark: `next_offset` ret
 which messages a batch reads. Both follow from Spark's log, from what brokers report, and from the limits. The rules:
 
 - what an offset contains is final (see `offsets`); nothing is decided twice;
-- a queue that appears during the run is read from its first message;
-- a queue whose broker is unavailable keeps its position until the broker is back; see `_missing`;
+- a queue that is new after the first batch is read from its first message, also if it appeared between two runs;
+- a queue whose broker is unavailable keeps its position until the broker is back; see `_find_missing`;
 - with Trigger.AvailableNow the ends are fixed when the query starts, and the query reads up to them and no further.
 """
 
@@ -27,7 +27,7 @@ from pyspark_rocketmq.position_check import RECHECK_INTERVAL_S, PositionCheck, P
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5
-"""How often the end of one batch is computed again because an epoch began meanwhile."""
+"""How often the end of one batch is computed at most; again only if an epoch began meanwhile."""
 
 AlignRanges = Callable[[Sequence[QueueRange], Sequence[QueueRange]], list[QueueRange]]
 """A function from the ranges that a batch may take, and all available ranges, to those that it takes."""
@@ -82,7 +82,7 @@ class StreamPlanner:
         self._target = {queue: one.end for queue, one in self._catalog.bounds(queues).items()}
 
     def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset | None:
-        """Return the end of the batch that begins at `start`; None if there is nothing to read now."""
+        """Return the end of the batch that begins at `start`; None if no batch is due now."""
         for _ in range(ATTEMPTS_MAX):
             check_result, positions, begins = self._check_positions(start)
             ranges = [
@@ -154,7 +154,10 @@ class StreamPlanner:
         return check_result, {**positions, **begins}, {**moved, **begins}
 
     def _discover(self, start: StreamOffset) -> list[QueueId]:
-        """Return the queues that exist; discovered again at most once per discovery interval."""
+        """Return the queues that exist; discovered again after the discovery interval.
+
+        If losses are fatal and a queue is missing, they are discovered again at once.
+        """
         now_s = self._clock.now_s()
         interval_s = self._options.discovery_interval_ms / 1000
         is_old = self._discovered_at_s is None or now_s - self._discovered_at_s >= interval_s

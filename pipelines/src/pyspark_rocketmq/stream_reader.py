@@ -51,8 +51,8 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL_S: Final = 0.1
 """Seconds between two polls of the brokers, at least; Spark polls every 10 ms when it has nothing to do."""
 PAUSE_TO_POLL_RATIO: Final = 9
-"""A pause is at least this many times as long as the poll before it: polling takes at most a tenth of the time, since
-many queues, polled one by one, would keep their brokers busy."""
+"""A pause is this many times as long as the poll before it, at most `POLL_INTERVAL_MAX_S`: so polling takes a tenth of
+the time, or more if a poll is slow. Many queues, polled one by one, would keep their brokers busy."""
 POLL_INTERVAL_MAX_S: Final = 1.0
 
 AGE_INTERVAL_S: Final = 1.0
@@ -62,7 +62,7 @@ AGE_INTERVAL_S: Final = 1.0
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query.
 
-    Only its options travel to the workers; everything else is created where it is needed.
+    Only its options and columns travel to the workers; everything else is created where it is needed.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._oldest_updated_s = now_s
 
     def _commit_group(self, offset: StreamOffset, catalog: CatalogPort) -> None:
-        """Commit the progress of the consumer group; a failure is logged, and the next batch commits again."""
+        """Commit the progress of the consumer group; a failure is logged, and the next call commits again."""
         group = self.options.commit_group
         changed = {queue: end for queue, end in offset.ends.items() if self._committed.get(queue) != end}
         if not group or not changed:

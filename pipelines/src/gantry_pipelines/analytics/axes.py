@@ -64,7 +64,7 @@ def log_ticks(smallest: float, largest: float) -> list[float]:
 
 
 def time_ticks(begin_ms: int, end_ms: int, count: int = 9) -> list[int]:
-    """Return at most `count` round times in a range."""
+    """Return about `count` round times in a range."""
     length_s = max((end_ms - begin_ms) / 1000, 1)
     step_ms = 1000 * next((step for step in TIME_STEPS_S if length_s / step <= count), TIME_STEPS_S[-1])
     first = -(-begin_ms // step_ms) * step_ms

@@ -1,4 +1,4 @@
-"""The tables: their columns, and their Parquet files by day, which each run changes atomically.
+"""The tables: their columns, and their Parquet files by day, each of which a run replaces atomically.
 
     DESTINATION/throughput/day=2026-11-22/part.parquet         a table has one file for each day (UTC)
     DESTINATION/_staged/<run>/...                              the files of a run that is not committed

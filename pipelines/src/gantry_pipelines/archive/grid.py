@@ -1,4 +1,4 @@
-"""The grid on which ranges of offsets are cut into files: files begin and end on its lines, or where a batch ended.
+"""The grid that cuts ranges of offsets into files: they end on its lines, where a batch ends, or where the day changes.
 
     offsets    0 ......... 100,000 ......... 200,000 .. 237,000
     files      [  one file  )[   one file     )[ piece )            a run that ended at 237,000

@@ -42,7 +42,8 @@ from pyspark_rocketmq.offsets import StreamOffset
 log = logging.getLogger(__name__)
 
 MAINTENANCE_INTERVAL_S: Final = 600.0
-"""How often a continuous run checks for days to compact or to delete; it does one of them between two batches."""
+"""How often a continuous run checks for days to compact or to delete, after a batch. It compacts one day or, if none is
+due, deletes all expired days."""
 
 STOP_GRACE_S: Final = 20.0
 """How long a run may continue its batch after a stop request; shorter than Kubernetes' termination grace period."""
@@ -78,8 +79,9 @@ class ArchiveJob(Job[ArchiveSpec, ArchiveParameters]):
 class ArchiveRun:
     """One run of the archive job.
 
-    The query's thread calls `_commit_batch`; all else runs in the main thread. The two never run at the same time,
-    except for the totals that go to the reporter.
+    The query's thread calls `_commit_batch`, and the thread that requests a stop calls `_stop`; all else runs in the
+    main thread. `_commit_batch` and the main thread never run at the same time, except for the totals that go to the
+    reporter.
     """
 
     source: type[ArchiveSource] = ArchiveSource
@@ -176,7 +178,7 @@ class ArchiveRun:
                 self._batch_committed.set()
 
     def _run_maintenance(self, limit: int | None) -> None:
-        """Compact closed days and delete expired ones, at most `limit` compactions."""
+        """Compact closed days, then delete expired ones; return after `limit` compactions, without deleting."""
         with map_archive_errors(self._settings.destination):
             self._compact_and_expire(limit)
         self._last_maintenance_s = time.monotonic()

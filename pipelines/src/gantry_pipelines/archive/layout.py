@@ -7,8 +7,8 @@
     _staged/*.part                    incomplete files; readers' listings do not show them
 
 A file name has broker, queue and the half-open range of queue offsets, so that two files can be compared without
-opening them, and a range that is written again gets the same name. Offsets have twenty digits, so that names sort in
-the order of the log. Topic and broker are percent-encoded, which Spark, DuckDB and pyarrow decode in `topic=`: a topic
+opening them, and a range that is written again gets the same name. Offsets have twenty digits, so that the names of a
+queue sort by offset. Topic and broker are percent-encoded, which Spark, DuckDB and pyarrow decode in `topic=`: a topic
 may contain `%` and `|`.
 
 Readers use the folder `data`, which has only valid files. Spark and pyarrow may also be given the root: they skip names

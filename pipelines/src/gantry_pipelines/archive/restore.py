@@ -3,7 +3,7 @@
 For each queue one batch is in flight at a time, and a small file has its progress: `next`, the first message that is
 not known to be stored, and `tail`, the offset from which the target queue may have it. At the start of a run, and after
 a send without SEND_OK, the tail is read, and messages whose ids are found are not sent again. A broker may not yet show
-a message that it has stored, so after an unanswered send the tail is read for `SETTLE_S`. Each message is sent once,
+a message that it has stored, so after an unanswered send the tail is read for `SETTLE_S`. Each message is stored once,
 also after crashes, if only one restore runs at a time and no broker hides a stored message for longer.
 
 A queue is sent to the target queue with the same index, by broker and number; if the target has fewer queues, several

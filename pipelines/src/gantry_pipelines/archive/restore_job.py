@@ -119,7 +119,7 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
 
 @final
 class _SentCounter:
-    """Counts sent messages from several threads, without a lock.
+    """Counts messages that the target has, from several threads, without a lock.
 
     Concurrent updates may be lost; the counter is only for progress.
     """

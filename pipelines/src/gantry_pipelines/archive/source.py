@@ -65,7 +65,7 @@ FILE_TYPES: Final = {
     "kind": "string",
     "staged": "string",
 }
-"""Columns of the source's DataFrame: one row for each file that a worker wrote, and no messages."""
+"""Columns of the source's DataFrame: one row for each file that a worker wrote and each lost range."""
 FILE_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in FILE_TYPES.items())
 FILE_ARROW: Final = pa.schema([pa.field(name, ARROW_OF[kind]) for name, kind in FILE_TYPES.items()])
 

@@ -61,7 +61,7 @@ class VerificationResult:
 def verify(
     storage: Storage, *, is_deep: bool = False, on_progress: Callable[[int, int], None] | None = None
 ) -> VerificationResult:
-    """Verify all files and ranges. Raises NoArchive, ManifestBroken.
+    """Verify all files and ranges. Raises NoArchive, OtherArchive, ManifestBroken.
 
     `on_progress` is called with the number of verified files and of all files.
     """

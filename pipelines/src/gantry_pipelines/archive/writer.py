@@ -125,7 +125,7 @@ class ArchiveWriter:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Complete the operations that a crash interrupted, and remove files that belong to no record."""
+        """Complete what a crash interrupted, and remove or move files of no record. Raises UnknownFile."""
         self._finish_exchanges()
         self._publish_staged()
         self._remove_strays()
@@ -159,9 +159,10 @@ class ArchiveWriter:
         self.missing = tuple(missing)
 
     def _remove_strays(self) -> None:
-        """Remove files after the end of the manifest. Raises UnknownFile for a file within its ranges.
+        """Remove files of replaced records, and files after the manifest's end; in a folder, move these to `_aside`.
 
-        Such a file may show rows twice; an administrator has to decide about it.
+        Raises UnknownFile for a file within the manifest's ranges: it may show rows twice, and an administrator has to
+        decide about it.
         """
         known_paths = {file.place.path for file in self.manifest.data()}
         replaced = {

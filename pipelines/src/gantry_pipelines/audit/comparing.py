@@ -4,9 +4,9 @@
     [ same ............... ][ differs .............. ]      halved, until the piece is small
                             [ same ..... ][ differs ]
 
-`find_differing_spans` reads checksums only. `judge` then reads the bytes and compares, at each position where a copy
-has a whole record, what the other copies have. The record with the highest grade is right; of records with the same
-grade the most frequent one, then that of the first copy. A slave is never wrong only because it is a slave.
+`find_differing_spans` reads checksums only. `judge` compares bytes that were read before (`View`): at each offset where
+a copy has a whole record, with what the other copies have. The record with the highest grade is right; of records with
+the same grade the most frequent one, then that of the first copy. A slave is never wrong only because it is a slave.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class DirectoryCopy:
         return offset
 
     def _queues_end(self) -> int:
-        """Return the end of the furthest record that a unit points to."""
+        """Return the end of the furthest record that the last unit of a queue points to."""
         furthest = 0
         for topic, queue in self.queues():
             first, end = self.queue_end(topic, queue)

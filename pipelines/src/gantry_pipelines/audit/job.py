@@ -1,6 +1,6 @@
 """`gantry pipeline audit`: find every copy, compare them, write the table and the report, and exit with a code.
 
-DESTINATION/findings/audit-20261122T101500Z.parquet      all findings, one row each; written also without findings
+DESTINATION/findings/audit-20261122T101500Z.parquet      findings, one row each, at most findingsMax; may be empty
 DESTINATION/reports/audit-20261122T101500Z.txt           the report for people
 DESTINATION/reports/audit-20261122T101500Z.json          the document for a resource's status
 """
@@ -91,7 +91,7 @@ class AuditJob(Job[AuditSpec, AuditParameters]):
         )  # fmt: skip
 
     def run(self, settings: AuditParameters, reporter: Reporter) -> Outcome:
-        """Run the audit. Exit codes: 0 no findings, 1 findings, 4 the audit could not be done."""
+        """Run the audit. Exit codes: 0 no findings, 1 findings, 4 the audit could not be done, 130 stopped."""
         reporter.report_step("finding the copies of each broker")
         try:
             replicas = find_replicas(settings.read_settings)

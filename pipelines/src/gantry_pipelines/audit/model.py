@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 UNKNOWN: Final = -1
-"""Value of an unknown queue, offset or position."""
+"""Value of an unknown queue, queue offset or physical offset."""
 
 
 BY_HEAD: Final = "; identified by its own header"
@@ -34,19 +34,19 @@ class FindingKind(StrEnum):
     """The kind of fault of a record, a unit or a file of an archive."""
 
     MISSING = "missing"
-    """Other copies have this record; this one has zeros, or no file."""
+    """This copy has zeros or no file in place of a record. Other copies may have it, or zeros as well."""
     DIFFERS = "differs"
     """An undamaged record, but another one than on the other copies."""
     CORRUPT = "corrupt-crc"
     """A damaged record: its checksum or its lengths are wrong."""
     SWAPPED = "swapped"
-    """Bytes that belong to another position of the log."""
+    """Bytes that belong to another offset of the log."""
     FILLER = "filler"
     """The unused end of a log file differs; no message is damaged."""
     UNIT_MISSING = "unit-missing"
     """A record of the log without a unit in its queue: consumers do not receive it."""
     UNIT_WRONG = "unit-wrong"
-    """A unit with another position, size or tags code than its record."""
+    """A unit with another physical offset, size or tags code than its record."""
     UNIT_STRAY = "unit-stray"
     """A unit that points to no record of its queue."""
     GAP = "gap"
@@ -56,7 +56,7 @@ class FindingKind(StrEnum):
     ARCHIVE_MISSING = "archive-missing"
     """Messages that are archived according to the manifest, but missing in the files."""
     ARCHIVE_DIFFERS = "archive-differs"
-    """An archived message that differs from the log's."""
+    """An archived message that differs from the log's, or a finding of `verify` that is not about something missing."""
     ARCHIVE_EXTRA = "archive-extra"
     """Archived messages that the log should have, but does not have."""
 

@@ -5,6 +5,7 @@
         [ A alone ][ chunk ][ chunk ][ chunk: A and B  ][ A alone  ]
           note      compared                              note
 
+What one copy has alone is in chunks, too: its records and units are checked, and only the comparison is left out.
 Chunks end at multiples of their size, wherever the audit begins, so that a range has the same chunks in each audit.
 """
 

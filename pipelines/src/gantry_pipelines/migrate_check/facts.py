@@ -1,8 +1,8 @@
 """Topics and groups of a cluster, and the mapping of queues between two clusters.
 
-Brokers are paired by name or, if the names differ and both clusters have the same number of brokers, in order of their
-names. Queues are paired if both brokers of each pair have the same queue numbers of a topic. Otherwise only the whole
-topic can be compared.
+The brokers of a topic are paired by name or, if no name is in both clusters and both have the same number of brokers,
+in order of their names. Queues are paired if both brokers of each pair have the same queue numbers of a topic.
+Otherwise only the whole topic can be compared.
 """
 
 from __future__ import annotations

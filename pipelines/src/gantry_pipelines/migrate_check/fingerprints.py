@@ -31,7 +31,7 @@ def compute_fingerprints(
 ) -> DataFrame:
     """Return the number of messages and their fingerprint by topic, broker, queue and slice.
 
-    `names`: names of brokers in the target cluster. Topics in `whole` have one fingerprint each.
+    `names`: names of the target's brokers by those of the messages. Topics in `whole` have one fingerprint each.
     """
     is_topic_wide = F.col("topic").isin(list(whole)) if whole else F.lit(False)
     rows = messages.select(

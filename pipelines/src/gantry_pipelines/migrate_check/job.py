@@ -135,7 +135,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
 def ranges_of(
     pairs: Iterable[tuple[QueueId, QueuePair]], facts: ClusterFacts, whole: frozenset[str]
 ) -> dict[QueueId, tuple[int, int]]:
-    """Return the ranges to read of one cluster: the common range of paired queues, all of the other queues."""
+    """Return the ranges to read of one cluster: the common range of paired queues, all of the topics `whole`."""
     found = {queue: (pair.begin, pair.end) for queue, pair in pairs}
     found |= {
         queue: (one.begin, one.end) for queue, one in facts.bounds.items()

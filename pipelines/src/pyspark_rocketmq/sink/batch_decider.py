@@ -133,7 +133,7 @@ class BatchDecider:
     async def commit(self, halves: HalfMessageList) -> Marker:
         """Store a marker for these half messages, and return the marker that decides the batch.
 
-        Raises the errors of the queue.
+        Raises NotStored if this attempt was aborted before, and the errors of the queue.
         """
         scan = await self.scan()
         payload = halves.pack()

@@ -1,6 +1,7 @@
 """The accepted columns of a write, and their types. Pure; types are Spark's short names (`simpleString`).
 
-Only `body` is required. Any other column that is not listed here is refused by name: its values would be lost silently.
+Only `body` is required, and `topic` without an option topic. A column that is not listed here is refused by name: its
+values would be lost silently.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ACCEPTED: Final[dict[str, tuple[str, ...]]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of one write, in the order of its rows."""
+    """The columns of one write, in the order in which its rows have them."""
 
     names: tuple[str, ...]
 

@@ -1,7 +1,7 @@
 """Commit a transactional batch in the driver when all of its tasks have ended, and sweep if an attempt may have died.
 
 *Sweeping* rolls back half messages that no marker lists: their attempt has died, and only its broker knows them.
-They are never delivered, and in the end their broker gives them up by itself; until then it keeps them in memory, and
+They are never delivered, and in the end their broker abandons them by itself; until then it keeps them in memory, and
 reads them again after each start. So a driver that has committed a batch, and has reason to suspect a dead attempt,
 registers for a few seconds as a producer of the query's group. Brokers then check all open transactions with it, and
 the driver knows the outcome of those of this batch and of older ones: all that is to be committed is committed already.
@@ -31,8 +31,8 @@ from pyspark_rocketmq.sink.transaction_ender import BrokerTransactionEnder
 log = logging.getLogger(__name__)
 
 SWEEP_MS: Final = 9_000
-"""A broker checks a half message 6 s after it was stored (transactionTimeOut), and again every second while the group
-has no producer."""
+"""Milliseconds for which a sweep answers checks. A broker checks a half message 6 s after it was stored
+(transactionTimeOut). While the group has no producer it repeats that attempt every second, and sends no check."""
 
 
 @final
@@ -101,8 +101,8 @@ class TransactionChecker:
         self._committed: Final = frozenset((ref.broker, ref.half_offset) for ref in committed)
         self.rolled_back = 0
         self.found_later_batch: Final = asyncio.Event()
-        """Set when a half message of a later batch is checked. Then sweeping ends, because brokers give up
-        a transaction after some checks without an outcome."""
+        """Set when a half message of a later batch or of another query is checked. Then sweeping ends, because brokers
+        abandon a transaction after some checks without an outcome."""
 
     async def check(self, message: ReceivedMessage) -> Decision:
         """Return the outcome of the transaction of a half message."""

@@ -22,7 +22,7 @@ from gantry_wire.errors import RemoteProtocolError
 
 ZLIB_LEVEL: Final = 1
 BYTES_MAX: Final = 1 << 30
-"""The maximum unpacked size of one batch: fifty million half messages."""
+"""The maximum unpacked size of one batch: some 44 million half messages of 24 bytes."""
 
 
 class HalfMessageRef(NamedTuple):

@@ -1,7 +1,7 @@
 """The tasks' part of an exactly-once write: rows are stored as half messages, which consumers do not see.
 
 The producer never registers with a broker. A broker checks open transactions with the registered producers of a group,
-and gives a transaction up after too many checks; here a marker decides the outcome, and may be written hours later. A
+and abandons a transaction after too many checks; here a marker decides the outcome, and may be written hours later. A
 group without a producer is not checked, so a half message stays open for as long as the broker keeps messages.
 
 A half message whose response was lost is stored again. Only one of the two is in a marker; the other is never

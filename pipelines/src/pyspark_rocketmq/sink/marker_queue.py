@@ -1,7 +1,8 @@
 """The queue of one query's markers, on brokers.
 
-The topic is on one broker only, so that a query's queue stays the same when brokers join the cluster. It is created on
-the first master by name if it does not exist, and never moved. The query's id determines the queue.
+The queue is on one broker only, so that it stays the same when brokers join the cluster: on the one that the option
+markerBroker names or, without it, on the only broker of the topic. A missing topic is created on the named broker, or
+on the first master by name, and never moved. The query's id determines the queue.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class BrokerMarkerQueue:
         """Find the queue, and create the topic if it does not exist and `may_create` is set.
 
         Without `may_create`, a missing topic is assumed to be on an unavailable broker, and the search is retried.
-        Raises InvalidOption if several brokers have the topic.
+        Raises InvalidOption if several brokers have the topic and there is no option markerBroker.
         """
         self._may_create = may_create
         why = "" if may_create else "; it is created by the first batch of a query, or with onForgottenBatch=proceed"

@@ -120,5 +120,5 @@ def group_of(query: str) -> str:
 
 
 def queue_number(query: str, queues: int) -> int:
-    """Return the number of a query's queue in the marker topic."""
+    """Return which of so many queues of the marker topic a query has, from 0 in the order of their ids."""
     return int.from_bytes(hashlib.sha256(query.encode()).digest()[:8], "big") % queues

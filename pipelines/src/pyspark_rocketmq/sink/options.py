@@ -55,7 +55,8 @@ class SinkOptions:
     """The topic of all rows; it overrides a column topic."""
 
     query: str | None = None
-    """The name of a write that is not a stream, for which Spark has none; required for exactly once across restarts."""
+    """The name of a write for which Spark has none: one that is not a stream, or a stream whose tasks get no query id.
+    It is required for exactly once across restarts."""
 
     is_transactional: bool = False
     on_unsure: OnUnsure = OnUnsure.FAIL
@@ -70,7 +71,7 @@ class SinkOptions:
 
     marker_topic: str = MARKER_TOPIC
     marker_broker: str | None = None
-    """The broker of the marker topic, if it is on several brokers."""
+    """The broker whose queue has the markers, and on which a missing topic is created; needed if several have it."""
 
     is_sweep_enabled: bool = True
     """Whether half messages that a dead attempt has left are found and rolled back."""

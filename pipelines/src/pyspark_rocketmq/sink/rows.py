@@ -1,7 +1,7 @@
 """Parse the rows of Arrow batches into the parts of messages. Pure.
 
-A row that cannot become a message is refused here with its number, before anything is sent: a broker would refuse a
-whole request, and could not name the row.
+A row that cannot become a message is refused here with its number, before it is sent: a broker would refuse a whole
+request, and could not name the row. Rows before it may have been sent.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 open                           committed now: stored in its topic
 committed before               nothing more is stored, and the response is the same
-given up, expired              it was open for longer than its broker keeps messages: a loss, which is raised
+abandoned, expired             it was open for longer than its broker keeps messages: a loss, which is raised
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TransactionEnder(Protocol):
     """Ends half messages by commit or rollback."""
 
     async def commit(self, halves: HalfMessageList) -> None:
-        """Commit all of them; returns when all are answered. Raises NotStored, and BatchTorn if some were lost."""
+        """Commit all; returns when all are answered. Raises NotStored, Refused, and BatchTorn if some were lost."""
         ...
 
     async def roll_back(self, halves: HalfMessageList) -> int:

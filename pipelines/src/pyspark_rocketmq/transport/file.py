@@ -7,7 +7,7 @@
 
 The status page has the confirmed and committed positions, and stays valid when its broker is down. A store without a
 page is Apache's, or a copy: there the queue units define where the log ends, and only whole records count. This
-module never writes, and turns a name into a path only through `path_component`. Log files are mapped, since they are
+module never writes, and turns a name into a path only through `queue_location`. Log files are mapped, since they are
 never shortened, and a record is copied once, into the batch.
 """
 
@@ -122,7 +122,7 @@ class Store:
     def read(self, begin: int, end: int) -> Bytes:
         """Return the bytes `[begin, end)` of the log, not copied if they lie in one file.
 
-        Raises RangeDeleted or NotYetAvailable.
+        Raises RangeDeleted, NotYetAvailable, or Unreachable if a file cannot be opened.
         """
         parts: list[Bytes] = []
         while begin < end:
@@ -255,7 +255,7 @@ class FileView:
 
     @property
     def needs_body_check(self) -> bool:
-        """Whether no status page covers the log, so that the CRC of every body must be checked."""
+        """Whether no status page of the current boot covers the log, so that the CRC of every body must be checked."""
         return not self._store.span().is_from_page
 
     def log(self) -> LogState:

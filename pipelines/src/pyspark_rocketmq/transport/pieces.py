@@ -1,6 +1,6 @@
 """Turn a task into ranges of a log: the part of reading that files and sidecars share.
 
-The queue units have the positions of the messages. Messages that lie close together are read as one range; bytes
+The queue units have the log offsets of the messages. Messages that lie close together are read as one range; bytes
 between two of them are read and discarded up to `gap_bytes_max`, since another range costs more than that:
 
     log     | a | x | a | a |   ... far ...   | a | a | x | a |
@@ -37,7 +37,7 @@ _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
 class LogSource(Protocol):
-    """A log and its queues, as bytes. Methods raise ViewErrors."""
+    """A log and its queues, as bytes. Methods raise ViewErrors and Refused."""
 
     @property
     def where(self) -> str: ...
