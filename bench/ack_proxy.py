@@ -3,7 +3,7 @@
     python bench/ack_proxy.py --master-port 10912          prints "PORT CONTROL_PORT" when it listens
 
     master ---- log ----> slave       forwarded at once, from socket to socket inside the kernel
-    master <--- acks ---- slave       each read held for the delay, in order; any number are held at once
+    master <--- acks ---- slave       each read held for the delay, in order; up to `HELD_MAX` at once
 
 So it adds latency without limiting the bandwidth: acks are delayed concurrently, not one after the other. The delay is
 0 at first; a line with milliseconds on a connection to the control port changes it for later acks. Sleeping threads are

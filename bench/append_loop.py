@@ -43,7 +43,7 @@ class Progress:
 
 
 def store_settings(plan: LoopPlan) -> StoreSettings:
-    """Return default settings except for the buffer and the flush."""
+    """Return default settings except for the log files, the buffer and the flush."""
     pool = PoolSettings()
     if plan.medium not in ("control", "none"):
         pool = PoolSettings(is_enabled=True, buffers_count=plan.buffers_count, path=plan.pool_path)

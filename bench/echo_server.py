@@ -4,9 +4,9 @@ It costs what sockets, the event loop and one Python call per read cost, and not
 message is reported as a multiple of this server's, in the same run, so that the figure describes the broker and not the
 machine. It does not parse frames: one read, one write.
 
-With `--relay PORT` it is the baseline of `make bench-ha`: it forwards its input to the server at that port, and the
-replies back, each on a connection of its own. So a message passes two processes and four sockets, like one
-that a slave must have before it is answered, but without any processing.
+With `--relay PORT` it is the baseline of `make bench-ha`: for each connection it opens one to the server at that port,
+and forwards its input there, and the replies back. So a message passes two processes and four sockets, like one that a
+slave must have before it is answered, but without any processing.
 """
 
 from __future__ import annotations

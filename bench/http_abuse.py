@@ -2,8 +2,9 @@
 
     python bench/http_abuse.py HOST:PORT --pid PID
 
-An attack opens its connections, and then makes one step in each round of the honest client, which requests every path
-on a connection of its own with kubelet's timeout. So an attack is as slow as the client's rounds, and nothing sleeps.
+In each round of the honest client, which requests every path on a connection of its own with kubelet's timeout, an
+attack opens up to ``OPEN_AT_ONCE`` of its connections, and then every open one makes one step. So an attack is as slow
+as the client's rounds, and nothing sleeps.
 `run_http_abuse` is the whole test as a function. Use it only against listeners on loopback.
 """
 
@@ -100,7 +101,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "huge heads": Send(_HEAD + b"X-Padding: " + b"a" * 1_000_000),
     "no HTTP": Send(b"\x16\x03\x01\x00\x05hello\r\n\r\n"),
 }
-"""The attacks by name. Each uses many connections from one address."""
+"""The attacks by name. Each uses many connections, from one address or from several."""
 
 
 @final

@@ -3,10 +3,10 @@
 One broker runs in this process, and one client in another process pulls stored messages without a pause. Verification
 is switched off and on in turns of a fraction of a second, so that other work on the machine affects both; the figures
 are medians over the turns. *Hot* reads are of messages whose checksums were verified before, as after they were sent.
-*First* reads are of messages that were not read since the start: their records are verified one by one, once. The
-messages of one queue are adjacent in the log if there is one queue, and far apart if there are many. Rates are pulls of
-32 messages per second of the broker's CPU time: a rate by the clock would also measure the client and other work on the
-machine.
+*First* reads are of the same messages, but the broker forgets every few milliseconds which ones it has verified, as
+after a start: their records are verified one by one. The messages of one queue are adjacent in the log if there is one
+queue, and far apart if there are many. Rates are pulls of 32 messages per second of the broker's CPU time: a rate by
+the clock would also measure the client and other work on the machine.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 One run on `local[2]`: a group of a master and a slave stores messages of 1 KiB; then one Spark session reads them in
 every way, in turns, compared with Spark's own Parquet and a reader of tuples. Goals are ratios within the run,
-printed as met or not met; the exit code is 1 when rows were missing, or when a goal was missed and `--assert-goals` was
-given.
+printed as met or not met; the exit code is 1 when rows were missing or too many, or when a goal was missed and
+`--assert-goals` was given.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def run_program(program: Program, shape: ShapeName, address: str) -> Outcome:
 
 
 def _flood(program: Program, frames: list[bytes], address: str) -> tuple[Counter[int], float]:
-    """Write the frames and read the replies; return their codes, and when the last one arrived."""
+    """Write the frames and read any replies; return their codes, and when the last was read or all were written."""
     peer = Peer(address)
     try:
         if program.is_oneway:

@@ -146,7 +146,7 @@ async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) ->
 
 
 async def queue_end(channel: Channel, topic: str, queue_id: int) -> int:
-    """Return the end of a queue."""
+    """Return the end of a queue, or 0 if the broker answers with an error."""
     ext = {"topic": topic, "queueId": str(queue_id)}
     reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
     return int(reply.ext["offset"]) if reply.code == 0 else 0

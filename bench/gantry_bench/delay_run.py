@@ -4,8 +4,8 @@
         -> memory, how late each message was delivered, and the CPU time
 
 The lateness is the store time of the copy minus that of the original minus its level's delay. Both are the broker's own
-stamps, so no clock is compared with another. Every message is compared by its number, so a lost, a duplicate or a
-misordered message fails the run.
+stamps, so no clock is compared with another. Every message that comes due is compared by its number, so a lost, a
+duplicate or a misordered one fails the run; the waiting messages are not compared.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ BUSY_CODE: Final = "2"
 """The answer code of a broker that rejects requests because it is busy."""
 PROBLEM_MAX: Final = 160
 WRONG: Final = "wrong"
-"""Answers that matched no request, counted with the codes."""
+"""Answers that matched no request or were not understood, counted with the codes."""
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -56,10 +56,10 @@ SETUPS: Final = tuple(
     for has_buffer in (False, True)
 )
 PLAIN: Final = Setup(flush="async", replication="async", has_buffer=False)
-"""The reference of all comparisons: a master that waits for neither disk nor slave."""
+"""The reference of the rate goals: a master that waits for neither disk nor slave."""
 SYNC_PLAIN: Final = Setup(flush="async", replication="sync", has_buffer=False)
 SYNC_BUFFERED: Final = Setup(flush="async", replication="sync", has_buffer=True)
-"""The setup in which RocketMQ falls to single-digit messages per second."""
+"""The setup in which RocketMQ accepts fewer than ten messages per second if one send is in flight."""
 
 
 class HaRun(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Control groups with a memory limit, of version 1 or 2, for brokers that run in little memory.
 
 A group counts what its processes touch first: their own memory, and the page cache of the files they read and write.
-Version 1 always counts the page cache, and neither version counts huge pages. Mapped pages are therefore separated by a
+Neither version can leave out the page cache, and neither counts huge pages. Mapped pages are therefore separated by a
 calculation: the limit is the broker's own memory, plus an allowance for mapped pages that is the same in groups that
 are compared, and the group's own memory is measured and reported with the figures. A broker starts inside its group, so
 that all of its memory is counted there.

@@ -168,7 +168,7 @@ class Runner:
     # -- little memory -------------------------------------------------------------------------------------------------
 
     def measure_memory(self) -> list[MemoryRun]:
-        """Measure the same pair in groups of different size, in turn."""
+        """Measure, for each setup, a pair in each of several groups of different size, in turn."""
         runs: list[MemoryRun] = []
         for setup in self._scale.memory_setups:
             self._report_progress(f"small memory, {setup.text}; starting")

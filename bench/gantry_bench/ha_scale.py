@@ -22,7 +22,7 @@ class HaScale(msgspec.Struct, frozen=True):
     repetitions: int
     timing: Timing
     first_load_ms: int
-    """The duration of the first load of every broker, in which a Java virtual machine compiles its hot code."""
+    """The duration of the first load in the parts ``table`` and ``producer``, in which Java compiles its hot code."""
 
     segment_bytes: int
     buffers_count: int

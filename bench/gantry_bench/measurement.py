@@ -149,7 +149,9 @@ def read_report(text: bytes) -> Report:
 
 
 def summarise(reports: Sequence[Report]) -> Summary:
-    """Reduce the repetitions of one load to medians. There must be at least one, and all must have received answers."""
+    """Reduce the repetitions of one load to medians. Raises BenchmarkFailed if there is none,
+    or if one has no accepted message.
+    """
     if not reports:
         raise BenchmarkFailed("there is no run to summarise")
     if not all(report.messages for report in reports):

@@ -3,8 +3,8 @@
 The control does everything the store does in Python and touches no file. The difference between an append to the store
 and one to the control is therefore the cost of files, page cache, buffers and helper threads. All pages are touched
 when a file is created: a control that takes page faults would hide those of the files it is compared with. Nothing
-written is meant to be read again: a log file larger than ``WINDOW_BYTES`` has only that much memory, which is
-overwritten from its start again and again.
+written is meant to be read again: a log file larger than ``POPULATED_BYTES_MAX`` has only ``WINDOW_BYTES`` of memory,
+which are overwritten from their start again and again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The evaluation of the operator's benchmark: quantiles, calls, goals and the table. Pure.
 
-Two figures do not come from the operator itself: API calls are counted from the API server's audit log, and memory is
-reported by the kernel. Only the operator can measure how long a round of a group takes; its histogram gives quantiles
-as exact as its buckets are narrow.
+Three figures do not come from the operator itself: API calls are counted from the API server's audit log; memory and
+CPU time are reported by the kernel. Only the operator can measure how long a round of a group takes; its histogram
+gives quantiles as exact as its buckets are narrow.
 """
 
 from __future__ import annotations

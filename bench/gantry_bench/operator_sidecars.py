@@ -1,8 +1,9 @@
 """Stand-ins for sidecars: model brokers behind real HTTP, each on a loopback address of its own.
 
 The brokers are the models of the operator's own tests, with their rules for promises, promotions and copies, and with
-the checker that fails the run if two of them are ever master of one epoch. The operator finds them like real ones: at
-the address of a pod, port 8080. The destination address of a connection identifies the sidecar.
+the checker of invariants, which fails the run if one is violated, such as by two masters in one epoch. The operator
+finds them like real ones: at the address of a pod, port 8080. The destination address of a connection identifies the
+sidecar.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class StandInSidecars:
         """The record in the Lease of a shard, updated by a watch."""
 
         self.broken_promise = ""
-        """The broken promise that the checker found; empty if there is none."""
+        """The violated invariant that the checker found; empty if there is none."""
 
         self._spec: Final = spec
         self._members_by_address: Final[dict[str, MemberKey]] = {}
@@ -107,7 +108,7 @@ class StandInSidecars:
         raise BenchmarkFailed(f"port {names.SIDECAR_PORT} is taken on {TRIES_MAX} loopback addresses: free it")
 
     def advance(self, now_ms: int, load: float) -> None:
-        """Let the brokers store and copy messages. Raises BenchmarkFailed once a promise was broken."""
+        """Let the brokers store and copy messages. Raises BenchmarkFailed once an invariant was violated."""
         for shard in self.shards.values():
             with self._record_broken_promise():
                 shard.advance(now_ms - shard.now_ms, load)
@@ -120,7 +121,7 @@ class StandInSidecars:
 
     @contextmanager
     def _record_broken_promise(self) -> Iterator[None]:
-        """Record a broken promise, because the sender of an order would only send it again."""
+        """Record a violated invariant, because the sender of an order would only send it again."""
         try:
             yield
         except InvariantViolation as error:

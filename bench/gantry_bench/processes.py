@@ -190,7 +190,7 @@ def start_broker(
 
 
 def read_settled_memory(server: Server, store: Path) -> ResidentMemory:
-    """Return the resident memory once it has stopped changing after the start."""
+    """Return the largest of the last samples of the resident memory, once they are alike or after a timeout."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     samples: list[ResidentMemory] = []
     while time.monotonic() < deadline:

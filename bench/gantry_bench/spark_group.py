@@ -96,7 +96,7 @@ class Group:
 
 @contextmanager
 def start_group(folder: Path) -> Iterator[Group]:
-    """Start a group on free ports, and remove it afterwards."""
+    """Start a group on free ports, and stop it afterwards; its data stays."""
     manifest = folder.with_suffix(".yaml")
     manifest.write_text(_MANIFEST)
     ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")

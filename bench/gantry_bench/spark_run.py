@@ -92,7 +92,8 @@ def _measure_other_cores() -> float:
 def _measure_ways(
     spark: SparkSession, source: Group, scale: SparkScale, folder: Path, report_progress: Callable[[str], None]
 ) -> tuple[list[Way], int]:
-    """Time each way to read or write the rows; return also how many rows were missing. The first turn is not counted.
+    """Time each way to read or write the rows; return also how many rows were missing or too many. The first turn
+    is not counted.
 
     The JVM compiles hot code during the first turn, while files of the log are still being written to the disk.
     """

@@ -2,8 +2,8 @@
 
 A round is one run of each medium and of the control. The *excess* of a medium at a percentile is its call time there
 minus the control's in the same round: what files, page cache, buffer and helper threads add to the same Python work on
-the same machine in the same minute. The median of the rounds' excesses counts. Values below the clock's resolution are
-raised to it, so that a fast control run cannot make a ratio infinite.
+the same machine in the same minute. The median of the rounds' excesses counts. For a ratio, an
+excess below ``EXCESS_US_MIN`` counts as that much, so that one near zero cannot make the ratio infinite.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ func (e *Engine) Close() {
 }
 
 // RunFor resets all counts and sends for a time; at the end the windows stay full. If no answer came in that time, it
-// continues until the first answer, for at most `patience`.
+// continues until the first answer. It fails once no answer came for `patience`.
 func (e *Engine) RunFor(length time.Duration) (time.Duration, error) {
 	e.counts = Counts{RefusedBy: map[int]uint64{}}
 	e.latency.Reset()

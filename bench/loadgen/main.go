@@ -1,7 +1,8 @@
 // Loadgen sends RocketMQ SEND_MESSAGE_V2 requests to a server and reports rate, latency and CPU time as JSON.
 //
-// It belongs to `make bench-send`. It checks every answer: the correlation number must be that of a request still
-// open on that connection, and the code must be 0. With -echo the answer must be the request itself.
+// Programs in bench/ start it, such as that of `make bench-send`. It checks every answer: the correlation number must
+// be that of a request still open on that connection, and the code must be 0. With -echo the answer must have the code
+// and the length of the request.
 package main
 
 import (

@@ -71,7 +71,7 @@ class SharedCluster:
         return self._cluster
 
     def end(self) -> None:
-        """End the cluster and check that the machine was restored."""
+        """End the cluster, and check that the machine was restored, unless the cluster is foreign or to be kept."""
         self._cluster = None
         self.loaded_images.clear()
         self._end.close()

@@ -138,7 +138,7 @@ def pages(kind: str, number: int) -> Object:
 
 
 def test_every_node_has_the_pinned_version_and_its_share_of_huge_pages(cluster: Cluster) -> None:
-    """Three nodes of the version in go.mod; no two of them offer the same pages."""
+    """Three nodes of the version in go.mod, each with 64 MiB of huge pages."""
     statuses = [node["status"] for node in cluster.api.items("/api/v1/nodes")]
 
     assert [status["nodeInfo"]["kubeletVersion"] for status in statuses] == [kubernetes_version()] * 3

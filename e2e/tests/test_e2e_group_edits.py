@@ -218,7 +218,7 @@ def uids(group: Group) -> dict[str, str]:
 
 
 def test_every_row_is_edited_here_or_needs_a_broken_group() -> None:
-    """Rows outside of the batches here are tested with the operator and model brokers."""
+    """Other rows are refused, which is tested below, or tested with the operator and model brokers."""
     tried = {str(row) for batch in (*TAKEN, *ROLLED) for row in batch.rows}
     modelled = {str(row) for row in ROWS if any(one.source is Source.MODEL for one in row.shown)}
     refused = {str(row) for row in ROWS if row.effect is Effect.REFUSED}

@@ -332,7 +332,7 @@ def test_asynchronous_group_breaks_synchronous_guarantees() -> None:
 @settings(max_examples=60)
 @given(st.integers(0, 1 << 30))
 def test_any_lost_acknowledged_message_is_found(seed: int) -> None:
-    """The message may be at any position."""
+    """The message may be in any queue, at any offset."""
     chance = random.Random(seed)
     group = IdealGroup(chance, Loss.NOTHING, 300)
     final = group.end()

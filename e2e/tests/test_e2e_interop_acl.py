@@ -19,7 +19,7 @@ def verdict(scenario: str, *, is_kept: bool = True) -> drivers.Verdict:
 
 
 def test_report_detects_every_fault() -> None:
-    """Every single broken promise breaks the whole; one that was not tested counts as broken."""
+    """Every single failed scenario fails the whole; one that was not run counts as failed."""
     good, bad = verdict("sync"), verdict("acl", is_kept=False)
     assert acl.AclReport([good], [verdict("acl")]).kept
     assert not acl.AclReport([good], [bad]).kept

@@ -36,7 +36,7 @@ def test_each_missing_line_of_the_audit_is_found() -> None:
 
 
 def test_report_detects_every_fault() -> None:
-    """A client that was not run breaks the report, as does a broken promise on either side."""
+    """A client that was not run fails the report, as does a failed check of the clients or of the audit logs."""
     kept, broken = (drivers.Verdict("5.3.3", "change", kept=is_kept) for is_kept in (True, False))
     assert live_config.ConfigReport([kept], 1, []).kept
     assert not live_config.ConfigReport([], 1, []).kept

@@ -1,7 +1,7 @@
-"""A master is killed under an unmodified Java producer and consumer, and a slave is promoted by `gantry ha promote`.
+"""A master is killed under Java clients, and `gantry ha promote` promotes a slave, or the old master again.
 
-The clients are never restarted or notified. Their interruption is printed by `make interop`, but not
-tested, because it depends on their route poll.
+The producer and the consumer are unmodified, and never restarted or notified. Their interruption is printed by
+`make interop`, but not tested, because it depends on their route poll.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def history_of(path: Path, lines: str) -> ClientHistory:
 
 
 def test_only_an_asynchronous_group_may_lose_a_tail_that_no_slave_had(tmp_path: Path) -> None:
-    """It is counted as lost and as vanished; in a synchronous group it is a broken promise."""
+    """It is counted as lost and as vanished; in a synchronous group it breaks the rules."""
     history = history_of(tmp_path, LINES)
 
     judgement = judge(history, NEW, OLD_TAIL, killed_us=200, ordered_us=300)

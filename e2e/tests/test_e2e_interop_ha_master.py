@@ -34,7 +34,7 @@ async def fill(producer: Producer, count: int, first: int = 0) -> set[SendStatus
 
 
 async def commit_some(address: str) -> dict[int, int]:
-    """Let a consumer commit its position in every queue; return the offsets."""
+    """Let a consumer commit an offset in every queue; return the offsets."""
     committed: dict[int, int] = {}
     async with PullConsumer(address, GROUP) as consumer:
         for queue in await consumer.queues(TOPIC):

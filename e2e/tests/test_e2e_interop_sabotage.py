@@ -127,7 +127,7 @@ def test_falsified_answer_is_detected(
     rule: FaultyProxyRule,
     stage: tuple[peers.Peer, Nursery, Path],
 ) -> None:
-    """A message that is lost, altered or not at its answered place fails exactly the check for that."""
+    """A message that is lost, altered or not at its answered place fails exactly the checks for that."""
     peer, nursery, directory = stage
     rule.fault = fault
     options = drivers.DriverOptions(

@@ -21,7 +21,7 @@ def report_of(
 
 
 def test_report_detects_every_fault() -> None:
-    """Every single broken promise breaks the whole; one that was not tested counts as broken."""
+    """Every single failed scenario or check fails the whole; one that was not run counts as failed."""
     assert report_of().kept
     assert not report_of(is_kept=False).kept
     assert not report_of(seen=1).kept

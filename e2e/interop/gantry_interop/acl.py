@@ -165,7 +165,7 @@ def play(
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
 ) -> AclReport:
-    """Play all scenarios with three pairs of servers, one after the other."""
+    """Play the scenarios with one pair of servers, the denials with it and another, and `strict` with a third."""
     user, admin = Account.new("named"), Account.new("admin")
     verdicts: list[drivers.Verdict] = []
     denials: list[drivers.Verdict] = []

@@ -162,7 +162,7 @@ class BrokerGroup:
             member.child.process.send_signal(number)
 
     def stop(self) -> None:
-        """Stop all members cleanly, slaves first, so that all data is on disk."""
+        """Stop all members cleanly, the highest number first, so that all data is on disk."""
         for member in reversed(self.members):
             if member.child is not None:
                 member.child.stop()

@@ -1,4 +1,4 @@
-"""Errors that occur before any check. Each error names the remedy, and ends the run in the same way."""
+"""Errors of the harness: they show no fault of a broker. Each ends the run in the same way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MissingTool(InteropError):
 
 
 class DeadlineExceeded(InteropError):
-    """An event did not happen in time; the message names the log to read."""
+    """An event did not happen in time; the message names the log of the process on which it depends, if it is one."""
 
 
 @contextmanager

@@ -6,7 +6,8 @@
 Or the old master starts again before the order, and is promoted again: a restart under load.
 
 The clients are one unmodified producer and one unmodified consumer in one process that is never restarted and not
-informed of the failover. Times are taken from the moment at which `gantry ha promote` is started as a command.
+informed of the failover. Times are taken from the moment at which `gantry ha promote` is started as a command;
+in a restart, from the start of the old master before it.
 """
 
 from __future__ import annotations

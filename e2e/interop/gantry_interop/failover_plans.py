@@ -116,7 +116,9 @@ class FailoverReport:
     redelivered: int = 0
     unknown: dict[str, int] = field(default_factory=dict)
     command_seconds: float = 0.0
-    """The duration of the command: its start, and its orders, including the wait for grants."""
+    """The duration of the command, with its start, its orders and the wait for grants; in a restart, also of the start
+    of the old master.
+    """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     first_answer_seconds: float = 0.0

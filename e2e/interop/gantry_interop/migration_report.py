@@ -47,7 +47,7 @@ class MigrationReport:
     """The write pause that the command has measured."""
 
     client_gap_seconds: float = 0.0
-    """The longest time without an answer 0 that the Java producer saw around the switch."""
+    """The longest time without an answer 0 that the Java producer saw in the whole run."""
 
     answered: int = 0
     refused: dict[str, int] = field(default_factory=dict)

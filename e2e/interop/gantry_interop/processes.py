@@ -1,8 +1,8 @@
 """Child processes that never outlive the run.
 
-Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery`, also by an error, ends
-all of them concurrently, by SIGTERM first and by SIGKILL a moment later: their data is not needed any more, and
-Apache's broker takes many seconds for a clean stop.
+Every child has a process group of its own and a log file; `Nursery.run` also limits its time. Leaving the `Nursery`,
+also by an error, ends all children concurrently, by SIGTERM first and by SIGKILL a moment later: their data is not
+needed any more, and Apache's broker takes many seconds for a clean stop.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class Nursery:
 
 
 def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, child: Child | None = None) -> None:
-    """Wait for a condition. Give up at the deadline, or at once if the process on which it depends has ended."""
+    """Wait for a condition. Raises DeadlineExceeded at the deadline, and InteropError if the process on which it
+    depends has ended.
+    """
     deadline = time.monotonic() + seconds_max
     while not holds():
         if child is not None and not child.is_running():

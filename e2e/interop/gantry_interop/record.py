@@ -190,7 +190,7 @@ class Session:
         self._run("tour-admin", program, [self.name_server, self.broker, "InteropCluster", "json"])
 
     def attach_slave(self) -> None:
-        """Attach a slave until it has copied everything."""
+        """Attach a slave until it has requested every table (`SLAVE_CODES`)."""
         self.proxy.party = "slave-5.3.3"
         layout = peers.Layout(
             self.directory / "slave",

@@ -3,8 +3,8 @@
 Gantry's name server and broker enforce TLS and require client certificates; the broker registers over TLS.
 Unmodified clients with the authority's certificate play ordinary scenarios while a thread repeatedly replaces the
 certificates in the servers' files. No operation may fail and no message may be lost or altered, and new connections
-must see more than one certificate. Then clients with one fault each connect, and must be refused. At the end the
-servers stop requiring certificates, and a client without one is served.
+must see more than one certificate. Then clients with one fault each connect, and must be refused. At the end other
+servers that require no certificate serve a client without one.
 
 Certificates are made by the command `openssl`, independently of the code under test.
 """
@@ -177,7 +177,10 @@ def play(
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
 ) -> TlsReport:
-    """Play all scenarios with one pair of servers; `options` gets their address. Ends the servers."""
+    """Play all scenarios with one pair of servers, and those of clients without a certificate with another.
+
+    `options` gets their addresses. Ends the servers.
+    """
     authority = Authority(directory / "certificates").create()
     servers, client_pair = authority.issue("servers"), authority.issue("client")
     layout = peers.Layout(directory / "peer")

@@ -79,7 +79,7 @@ class Common:
     why: str
 
     def of(self, one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
-        """Return the rows of one side that the other has too, and an error line if they are too few."""
+        """Return the rows of one side that have no key, or one that the other has too; add an error line if too few."""
         keys = {found[1] for row in other if (found := re.match(self.key, row))}
         rows = [row for row in one if not (found := re.match(self.key, row)) or found[1] in keys]
         few = [] if len(rows) >= self.rows_min else [f"only {len(rows)} rows that both have"]

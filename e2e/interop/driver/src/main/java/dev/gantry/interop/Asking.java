@@ -110,7 +110,7 @@ final class Asking {
         return queues.get((Integer) number % queues.size());
     }
 
-    /** The answer to one request. */
+    /** The numbers of right and wrong answers. */
     private static final class Answers {
         final AtomicInteger right = new AtomicInteger();
         private final AtomicInteger wrong = new AtomicInteger();

@@ -24,7 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Bodies compressed with each codec of the clients, in one topic. Some are delayed, some fail once, some are
  * halves of transactions: every copy that the broker makes must keep the codec in its flags. Each is read by a
- * pushed and a pulling consumer, and queried by its ids. Java and the command gantry read each other's messages.
+ * pushed and a pulling consumer; some are queried by id. Java and the command gantry read each other's messages.
  */
 final class Codecs {
     private static final List<String> CODECS = List.of("ZLIB", "LZ4", "ZSTD");

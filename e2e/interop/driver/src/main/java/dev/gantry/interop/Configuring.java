@@ -22,7 +22,7 @@ final class Configuring {
     private static final String SIZE = "maxMessageSize";
     private static final String SIZE_CHANGED = "100000";
     private static final String TOPICS = "enableAllTopicList";
-    /** A setting of a broker, and an unknown one. */
+    /** Two settings of a broker that cannot be changed, and an unknown one. */
     private static final List<String> FORBIDDEN = List.of("storePathRootDir", "aclFile", "noSuchSetting");
     private static final String PATH_OF_NAME_SERVER = "kvConfigPath";
     private static final int SMALL_BYTES = 1_000;

@@ -158,7 +158,7 @@ final class Headers {
         stage.within(() -> watcher.asked.containsAll(missing));  // offsets are reported once a second
         missing.removeAll(watcher.asked);
         Map<Integer, Set<Integer>> refused = new TreeMap<>();
-        // A client that asks for the members of a new group, or for the route of a topic before it exists, gets code 1.
+        // A client that asks for consumers of a new group, or for the route of a topic before it exists, gets code 1.
         answers.forEach((code, answerCodes) -> answerCodes.stream().filter(REFUSALS::contains)
             .filter(one -> !(code == GET_CONSUMER_LIST && one == 1 || code == GET_ROUTE && one == 1))
             .forEach(one -> refused.computeIfAbsent(code, any -> new ConcurrentSkipListSet<>()).add(one)));

@@ -15,8 +15,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Administration of a consuming group: the status of its members is read, and they get one message
- * directly; its offsets are reset to a time, cloned to another group, and reset again when no member is online.
+ * Administration of a consuming group: the status of its consumers is read, and one of them gets one message
+ * directly; its offsets are reset to a time, cloned to another group, and reset again when no consumer is online.
  */
 final class Offsets {
     private static final long BETWEEN_MILLIS = 2_000;
@@ -53,7 +53,7 @@ final class Offsets {
         send(each, 2 * each);
         check(stage.within(() -> seen.count(0, 2 * each, 1) == 2 * each), "everything is consumed");
         checkMembers(members, seen);
-        Map<Integer, Integer> before = Map.copyOf(seen.times);  // some were delivered twice when the second member joined
+        Map<Integer, Integer> before = Map.copyOf(seen.times);  // some arrived twice when the second consumer joined
         Map<MessageQueue, Long> resetOffsets = admin.resetOffsetByTimestamp(stage.topic, stage.group, moment, true);
         check(resetOffsets.size() == stage.options.queues(), "the answer names every queue (" + resetOffsets.size() + ")");
         // A 4.9 client waits ten seconds before it leaves a queue that was moved, and up to twenty until it takes it
@@ -71,7 +71,7 @@ final class Offsets {
         check(seen.unknown() == 0, "nothing is delivered that was not sent");
     }
 
-    /** Reads the members' status and queues, and consumes one message directly at one of them. */
+    /** Reads the consumers' status and queues, and has one of them consume one message directly. */
     private void checkMembers(List<DefaultMQPushConsumer> members, Seen seen) throws Exception {
         Set<String> queues = ConcurrentHashMap.newKeySet();
         String clientId = null;
@@ -114,7 +114,7 @@ final class Offsets {
         check(old == 0, "a cloned group gets nothing that its source had consumed (" + old + ")");
     }
 
-    /** A reset while the group has no online members: the next member begins at the new offsets. */
+    /** A reset while the group has no online consumers: the next consumer begins at the new offsets. */
     private void resetWithoutMembers(List<DefaultMQPushConsumer> members) throws Exception {
         members.forEach(DefaultMQPushConsumer::shutdown);
         check(stage.within(() -> !isConnected(stage.group)), "the members leave");

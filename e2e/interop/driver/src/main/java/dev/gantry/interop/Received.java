@@ -52,7 +52,7 @@ final class Received {
         return number;
     }
 
-    /** As {@link #take} (of one topic on one broker), and records where the message was in the log of its queue. */
+    /** As {@link #take} (of one topic on one broker), and records the message's queue and offset. */
     int takeAt(MessageExt message) {
         int number = take(message);
         if (number >= 0) {

@@ -60,7 +60,7 @@ final class Sent {
         acknowledged.incrementAndGet();
     }
 
-    /** A oneway send is never answered: it is only known that the client wrote it to the connection. */
+    /** Counts a message without an offset: a one-way send has no answer, other answers' offsets are not compared. */
     void handOver(int number) {
         accepted.set(number, 1);
         acknowledged.incrementAndGet();

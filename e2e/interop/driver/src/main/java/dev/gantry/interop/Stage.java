@@ -29,8 +29,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 final class Stage implements AutoCloseable {
     private static final long POLL_MILLIS = 20;
     /**
-     * Apache's broker can mix up the heartbeats of two members that arrive together, and then refuses the pulls of the
-     * one with the newer subscription until its next heartbeat; the default of 30 s would look like a loss.
+     * Apache's broker can mix up the heartbeats of two consumers that arrive together, and then refuses the pulls of
+     * the one with the newer subscription until its next heartbeat; the default of 30 s would look like a loss.
      */
     private static final int HEARTBEAT_MILLIS = 3_000;
 
@@ -70,7 +70,7 @@ final class Stage implements AutoCloseable {
         return scenario + "-" + options.run() + "-" + ProcessHandle.current().pid() + "-" + instances++;
     }
 
-    /** The hook that signs for the account of this run; null without one. */
+    /** The watcher, if there is one; otherwise the hook that signs for the account of this run, or null without one. */
     RPCHook hook() {
         if (watcher != null) {
             return watcher;
@@ -83,7 +83,7 @@ final class Stage implements AutoCloseable {
         return options.adminKey().isEmpty() ? hook() : Dialect.hook(options.adminKey(), options.adminSecret());
     }
 
-    /** From now on clients have this hook, for every account. */
+    /** From now on clients have this hook instead of the one that signs for an account. */
     void watch(RPCHook watcher) {
         this.watcher = watcher;
     }

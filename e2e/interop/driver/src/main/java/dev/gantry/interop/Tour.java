@@ -202,7 +202,7 @@ public final class Tour {
         consumer.shutdown();
     }
 
-    /** Two members, so that one is notified of the other; a first delivery that fails, so that it is sent back. */
+    /** Two consumers, so that one is notified of the other; a first delivery that fails, so that it is sent back. */
     private void push() throws Exception {
         Set<String> seen = ConcurrentHashMap.newKeySet();
         CountDownLatch retried = new CountDownLatch(1);

@@ -91,7 +91,7 @@ final class Transactions {
         stage.outcome.check(listener.wrong.get() == 0, "the broker's check has the message that was sent");
     }
 
-    /** The places of the log at which messages were received. */
+    /** The queues and offsets at which messages were received. */
     private static final class Stored {
         final AtomicInteger twice = new AtomicInteger();
         private final ConcurrentMap<Integer, String> places = new ConcurrentHashMap<>();
