@@ -38,7 +38,7 @@ lock: ## Update requirements/*.txt, with hashes.
 interop: ## Run Apache's Java clients 4.9.8 and 5.3.3 against our processes (needs Java and Maven).
 	@scripts/interop
 
-interop-admin: ## Run every command of Apache's mqadmin against Apache's servers and ours, and compare (needs Java and Maven).
+interop-admin: ## Run the commands of Apache's mqadmin against Apache's servers and ours, and compare (needs Java and Maven).
 	@scripts/interop-admin $(INTEROP_ADMIN)
 
 interop-bench: ## Run Apache's own benchmark Producer and Consumer against our processes (needs Java and Maven).

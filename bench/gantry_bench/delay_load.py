@@ -146,10 +146,12 @@ async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) ->
 
 
 async def queue_end(channel: Channel, topic: str, queue_id: int) -> int:
-    """Return the end of a queue, or 0 if the broker answers with an error."""
+    """Return the end of a queue. Raises BenchmarkFailed if the broker refuses the request."""
     ext = {"topic": topic, "queueId": str(queue_id)}
     reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
-    return int(reply.ext["offset"]) if reply.code == 0 else 0
+    if reply.code != 0:
+        raise BenchmarkFailed(f"the end of {topic}/{queue_id} is unknown: {reply.remark}")
+    return int(reply.ext["offset"])
 
 
 async def wait_for_end(channel: Channel, topic: str, queue_id: int, end: int, *, seconds: float) -> None:

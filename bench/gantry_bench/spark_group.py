@@ -134,9 +134,12 @@ async def _fill(name_server: str, rows: int) -> None:
                 if not all(one.is_acknowledged for one in receipts):
                     raise BenchmarkFailed(f"a batch was not acknowledged: {receipts[0].status.name}")
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(OUTSTANDING):
-                tasks.create_task(send())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(OUTSTANDING):
+                    tasks.create_task(send())
+        except* BenchmarkFailed as failures:
+            raise next(error for error in failures.exceptions if isinstance(error, BenchmarkFailed)) from failures
     async with Admin(name_server) as admin:
         ends = await admin.topics.stats(TOPIC)
         stored = sum(one.max_offset - one.min_offset for one in ends.values())
