@@ -44,7 +44,7 @@ def test_slave_without_an_ack_is_not_in_sync() -> None:
 
 
 def test_slave_that_reports_no_flushed_position_is_not_waited_for() -> None:
-    """Where flushed acks are wanted, it does not count, whatever it has received; one that flushes later does."""
+    """Where flushed acks are wanted, it does not count, however much it has received; one that flushes later does."""
     acks = acks_of({-2: 900, 1: 900}, is_flushed_wanted=True)
     ours = next(slave for slave in acks if slave.broker_id == 1)
     assert (acks.has_enough(900, 300), acks.acked_offset()) == (False, -1)

@@ -22,7 +22,6 @@ from gantry_testing.local import (
     wait_until,
 )
 from gantry_wire import Command, RequestCode, ResponseCode, decode_command, names, oneway
-from gantry_wire import properties as keys
 
 
 @pytest.fixture
@@ -116,7 +115,7 @@ async def test_oneway_request_that_waits_for_the_disk_is_never_answered(tmp_path
             await peer.send_ok(b"sent back")
             [message] = await peer.read()
             await peer.make_group(GROUP)
-            half = await prepare(peer, b"ended", **{keys.CHECK_IMMUNITY_SECONDS: "600"})
+            half = await prepare(peer, b"ended", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
         back = {"offset": str(message.physical_offset), "group": GROUP, "delayLevel": "0", "originTopic": TOPIC}
         requests = [
             oneway(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}),
