@@ -10,8 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from gantry_interop import benchmark, drivers, frames, java, processes, proxy, record
+from gantry_interop import benchmark, drivers, failover, flows, frames, java, processes, proxy, record
 from gantry_interop.errors import DeadlineExceeded, InteropError
+from gantry_interop.failover_plans import Plan
+from gantry_interop.migration_report import MigrationReport
+from gantry_interop.migration_report import Plan as MigrationPlan
 
 ENDLESS = [sys.executable, "-c", "import signal; signal.pause()"]
 FRAME = record.GOLDEN / "0310-send-message-v2.request.client-5.3.3.json.bin"
@@ -100,6 +103,31 @@ def test_benchmark_is_checked_for_failures(producer: str, broken: list[str]) -> 
 
     assert found.broken == broken
     assert found.kept == (not broken)
+
+
+def test_run_that_cannot_end_is_reported_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as broken, and the text is the fault and not what was expected."""
+
+    def fail(*arguments: object) -> None:
+        raise InteropError("the master did not start")
+
+    monkeypatch.setattr(failover, "_FailoverRun", fail)
+    monkeypatch.setattr(flows, "_FlowRun", fail)
+    with processes.Nursery(tmp_path) as nursery:
+        broken = [
+            *failover.play_or_report(Plan(is_sync=True), nursery, tmp_path).broken,
+            *flows.play(flows.PLANS[0], nursery, tmp_path).broken,
+        ]
+
+    assert broken == ["the run ended early: the master did not start"] * 2
+
+
+def test_unknown_results_of_a_migration_are_not_called_refused() -> None:
+    """An attempt without a known result may be stored."""
+    report = MigrationReport(MigrationPlan(), answered=9, unknown={"timeout": 2, "closed": 1})
+
+    assert "9 acknowledged under load, lost 0, unknown result 3, redelivered 0" in report.lines()[-1]
+    assert report.as_json()["unknown"] == {"timeout": 2, "closed": 1}
 
 
 def test_proxy_shows_every_frame_and_changes_none() -> None:

@@ -28,6 +28,9 @@ class JavaBroker:
         self.settings = dict(SETTINGS)
         self.bodies = {int(RequestCode[name]): body for name, body in bodies.items()}
         self.offsets = {"t@g": {0: 5, 1: 7}}
+        self.queue_ends = (0, 12)
+        """The smallest and the next offset of every queue."""
+
         self.asked: list[Command] = []
         self.ignores_updates = False
         self._listener = Listener(CommandService(self._take), ListenerSettings(host="127.0.0.1"))
@@ -48,8 +51,10 @@ class JavaBroker:
                 queues = self.offsets.setdefault(f"{ext['topic']}@{ext['consumerGroup']}", {})
                 queues[int(ext["queueId"])] = int(ext["commitOffset"])
                 return command.reply()
+            case RequestCode.GET_MIN_OFFSET:
+                return command.reply(ext={"offset": str(self.queue_ends[0])})
             case RequestCode.GET_MAX_OFFSET:
-                return command.reply(ext={"offset": "12"})
+                return command.reply(ext={"offset": str(self.queue_ends[1])})
         body = self.bodies.get(command.code)
         return command.reply(3, "not supported") if body is None else command.reply(body=body)
 

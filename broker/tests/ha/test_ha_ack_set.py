@@ -7,9 +7,9 @@ import pytest
 from gantry_broker.ha.acknowledgement import AckSet
 
 
-def acks_of(levels: dict[int, int], *, acks_needed: int = 1) -> AckSet:
+def acks_of(levels: dict[int, int], *, acks_needed: int = 1, is_flushed_wanted: bool = False) -> AckSet:
     """Return a set of slaves by broker id, each with the end of its log."""
-    acks = AckSet(acks_needed=acks_needed, is_flushed_wanted=False)
+    acks = AckSet(acks_needed=acks_needed, is_flushed_wanted=is_flushed_wanted)
     for number, level in levels.items():
         slave = acks.join(f"store-{number}", number, 0.0)
         assert slave is not None, "each number once"
@@ -41,6 +41,19 @@ def test_slave_without_an_ack_is_not_in_sync() -> None:
 
     assert [slave.is_in_sync(0, 300) for slave in acks] == [False, True]
     assert not acks.has_enough(0, 300)
+
+
+def test_slave_that_reports_no_flushed_position_is_not_waited_for() -> None:
+    """Where flushed acks are wanted, it does not count, however much it has received; one that flushes later does."""
+    acks = acks_of({-2: 900, 1: 900}, is_flushed_wanted=True)
+    ours = next(slave for slave in acks if slave.broker_id == 1)
+    assert (acks.has_enough(900, 300), acks.acked_offset()) == (False, -1)
+
+    ours.flushed = 0
+
+    assert (acks.has_enough(900, 300), acks.acked_offset()) == (True, 0)
+    received_wanted = acks_of({-2: 900})
+    assert (received_wanted.has_enough(900, 300), received_wanted.acked_offset()) == (True, 900)
 
 
 def test_acks_before_the_epoch_do_not_count() -> None:

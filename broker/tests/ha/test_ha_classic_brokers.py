@@ -120,6 +120,22 @@ async def test_sync_master_waits_for_classic_slave(tmp_path: Path) -> None:
         assert await fill(master, 1) == [11]
 
 
+@pytest.mark.parametrize(("degrade", "code"), [("WAIT", 11), ("ASYNC", 0)])
+async def test_master_that_wants_flushed_acks_does_not_wait_for_classic_slave(
+    tmp_path: Path, degrade: str, code: int
+) -> None:
+    """The slave reports no flushed position, so sends are answered at once as if it were not connected."""
+    conf = master_conf(brokerRole="SYNC_MASTER", haAckLevel="FLUSHED", haDegrade=degrade)
+    async with AsyncExitStack() as stack:
+        master = await stack.enter_async_context(broker(tmp_path / "master", conf))
+        assert await fill(master, 1) == [code]
+        slave = await stack.enter_async_context(broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])))
+        await wait_until(lambda: any(one.received == master.store.log.wrote for one in master.replication.acks))
+
+        assert await fill(master, 1) == [code]
+        await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
+
+
 async def test_classic_slave_does_not_count_where_the_role_may_move(tmp_path: Path) -> None:
     """A promotion asks the electable slaves for promises; an ack of another slave would prove nothing."""
     conf = master_conf(brokerRole="SYNC_MASTER", haElectable="2")

@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 from test_server_roles import copied, group
-from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, prepare, questions
+from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, end_ext, prepare, questions
 
 from gantry_broker.app import Broker
-from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, truncate_log, wait_until
-from gantry_wire import RequestCode, ResponseCode, names
+from gantry_testing.local import (
+    GROUP,
+    TOPIC,
+    Dialogue,
+    RawPeer,
+    dialogue,
+    running_broker,
+    send_ext,
+    truncate_log,
+    wait_until,
+)
+from gantry_wire import Command, RequestCode, ResponseCode, decode_command, names, oneway
 
 
 @pytest.fixture
@@ -67,6 +77,7 @@ async def given_up(broker: Broker, peer: Dialogue) -> str:
     """The offset id of a message whose transaction was given up."""
     await prepare(peer, b"who knows")
     await wait_until(lambda: broker.transactions.checker.given_up_count == 1)
+    await wait_until(lambda: broker.store.positions.confirmed == broker.store.log.wrote)
     [message] = await peer.read(0, topic=names.CHECK_MAX_TIME_TOPIC)
     return message.offset_message_id
 
@@ -93,6 +104,34 @@ async def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
         late = await peer.ask(323, {"msgId": message_id})
         assert (late.code, "before" in (late.remark or "")) == (1, True)
         assert await bodies(peer) == [b"who knows"]
+
+
+async def test_oneway_request_that_waits_for_the_disk_is_never_answered(tmp_path: Path) -> None:
+    """Resuming and ending a transaction, and sending a message back: the answer of a later send is the first one."""
+    async with asking_broker(tmp_path, transactionCheckMax="1", flushDiskType="SYNC_FLUSH") as broker:
+        async with dialogue(broker) as peer:
+            await peer.heartbeat("p")
+            message_id = await given_up(broker, peer)
+            await peer.send_ok(b"sent back")
+            [message] = await peer.read()
+            await peer.make_group(GROUP)
+            half = await prepare(peer, b"ended", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+        back = {"offset": str(message.physical_offset), "group": GROUP, "delayLevel": "0", "originTopic": TOPIC}
+        requests = [
+            oneway(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}),
+            oneway(RequestCode.END_TRANSACTION, end_ext(half, COMMIT)),
+            oneway(RequestCode.CONSUMER_SEND_MSG_BACK, back),
+            Command(code=310, ext=send_ext(310), body=b"last"),
+        ]
+        raw = await RawPeer.open(broker.port)
+        await raw.say(b"".join(request.encode() for request in requests))
+
+        assert decode_command(await raw.frame()).opaque == requests[-1].opaque
+        await raw.close()
+        assert broker.transactions.endings.committed_count == 1
+        async with dialogue(broker) as peer:
+            assert (await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id})).code == 1
+            assert await bodies(peer) == [b"sent back", b"ended", b"last"]
 
 
 async def test_transaction_can_be_resumed_again_after_its_half_message_was_cut(tmp_path: Path) -> None:

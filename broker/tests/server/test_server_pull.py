@@ -21,7 +21,7 @@ from gantry_testing.local import (
     running_broker,
     wait_until,
 )
-from gantry_wire import Command
+from gantry_wire import Command, decode_command, oneway
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.commands.nameserver import PERMISSION_WRITE
 from gantry_wire.message import decode_records
@@ -336,6 +336,23 @@ async def test_only_a_pull_that_may_wait_is_held(broker: Broker, client: Dialogu
     assert (await client.pull(1, sysFlag="6", suspendTimeoutMillis="-1")).code == 19
     assert (await client.pull(9, wait_ms=LONG_MS)).code == 21
     assert broker.pulls.hold.count == 0
+
+
+async def test_oneway_pull_is_neither_held_nor_answered(broker: Broker, client: Dialogue) -> None:
+    """Nothing waits for its answer, so it takes no place; the next message wakes only pulls with an answer."""
+    await send(client, b"0")
+    waits = pull_ext(1, wait_ms=LONG_MS)
+    requests = [oneway(11, waits), Command(code=11, ext=waits)]
+    peer = await RawPeer.open(broker.port)
+    await peer.say(b"".join(request.encode() for request in requests))
+    await wait_until(lambda: broker.pulls.hold.count >= 1)
+    assert broker.pulls.hold.count == 1
+
+    await send(client, b"1")
+
+    assert decode_command(await peer.frame()).opaque == requests[-1].opaque
+    assert broker.pulls.hold.count == 0
+    await peer.close()
 
 
 async def test_held_pulls_are_counted(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def play_or_report(plan: Plan, nursery: Nursery, directory: Path) -> FailoverRep
     try:
         return play(plan, nursery, directory)
     except InteropError as error:
-        return FailoverReport(plan, broken=[f"it runs to its end: {error}"])
+        return FailoverReport(plan, broken=[f"the run ended early: {error}"])
 
 
 def play_all(

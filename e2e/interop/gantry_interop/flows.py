@@ -202,7 +202,7 @@ def play(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
     try:
         return _FlowRun(plan, nursery, directory).run()
     except (InteropError, DeadlineExceeded) as error:
-        return FlowReport(plan, broken=[f"it runs to its end: {error}"])
+        return FlowReport(plan, broken=[f"the run ended early: {error}"])
 
 
 def play_all(

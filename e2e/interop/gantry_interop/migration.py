@@ -174,7 +174,7 @@ class MigrationRun:
         while not wanted <= {one.number for one in self._history.read().seen} and time.monotonic() < deadline:
             time.sleep(0.5)
         history, report = self._history, self.report
-        report.answered, report.refused = len(history.answered), dict(history.unknown)
+        report.answered, report.unknown = len(history.answered), dict(history.unknown)
         seen = {one.number for one in history.seen}
         there = places(self.home / "store", self.topic)
         lost = [one for one in history.answered if there.get(one.place) != one.number]

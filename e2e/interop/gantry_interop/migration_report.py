@@ -50,7 +50,9 @@ class MigrationReport:
     """The longest time without an answer 0 that the Java producer saw in the whole run."""
 
     answered: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    """The attempts to send whose result is unknown, by reason: the message may be stored."""
+
     redelivered: int = 0
     late_commits: int = 0
     command_output: str = ""
@@ -69,7 +71,8 @@ class MigrationReport:
             f"write pause {self.pause_ms:.0f} ms; the Java producer was without an answer for "
             f"{self.client_gap_seconds:.2f} s (route poll {self.plan.poll_ms or 30_000} ms)",
             f"{self.before_messages} messages from before, {self.answered} acknowledged under load, lost 0, "
-            f"refused {sum(self.refused.values())}, redelivered {self.redelivered}, late commits {self.late_commits}"
+            f"unknown result {sum(self.unknown.values())}, redelivered {self.redelivered}, "
+            f"late commits {self.late_commits}"
             if self.kept
             else "BROKEN: " + "; ".join(self.broken),
         ]

@@ -162,14 +162,16 @@ class LeaseDocument(Document):
 class AckWaitDocument(Document):
     """How long the sends of the last seconds waited in the broker for disk and slaves before they were acknowledged.
 
-    The waits are counted in powers of two, so each figure is the upper end of a bucket.
+    The waits are counted in powers of two, so each figure is the upper end of a bucket. The last bucket has none.
     """
 
     sends: int
     at_once: int = Field(description="Sends that were acknowledged without a wait.")
-    median_ms: float | None
-    p99_ms: float | None
-    buckets: list[int] = Field(description="Bucket n counts waits of at least 2**(n-1) us and less than 2**n us.")
+    median_ms: float | None = Field(description="Null without sends, and if it is in the last bucket.")
+    p99_ms: float | None = Field(description="Null without sends, and if it is in the last bucket.")
+    buckets: list[int] = Field(
+        description="Bucket n counts waits of at least 2**(n-1) us and less than 2**n us, the last one all longer."
+    )
 
 
 class RatesDocument(Document):

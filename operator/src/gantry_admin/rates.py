@@ -165,9 +165,12 @@ def _ack_wait(oldest: Counters, newest: Counters) -> AckWaitDocument | None:
 
 
 def upper_end_ms(buckets: Sequence[int], share: float) -> float | None:
-    """Return the upper end in ms of the bucket at a quantile; None without samples. The first bucket is zero."""
+    """Return the upper end in ms of the bucket at a quantile; None without samples. The first bucket is zero.
+
+    The last bucket counts all longer waits and has no upper end: the result is None for a quantile in it, too.
+    """
     total, seen = sum(buckets), 0
-    for number, count in enumerate(buckets):
+    for number, count in enumerate(buckets[:-1]):
         seen += count
         if total and seen >= share * total:
             return 0.0 if number == 0 else float(2**number) / 1000

@@ -179,8 +179,18 @@ def test_rates_need_two_samples() -> None:
     assert both.ack_wait == AckWaitDocument(
         sends=300, at_once=267, median_ms=0.0, p99_ms=0.004, buckets=[267, 0, 30, 3]
     )
+
+
+def test_quantile_in_the_last_bucket_is_unknown() -> None:
+    """The last bucket counts all longer waits, so its upper end is no limit of them."""
     assert upper_end_ms([], 0.5) is None
-    assert upper_end_ms([0, 0, 0, 7], 0.5) == 0.008
+    assert upper_end_ms([0, 0, 7, 0], 0.5) == 0.004
+    assert upper_end_ms([0, 0, 0, 7], 0.5) is None
+
+    hanging = rates_between([counters(10.0, 0, (0,) * 32), counters(13.0, 100, (0,) * 30 + (60, 40))], 0, 1.0, None)
+
+    assert hanging.ack_wait is not None
+    assert (hanging.ack_wait.median_ms, hanging.ack_wait.p99_ms) == (2**30 / 1000, None)
 
 
 def test_broker_without_extra_counters_has_no_waits() -> None:

@@ -113,6 +113,34 @@ def test_token_is_removed_from_the_address_and_kept_for_the_tab(group: Group, ch
         expect(page.get_by_role("button", name="Enter a token")).to_be_visible()
 
 
+ACKNOWLEDGEMENT_TEXTS = """async ([shares, sends]) => {
+    const { record } = await import("/console/js/series.js");
+    const { acknowledgementTexts } = await import("/console/js/overview.js");
+    const [median_ms, p99_ms] = shares;
+    const ack_wait = { sends, at_once: 0, median_ms, p99_ms, buckets: Array(32).fill(0) };
+    const rates = { put_per_second: 1, put_bytes_per_second: 1, get_per_second: 1, get_bytes_per_second: 1, ack_wait };
+    const status = { rates: { ...rates, answer_ms: 1 }, role: "master", loop_state: { state: "running" } };
+    record({ members: [{ is_reachable: true, status }] }, Date.now());
+    return acknowledgementTexts();
+}"""
+
+
+def test_acknowledgement_latency_beyond_all_buckets_is_over_a_limit(group: Group, chromium: Browser) -> None:
+    """A quantile in the last bucket has no upper limit; a null without sends is no such quantile."""
+    with page_at(chromium, group.console) as page:
+        texts = [
+            page.evaluate(ACKNOWLEDGEMENT_TEXTS, [shares, sends])
+            for shares, sends in (([2.048, 4.096], 9), ([2.048, None], 9), ([None, None], 9), ([None, None], 0))
+        ]
+
+    assert texts == [
+        ["4.10 ms", "99th percentile, at most"],
+        ["over 18 min", "99th percentile"],
+        ["over 18 min", "99th percentile"],
+        [UNKNOWN, "no sends now"],
+    ]
+
+
 @pytest.mark.verify
 def test_ledger_moves_under_load_and_matches_the_status(group: Group, chromium: Browser) -> None:
     """Offsets in the page rise with the load, lie between two answers of `/v1/status`, and end at the last one."""

@@ -109,7 +109,7 @@ def test_blocking_conditions_are_found(config: dict[str, str], facts: dict[str, 
 
 @pytest.mark.parametrize(("config", "facts", "text"), [
     ({}, {"timer_messages": 3}, "3 messages wait in the timer wheel"),
-    ({}, {"half_messages": 9, "half_messages_open": 2}, "up to 2 transactional messages are neither"),
+    ({}, {"half_messages_open_max": 2}, "up to 2 transactional messages are neither"),
     ({}, {"pop_groups": ["g1", "g2"]}, "affected groups: g1, g2"),
     ({}, {"registrations": [BrokerRegistration("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]},
      "slaves of the old broker: 192.0.2.9:1"),
@@ -187,11 +187,35 @@ async def test_ignored_settings_are_detected() -> None:
 
 
 async def test_features_missing_in_rocketmq_4_count_as_zero() -> None:
-    """RocketMQ 4 has neither timers nor pop; open half messages are those after the settled offset."""
+    """RocketMQ 4 has neither timers nor pop."""
     async with JavaBroker() as broker:
-        broker.offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] = {0: 10}
         old = ApacheBroker(broker.address)
-        assert (await old.timer_messages(), await old.pop_groups(), await old.half_message_counts()) == (0, [], (12, 2))
+        assert (await old.timer_messages(), await old.pop_groups()) == (0, [])
+        await old.close()
+
+
+@pytest.mark.parametrize(
+    ("ends", "checked", "count"),
+    [
+        pytest.param((0, 12), 10, 2, id="some"),
+        pytest.param((0, 12), 12, 0, id="all ended"),
+        pytest.param((0, 12), None, 12, id="never checked"),
+        pytest.param((9, 12), None, 3, id="some expired"),
+        pytest.param((12, 12), None, 0, id="all expired"),
+        pytest.param((12, 12), 3, 0, id="expired since the check"),
+        pytest.param((0, 0), None, 0, id="none ever"),
+    ],
+)
+async def test_only_stored_half_messages_after_the_last_check_may_be_open(
+    ends: tuple[int, int], checked: int | None, count: int
+) -> None:
+    """The broker's check commits an offset before which all are ended; half messages that have expired are not open."""
+    async with JavaBroker() as broker:
+        broker.queue_ends = ends
+        if checked is not None:
+            broker.offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] = {0: checked}
+        old = ApacheBroker(broker.address)
+        assert await old.open_half_messages_max() == count
         await old.close()
 
 

@@ -57,7 +57,7 @@ class SlaveProgress:
     """End of what the slave has received; -1 before its first ack."""
 
     flushed: int = -1
-    """End of what the slave has flushed to its disk; -1 before its first ack."""
+    """End of what the slave has flushed to its disk; -1 before its first ack, and always for a slave of RocketMQ's."""
 
     acked_at: float = 0.0
     """When its last ack arrived, or before that when it joined, on the loop's clock."""
@@ -131,11 +131,20 @@ class AckSet:
         return end if end >= self._epoch_start else -1
 
     def _counted_slaves(self) -> Iterator[SlaveProgress]:
-        """Yield the slaves whose acks count: the electable ones, or all if none is."""
-        return (one for one in self._slaves.values() if not self._electable or one.broker_id in self._electable)
+        """Yield the slaves whose acks count: the electable ones, or all if none is.
+
+        Where flushed acks are wanted, a slave that reports no flushed position does not count, however much it has
+        received: one of RocketMQ's never reports it.
+        """
+        return (
+            one
+            for one in self._slaves.values()
+            if (not self._electable or one.broker_id in self._electable)
+            and (one.flushed >= 0 or not self.is_flushed_wanted)
+        )
 
     def has_enough(self, wrote: int, gap_bytes_max: int) -> bool:
-        """Return whether enough slaves are connected and in sync."""
+        """Return whether enough of the slaves whose acks count are connected and in sync."""
         return sum(slave.is_in_sync(wrote, gap_bytes_max) for slave in self._counted_slaves()) >= self.acks_needed
 
 

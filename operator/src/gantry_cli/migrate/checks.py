@@ -56,8 +56,8 @@ class MigrationFacts:
     replication_address: str
     replication_failure: str = ""
     """Why the replication port of the source broker cannot be reached; empty if it can."""
-    half_messages: int = 0
-    half_messages_open: int = 0
+    half_messages_open_max: int = 0
+    """How many half messages may be neither committed nor rolled back."""
     timer_messages: int = 0
     pop_groups: Sequence[str] = ()
     registrations: Sequence[BrokerRegistration] = ()
@@ -216,10 +216,10 @@ def _check_data_left_behind(facts: MigrationFacts) -> Iterator[Finding]:
             "deliver them"
         )
         yield Finding(Severity.WARNING, text, "wait until they are due; messages with delay levels are migrated")
-    if facts.half_messages_open:
+    if facts.half_messages_open_max:
         text = (
-            f"up to {facts.half_messages_open} transactional messages are neither committed nor rolled back: they are "
-            "migrated, and the new broker checks them with their producers"
+            f"up to {facts.half_messages_open_max} transactional messages are neither committed nor rolled back: they "
+            "are migrated, and the new broker checks them with their producers"
         )
         yield Finding(Severity.WARNING, text, "keep their producers running, or wait for the checks before the switch")
     if facts.pop_groups:

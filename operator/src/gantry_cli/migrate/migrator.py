@@ -125,7 +125,6 @@ async def gather_facts(
 ) -> MigrationFacts:
     """Gather the facts for the checks. ``original`` are the values of settings that an earlier run has changed."""
     config, runtime, log = await old.config(), await old.runtime(), await old.log()
-    half_messages, half_messages_open = await old.half_message_counts()
     address = conf.get("haMasterAddress") or replication_address(config, old.address)
     copied, file_bytes = log_files(directory)
     return MigrationFacts(
@@ -134,8 +133,7 @@ async def gather_facts(
         log=log,
         replication_address=address,
         replication_failure=await connection_failure(address),
-        half_messages=half_messages,
-        half_messages_open=half_messages_open,
+        half_messages_open_max=await old.open_half_messages_max(),
         timer_messages=await old.timer_messages(),
         pop_groups=await old.pop_groups(),
         registrations=registrations,

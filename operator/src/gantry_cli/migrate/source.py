@@ -159,12 +159,22 @@ class ApacheBroker:
         """Return the committed offsets of all groups."""
         return await offsets_of(self._peer)
 
-    async def half_message_counts(self) -> tuple[int, int]:
-        """Return how many half messages the broker has ever stored, and how many of them may still be open."""
-        reply = await self._peer.request(RequestCode.GET_MAX_OFFSET, {"topic": HALF_TOPIC, "queueId": "0"})
-        half_messages = int(reply.ext.get("offset", "0")) if reply.code == 0 else 0
-        settled = (await self.offsets()).get((TRANSACTION_GROUP, HALF_TOPIC, 0), 0)
-        return half_messages, max(0, half_messages - settled)
+    async def open_half_messages_max(self) -> int:
+        """Return how many half messages may be neither committed nor rolled back.
+
+        They are those in the queue from the offset that the broker's check has committed. Those before it are ended,
+        and one that was checked is stored again at the end. Those after it may have been ended since the check. Without
+        a committed offset, the check begins at the first half message that has not expired.
+        """
+        end = await self._half_queue_end(RequestCode.GET_MAX_OFFSET)
+        begin = await self._half_queue_end(RequestCode.GET_MIN_OFFSET)
+        checked = (await self.offsets()).get((TRANSACTION_GROUP, HALF_TOPIC, 0), 0)
+        return max(0, end - max(begin, checked))
+
+    async def _half_queue_end(self, code: RequestCode) -> int:
+        """Return the smallest or the next offset of half messages; 0 if the broker has none."""
+        reply = await self._peer.request(code, {"topic": HALF_TOPIC, "queueId": "0"})
+        return int(reply.ext.get("offset", "0")) if reply.code == 0 else 0
 
     async def timer_messages(self) -> int:
         """Return the number of messages in the timer wheel; RocketMQ 4 has none."""

@@ -83,7 +83,8 @@ class PullHandlers:
         if committed is not None:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, committed)
         can_hold = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
-        if can_hold and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
+        # A one-way pull is not held: nothing waits for its answer, and held pulls are answered without the dispatcher.
+        if can_hold and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND and not command.is_oneway:
             if not self.hold.has_room(connection):
                 return self._core.stats.refusals.reply(command, HELD_PULLS_FULL)
             suspend_ms = min(pull.suspend_timeout_millis, SUSPEND_MS_MAX)

@@ -195,12 +195,16 @@ class AckGate:
 
     # ------- holding and releasing answers
 
-    def reply_or_hold(self, reply: Command, connection: Connection, *, is_waiting: bool = True) -> Command | None:
+    def reply_or_hold(
+        self, command: Command, reply: Command, connection: Connection, *, is_waiting: bool = True
+    ) -> Command | None:
         """Return the reply to the last append if it is to be sent at once; None if it is held here.
 
-        ``is_waiting`` is False for a producer that does not want to wait until its message is durable.
+        The reply to a one-way ``command`` is never held: ``BrokerService`` drops what a handler returns for such a
+        request, but a held reply would be sent. ``is_waiting`` is False for a producer that does not want to wait until
+        its message is durable.
         """
-        if not self.must_wait():
+        if command.is_oneway or not self.must_wait():
             return reply
         if not is_waiting:
             self._store.note_answered()

@@ -295,7 +295,7 @@ class SendHandlers:
         if batch_id is not None:
             ext["transactionId"] = batch_id
         reply = self.send_path.ack_gate.reply_or_hold(
-            command.reply(ext=ext), connection, is_waiting=is_waiting_for_store(shared)
+            command, command.reply(ext=ext), connection, is_waiting=is_waiting_for_store(shared)
         )
         return None if reply is None else reply.encode()
 

@@ -137,9 +137,10 @@ class ReplyHandlers:
             log.info("failed to push reply to requester", extra={"reason": fault})
             return command.reply(ResponseCode.SYSTEM_ERROR, fault, ext=ext)
         answer = command.reply(ext=ext)
-        if stored is None or command.is_oneway or self._core.gate.is_store_lent or not connection.is_open:
+        if stored is None or self._core.gate.is_store_lent or not connection.is_open:
             return answer
-        return self._ack_gate.reply_or_hold(answer, connection, is_waiting=is_waiting_for_store(reply.properties))
+        is_waiting = is_waiting_for_store(reply.properties)
+        return self._ack_gate.reply_or_hold(command, answer, connection, is_waiting=is_waiting)
 
     async def _push_to_requester(self, reply: CheckedReply) -> str | None:
         """Push the reply to the requester; return None if it was received, or the reason if not."""

@@ -49,7 +49,7 @@ def send_back(sends: SendHandlers, command: Command, connection: Connection) -> 
     core.store.append([sends.make_draft(message, send, original.born_host)])
     core.topic_statistics.count_send_back(back.group, message.properties[keys.RETRY_TOPIC])
     core.stats.count_put(1, core.store)
-    return None if command.is_oneway else sends.send_path.ack_gate.reply_or_hold(command.reply(), connection)
+    return sends.send_path.ack_gate.reply_or_hold(command, command.reply(), connection)
 
 
 def _find_group(sends: SendHandlers, back: SendBack) -> SubscriptionGroupConfig:

@@ -57,8 +57,8 @@ class TransactionHandlers:
         if ended is None:
             return None
         reply = command.reply(ended.code, ended.remark)
-        is_done = ended.code is ResponseCode.SUCCESS and not command.is_oneway
-        return self._ack_gate.reply_or_hold(reply, connection) if is_done else reply
+        is_done = ended.code is ResponseCode.SUCCESS
+        return self._ack_gate.reply_or_hold(command, reply, connection) if is_done else reply
 
     # ------- abandoned transactions
 
@@ -74,7 +74,7 @@ class TransactionHandlers:
         if records.find_destination(message) is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the message has no valid destination topic and queue")
         self._transactions.writer.resume(message)
-        return self._ack_gate.reply_or_hold(command.reply(), connection)
+        return self._ack_gate.reply_or_hold(command, command.reply(), connection)
 
     def _find_given_up(self, message_id: str) -> StoredMessage:
         """Return the message of an abandoned transaction by its id. Raises Refused if it is anything else."""

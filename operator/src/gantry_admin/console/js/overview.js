@@ -33,13 +33,19 @@ function tiles(shards) {
     tile("Messages in", short(newest("putIn")), "per second", "in"),
     tile("Messages out", short(newest("getOut")), "per second", "out"),
     tile("Bytes in", rateOf(newest("bytesIn")), "per second, as stored", "in"),
-    tile("Acknowledgement latency", millis(newest("ackHigh")), ackWords(), "ack"),
+    tile("Acknowledgement latency", ...acknowledgementTexts(), "ack"),
     tile("Not flushed", bytes(atRisk.bytes), atRisk.seconds === null ? "lost if the machine fails" : atRisk.bytes === 0 ? "nothing at risk" : `up to ${duration(atRisk.seconds)} old`, atRisk.bytes > 0 ? "warn" : "good"),
     tile("Replication lag", bytes(lag), lag === null ? "no slaves" : "of the slowest slave", lag > 0 ? "warn" : "good"));
 }
 
 const rateOf = (value) => (value === null ? "–" : bytes(value));
-const ackWords = () => (newest("ackMedian") === null ? "no sends now" : "99th percentile, at most");
+
+/** Return the figure of the acknowledgement latency, and the words that explain it. */
+export function acknowledgementTexts() {
+  const over = newest("ackOver");
+  if (over !== null) return [`over ${millis(over)}`, "99th percentile"];
+  return [millis(newest("ackHigh")), newest("ackMedian") === null ? "no sends now" : "99th percentile, at most"];
+}
 
 /** Return the sum of the bytes at risk in all shards, and the age of the oldest. */
 function totalAtRisk(statuses, loss) {
@@ -113,7 +119,7 @@ function charts() {
     h("div", { class: "charts" },
       chart({ title: "Messages", hint: "By the brokers' own counters", format: perSecond, redraw: changed, lines: [line("in", "wrote", series.putIn), line("out", "acked", series.getOut)] }),
       chart({ title: "Bytes", base: 1024, hint: "In: as stored in the log. Out: as sent to consumers.", format: bytesPerSecond, redraw: changed, lines: [line("in", "wrote", series.bytesIn), line("out", "acked", series.bytesOut)] }),
-      chart({ title: "Acknowledgement latency", hint: "Time from the write to the acknowledgement in the broker, spent on disk and slaves. Counted in powers of two.", format: millis, redraw: changed, lines: [line("99%", "committed", series.ackHigh), line("median", "flushed", series.ackMedian)] }),
+      chart({ title: "Acknowledgement latency", hint: "Time from the write to the acknowledgement in the broker, spent on disk and slaves. Counted in powers of two; waits over 18 min are shown as 18 min.", format: millis, redraw: changed, lines: [line("99%", "committed", series.ackHigh), line("median", "flushed", series.ackMedian)] }),
       chart({ title: "Broker response time", hint: "Time of a small request of the sidecar on the broker's own port; the slowest broker", format: millis, redraw: changed, lines: [line("time", "confirmed", series.answer)] })));
 }
 

@@ -5,7 +5,11 @@
 export const SPAN_MS = 300_000;
 const POINTS_MAX = 600;
 
-export const series = { putIn: [], getOut: [], bytesIn: [], bytesOut: [], ackMedian: [], ackHigh: [], answer: [] };
+// The last bucket of acknowledgement waits has no upper end: a quantile in it is shown as its lower end, and `ackOver`
+// is this lower end while the 99th percentile is in it.
+export const series = {
+  putIn: [], getOut: [], bytesIn: [], bytesOut: [], ackMedian: [], ackHigh: [], ackOver: [], answer: [],
+};
 
 /** Add one point of each series from a document of the group. */
 export function record(group, atMs) {
@@ -18,10 +22,14 @@ export function record(group, atMs) {
   add("bytesIn", atMs, sum(masters, "put_bytes_per_second"));
   add("bytesOut", atMs, sum(rates, "get_bytes_per_second"));
   const waits = masters.map((rate) => rate.ack_wait).filter((wait) => wait !== null);
-  add("ackMedian", atMs, highest(waits.map((wait) => wait.median_ms)));
-  add("ackHigh", atMs, highest(waits.map((wait) => wait.p99_ms)));
+  add("ackMedian", atMs, highest(waits.map((wait) => wait.median_ms ?? lastBucketMs(wait))));
+  add("ackHigh", atMs, highest(waits.map((wait) => wait.p99_ms ?? lastBucketMs(wait))));
+  add("ackOver", atMs, highest(waits.map((wait) => (wait.p99_ms === null ? lastBucketMs(wait) : null))));
   add("answer", atMs, highest(rates.map((rate) => rate.answer_ms)));
 }
+
+/** Return the lower end of the last bucket, for a quantile that is null because it is in there; null without sends. */
+const lastBucketMs = (wait) => (wait.sends === 0 ? null : 2 ** (wait.buckets.length - 2) / 1000);
 
 function sum(rates, name) {
   const known = rates.map((rate) => rate[name]).filter((value) => value !== null);

@@ -81,7 +81,7 @@ public final class Driver {
             SCENARIOS.get(name).play(stage);
         } catch (Exception failure) {
             failure.printStackTrace();
-            stage.outcome.check(false, "the scenario runs to its end: " + failure);
+            stage.outcome.check(false, "the scenario ended early: " + failure);
         }
         return stage.outcome.close(name, (System.nanoTime() - start) / 1e9);
     }
