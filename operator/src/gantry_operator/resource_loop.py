@@ -248,7 +248,8 @@ class ResourceLoop(Generic[R]):
     async def _report(self, document: Object, outcome: Outcome, now_ms: int) -> None:
         """Write the status, then record the events, which are kept for the next round if the status cannot be written.
 
-        An event that the API server does not take is logged and dropped (``EventRecorder``).
+        An event that the API server does not take is logged and dropped (``EventRecorder``), and tried again if a later
+        round reports it.
         """
         self._events = list(dict.fromkeys([*self._events, *outcome.events]))
         if outcome.status is not None:
