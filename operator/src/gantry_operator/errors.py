@@ -8,7 +8,8 @@ OperatorError
 
 from __future__ import annotations
 
-from typing import Final, final
+from collections.abc import Sequence
+from typing import Final, NamedTuple, final
 
 
 class OperatorError(Exception):
@@ -23,14 +24,26 @@ class SettingsError(OperatorError):
 # -- the API server ----------------------------------------------------------------------------------------------------
 
 
+class Cause(NamedTuple):
+    """One cause of an error, as the API server reports it. The texts are empty where it reports none."""
+
+    reason: str
+    field: str = ""
+
+
+IMMUTABLE_SPEC: Final = Cause("FieldValueForbidden", "spec")
+"""The cause with which the API server rejects a change of immutable fields of a StatefulSet."""
+
+
 class ApiError(OperatorError):
     """Base class of all errors of a call to the API server. It is never raised itself."""
 
-    def __init__(self, what: str, reason: str, status: int = 0) -> None:
+    def __init__(self, what: str, reason: str, status: int = 0, causes: Sequence[Cause] = ()) -> None:
         super().__init__(f"{what}: {reason}")
         self.what: Final = what
         self.reason: Final = reason
         self.status: Final = status
+        self.causes: Final = tuple(causes)
 
 
 @final
@@ -62,6 +75,14 @@ class NamespaceTerminating(ApiError):
 @final
 class InvalidObject(ApiError):
     """The API server rejected the object: it is invalid, or changes an immutable field. The text names the field."""
+
+    @property
+    def is_immutability_only(self) -> bool:
+        """Whether a change of immutable fields of the spec is the only problem: a new object would be accepted.
+
+        An invalid field of the new spec is a further cause, with the path of that field.
+        """
+        return set(self.causes) == {IMMUTABLE_SPEC}
 
 
 @final

@@ -15,6 +15,9 @@ from gantry_spec.decide.decision import line_of
 log = logging.getLogger(__name__)
 
 REPEAT_MS: Final = 10 * 60_000
+RETRY_MS: Final = 30_000
+"""The time after a failure before the same event is tried again: a round a second may report it."""
+
 REMEMBERED_MAX: Final = 256
 MESSAGE_MAX: Final = 1_000
 COMPONENT: Final = "gantry-operator"
@@ -57,22 +60,28 @@ class EventRecorder:
     def __init__(self, api: Kubernetes, clock: Clock) -> None:
         self._api: Final = api
         self._clock: Final = clock
-        self._recorded_ms: Final[dict[Event, int]] = {}
+        self._due_ms: Final[dict[Event, int]] = {}
+        """When an event may be created again."""
 
     async def record(self, resource: Object, event: Event) -> None:
-        """Create the event, unless the same one was recorded recently. Raises only ``NamespaceTerminating``."""
+        """Create the event, unless the same one was recorded or has failed recently.
+
+        Raises only ``NamespaceTerminating``.
+        """
         now_ms = self._clock.now_ms()
-        if now_ms - self._recorded_ms.get(event, -REPEAT_MS) < REPEAT_MS:
+        if now_ms < self._due_ms.get(event, now_ms):
             return
-        while len(self._recorded_ms) >= REMEMBERED_MAX:
-            del self._recorded_ms[min(self._recorded_ms, key=lambda one: self._recorded_ms[one])]
-        self._recorded_ms[event] = now_ms
+        while len(self._due_ms) >= REMEMBERED_MAX:
+            del self._due_ms[min(self._due_ms, key=lambda one: self._due_ms[one])]
+        self._due_ms[event] = now_ms + RETRY_MS
         try:
             await self._api.create(self._document(resource, event))
         except NamespaceTerminating:
             raise
         except ApiError as error:
             log.warning("failed to record event", extra={"reason": event.reason, "error": str(error)})
+        else:
+            self._due_ms[event] = now_ms + REPEAT_MS
 
     def _document(self, resource: Object, event: Event) -> dict[str, Any]:
         metadata, moment = resource["metadata"], self._clock.wall()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, final
 from urllib.parse import quote
@@ -25,6 +25,7 @@ from kubernetes.client.exceptions import ApiException
 from gantry_operator.api import CRON_JOBS, FIELD_MANAGER, JOBS, STATUS_MANAGER, Kind, Object, ObjectRef, ref_of
 from gantry_operator.errors import (
     ApiError,
+    Cause,
     Conflict,
     Forbidden,
     InvalidObject,
@@ -252,12 +253,13 @@ def _parse_answer(request: Request, status: int, data: bytes) -> Object:
     if 200 <= status < 300 and isinstance(document, dict):
         return document
     reason = str(document.get("message", "")) if isinstance(document, dict) else ""
-    raise _error_of(status, document)(request.what, f"{reason[:MESSAGE_MAX]} ({status})", status)
+    causes = _causes(document)
+    raise _error_of(status, causes)(request.what, f"{reason[:MESSAGE_MAX]} ({status})", status, causes)
 
 
-def _error_of(status: int, document: object) -> type[ApiError]:
+def _error_of(status: int, causes: Sequence[Cause]) -> type[ApiError]:
     if status in (401, 403):
-        return NamespaceTerminating if TERMINATING in _causes(document) else Forbidden
+        return NamespaceTerminating if any(one.reason == TERMINATING for one in causes) else Forbidden
     if status in (404, 410):
         return NotFound
     if status == 409:
@@ -265,8 +267,10 @@ def _error_of(status: int, document: object) -> type[ApiError]:
     return InvalidObject if 400 <= status < 500 and status != 429 else Unavailable
 
 
-def _causes(document: object) -> set[str]:
+def _causes(document: object) -> list[Cause]:
     """Return the causes in an error answer; an answer of any other form has none."""
     details = document.get("details") if isinstance(document, dict) else None
     causes = details.get("causes") if isinstance(details, dict) else None
-    return {str(one.get("reason")) for one in causes if isinstance(one, dict)} if isinstance(causes, list) else set()
+    if not isinstance(causes, list):
+        return []
+    return [Cause(str(one.get("reason", "")), str(one.get("field", ""))) for one in causes if isinstance(one, dict)]

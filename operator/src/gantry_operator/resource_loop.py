@@ -248,7 +248,8 @@ class ResourceLoop(Generic[R]):
     async def _report(self, document: Object, outcome: Outcome, now_ms: int) -> None:
         """Write the status, then record the events, which are kept for the next round if the status cannot be written.
 
-        An event that the API server does not take is logged and dropped (``EventRecorder``).
+        An event that the API server does not take is logged and dropped (``EventRecorder``), and tried again if a later
+        round reports it.
         """
         self._events = list(dict.fromkeys([*self._events, *outcome.events]))
         if outcome.status is not None:
@@ -263,7 +264,9 @@ class ResourceLoop(Generic[R]):
 class LoopManager(Generic[R]):
     """Runs a loop for each resource of one kind, from its creation to its deletion.
 
-    A loop that has ended although its resource exists is started again. Owned by the event loop.
+    No loop starts before the first call of ``start_missing``, which comes after a full list: a decision about one
+    resource may depend on the others. A loop that has ended although its resource exists is started again. Owned by the
+    event loop.
     """
 
     def __init__(self, context: LoopContext[R], namespaces: Sequence[str] = ()) -> None:
@@ -273,6 +276,7 @@ class LoopManager(Generic[R]):
         self.loops: Final[dict[ResourceKey, ResourceLoop[R]]] = {}
         self._first_rounds: Final = asyncio.Semaphore(FIRST_ROUNDS_MAX)
         self._tasks: Final[dict[ResourceKey, asyncio.Task[None]]] = {}
+        self._is_started = False
         self._is_closed = False
         context.cache.subscribe(self._changed)
 
@@ -280,7 +284,8 @@ class LoopManager(Generic[R]):
         return f"<LoopManager {self.context.noun} loops={len(self.loops)}>"
 
     def start_missing(self) -> None:
-        """Start a loop for each resource that has none."""
+        """Start a loop for each resource that has none, and from now on for each new resource."""
+        self._is_started = True
         for key in self.context.cache.owner_keys():
             self._start(key)
 
@@ -308,7 +313,7 @@ class LoopManager(Generic[R]):
         loop = self.loops.get(key)
         if loop is not None:
             loop.wake()
-        else:
+        elif self._is_started:
             self._start(key)
 
     def _start(self, key: ResourceKey) -> None:

@@ -1,7 +1,8 @@
 """The operator's key, and the Secret of each group with the tokens that are derived from that key.
 
-The key is created once, by the first operator. The Secret of a group is only created, never read or changed, so that
-the operator needs no right to do so.
+The key is created once, by the first operator. A process reads it only once, when it becomes the leader: the key must
+be replaced while no operator runs, or the leader continues to create Secrets from the old one. The Secret of a group is
+only created, never read or changed, so that the operator needs no right to do so.
 """
 
 from __future__ import annotations

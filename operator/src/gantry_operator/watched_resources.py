@@ -70,6 +70,7 @@ class WatchedResources:
         self.groups: Final = groups
         self.pipelines: Final = pipelines
         self._managers: Final = (groups,) if pipelines is None else (groups, pipelines)
+        self._is_listed = False
 
     @property
     def watched(self) -> dict[Kind, str]:
@@ -91,6 +92,7 @@ class WatchedResources:
                 listed = await self.groups.context.api.list(kind, namespace, label)
                 for cache, revisions in zip(caches, before, strict=True):
                     cache.replace([one for one in listed if self._cache_of(one) is cache], revisions)
+        self._is_listed = True
 
     async def run(self) -> None:
         """Keep a loop for each resource, and list all resources every ``RELIST_S``, until cancelled."""
@@ -107,7 +109,12 @@ class WatchedResources:
             await asyncio.sleep(START_MISSING_S)
 
     def start_missing(self) -> None:
-        """Start a loop for each resource that has none, and update the metrics of groups."""
+        """Start a loop for each resource that has none, and update the metrics of groups.
+
+        Before the first full list this does nothing: a decision could miss resources that are not listed yet.
+        """
+        if not self._is_listed:
+            return
         for manager in self._managers:
             manager.start_missing()
         metrics = self.groups.context.metrics

@@ -27,7 +27,14 @@ from gantry_operator.api import (
     uid_of,
 )
 from gantry_operator.cache import Cache
-from gantry_operator.errors import Conflict, InvalidObject, SidecarRefused, Unavailable
+from gantry_operator.errors import (
+    IMMUTABLE_SPEC,
+    Cause,
+    Conflict,
+    InvalidObject,
+    SidecarRefused,
+    Unavailable,
+)
 from gantry_operator.execute.applier import Applier
 from gantry_operator.execute.leases import LeaseWriter
 from gantry_operator.execute.pods import PodExecutor
@@ -363,7 +370,7 @@ async def test_stateful_set_with_changed_immutable_fields_is_recreated_around_it
     pod = bench.pod("g-0-slave-0")
     assert before is not None
     bench.api.refuse = lambda verb, ref: (
-        InvalidObject(str(ref), "fixed", 422)
+        InvalidObject(str(ref), "fixed", 422, [IMMUTABLE_SPEC])
         if verb == "apply" and bench.api.found(STATEFUL_SETS, NAMESPACE, ref.name) is not None
         else None
     )
@@ -374,6 +381,34 @@ async def test_stateful_set_with_changed_immutable_fields_is_recreated_around_it
     assert after is not None and uid_of(after) != uid_of(before)
     assert bench.api.found(PODS, NAMESPACE, "g-0-slave-0") == pod
     assert applier.problems == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "causes"),
+    [
+        (400, []),
+        (422, []),
+        (422, [Cause("FieldValueInvalid", "spec.template.spec.tolerations[0].operator")]),
+        (422, [Cause("FieldValueInvalid", "spec.template.spec.tolerations[0].operator"), IMMUTABLE_SPEC]),
+        (422, [Cause("FieldValueForbidden", "spec.template.spec.restartPolicy")]),
+    ],
+    ids=["bad request", "no causes", "invalid", "invalid and immutable", "forbidden"],
+)
+async def test_stateful_set_that_is_invalid_is_not_deleted(status: int, causes: list[Cause]) -> None:
+    """Another one would be rejected, too: the present one stays, and the reason is reported."""
+    bench = Bench()
+    applier = Applier((NAMESPACE, GROUP), bench.cache, bench.api, bench.clock)
+    await applier.apply(rendered())
+    before = bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave")
+    is_invalid = "it is invalid"
+    bench.api.refuse = lambda verb, ref: (
+        InvalidObject(str(ref), is_invalid, status, causes) if verb == "apply" else None
+    )
+
+    await applier.apply([rendered()[0], rendered(2)[1]])
+
+    assert bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave") == before
+    assert is_invalid in "".join(applier.problems.values())
 
 
 async def test_rejected_object_is_reported_and_retried_later() -> None:

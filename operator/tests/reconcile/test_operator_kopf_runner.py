@@ -6,6 +6,7 @@ A stand-in creates the pods, as in the operator's benchmark; the rights are thos
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +23,11 @@ from gantry_bench.operator_sidecars import StandInSidecars
 from operator_world.kopf_hosted import Run, kopf_runs
 from test_operator_rights import SYSTEM, holder, server, wait_for
 
+from gantry_operator.objects import group_token
 from gantry_operator.settings import OperatorSettings
+from gantry_operator.tokens import parse_key
 from gantry_spec.lease_annotations import record_of
+from gantry_spec.manifest.group import BrokerGroup, Metadata, Spec
 
 pytestmark = pytest.mark.needs_api_server
 
@@ -31,6 +35,8 @@ __all__ = ["server"]
 MERGE = "application/merge-patch+json"
 EVENTS = "/api/v1/namespaces/shop/events"
 ORDERS = f"{GROUPS}/orders"
+KEY = f"/api/v1/namespaces/{SYSTEM}/secrets/gantry-operator-key"
+GROUP_SECRET = "/api/v1/namespaces/shop/secrets/keyed-sidecar"
 RESERVED = "fileReservedTime=12"
 SOME_ROUNDS_S = 1.5
 GOING = "namespace of group is terminating; nothing more is changed"
@@ -172,6 +178,44 @@ def test_run_with_an_unexpected_error_is_reported(
     assert run.runner.exit_code == 0
     with pytest.raises(AssertionError, match="Traceback"):
         run.demand_order()
+
+
+# -- the operator's key ------------------------------------------------------------------------------------------------
+
+
+def is_from(server: ApiServer, key: bytes) -> bool:
+    """Return whether the token in the Secret of the group is derived from this key."""
+    head = server.ask("GET", f"{GROUPS}/keyed")[1]["metadata"]
+    group = BrokerGroup(metadata=Metadata(name="keyed", namespace="shop", uid=head["uid"]), spec=Spec())
+    data = server.ask("GET", GROUP_SECRET)[1]["data"]
+    return base64.b64decode(data["token"]).decode() == group_token(key, group)
+
+
+def exists(server: ApiServer, path: str) -> Callable[[], bool]:
+    return lambda: server.ask("GET", path)[0] == 200
+
+
+@pytest.mark.verify
+def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Path) -> None:
+    """The next leader creates another key and Secrets from it; the present one continues with a key that is deleted."""
+    settings = settings_in(server, tmp_path)
+    with kopf_runs(settings):
+        create(server, "keyed", {})
+        wait_for("the Secret is created", exists(server, GROUP_SECRET))
+        old = parse_key(server.ask("GET", KEY)[1])
+        for path in (KEY, GROUP_SECRET, f"{GROUPS}/keyed"):
+            assert server.ask("DELETE", path)[0] == 200
+        create(server, "keyed", {})
+        wait_for("the Secret is created again", exists(server, GROUP_SECRET))
+        assert is_from(server, old)
+        assert server.ask("GET", KEY)[0] == 404
+    assert server.ask("DELETE", GROUP_SECRET)[0] == 200
+
+    with kopf_runs(settings):
+        wait_for("the Secret is created", exists(server, GROUP_SECRET))
+        new = parse_key(server.ask("GET", KEY)[1])
+        assert is_from(server, new) and not is_from(server, old)
+    assert server.ask("DELETE", f"{GROUPS}/keyed")[0] == server.ask("DELETE", GROUP_SECRET)[0] == 200
 
 
 # -- the end of a namespace --------------------------------------------------------------------------------------------

@@ -293,6 +293,8 @@ async def test_every_group_has_its_own_loop_until_it_is_deleted() -> None:
 async def test_only_groups_of_the_given_namespaces_are_reconciled() -> None:
     """Watch events of other namespaces start no loop."""
     resources = WatchedResources(LoopManager(context_of(FakeKubernetes()), ["ours"]))
+    await resources.list_all()
+    resources.start_missing()
     resources.apply_event(
         None, group_object("a", "theirs") | {"metadata": {"name": "a", "namespace": "theirs", "uid": "1"}}
     )
@@ -304,6 +306,8 @@ async def test_stale_group_is_named() -> None:
     """The liveness probe reports this text."""
     context = context_of(FakeKubernetes())
     resources = WatchedResources(LoopManager(context))
+    await resources.list_all()
+    resources.start_missing()
     resources.apply_event(None, group_object("a") | {"metadata": {"name": "a", "namespace": "shop", "uid": "1"}})
     assert resources.describe_stale(60) == ""
     assert isinstance(context.clock, ModelClock)

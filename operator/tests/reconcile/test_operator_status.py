@@ -9,9 +9,9 @@ from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from spec_world.observations import NOW_MS, healthy, observed, spec_with, with_member, with_report
 
-from gantry_operator.api import EVENTS, Object
-from gantry_operator.errors import Forbidden
-from gantry_operator.event_recorder import REASONS, REPEAT_MS, Event, EventRecorder, event_of
+from gantry_operator.api import EVENTS, Object, ObjectRef
+from gantry_operator.errors import Forbidden, Unavailable
+from gantry_operator.event_recorder import REASONS, REPEAT_MS, RETRY_MS, Event, EventRecorder, event_of
 from gantry_operator.status import (
     WRITE_MS,
     StatusFacts,
@@ -181,6 +181,30 @@ async def test_failure_to_record_an_event_is_not_fatal() -> None:
     await EventRecorder(api, ModelClock()).record(group_object(), Event("NotApplied", "why", is_warning=True))
 
     assert api.of_kind(EVENTS) == []
+
+
+async def test_failed_event_is_recorded_when_it_is_reported_again() -> None:
+    """It is not suppressed like a recorded one; but not every round, which may be one second later, tries again."""
+    api, clock = FakeKubernetes(), ModelClock()
+    recorder, event = EventRecorder(api, clock), Event("NotApplied", "why", is_warning=True)
+    asked: list[str] = []
+
+    def refuse(verb: str, ref: ObjectRef) -> Unavailable:
+        asked.append(verb)
+        return Unavailable("events", "no answer")
+
+    api.refuse = refuse
+    for _ in range(10):
+        await recorder.record(group_object(), event)
+        clock.ms += 1_000
+    assert asked == ["create"]
+
+    api.refuse = lambda verb, ref: None
+    clock.ms += RETRY_MS
+    for _ in range(3):
+        await recorder.record(group_object(), event)
+        clock.ms += RETRY_MS
+    assert [one["reason"] for one in api.of_kind(EVENTS)] == ["NotApplied"]
 
 
 def test_every_reason_is_one_word() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -191,6 +192,67 @@ async def test_second_archive_in_a_folder_is_refused(scene: Scene) -> None:
     assert scene.has(STATEFUL_SETS, "second-archive")
 
 
+async def test_no_pipeline_is_reconciled_before_all_kinds_are_listed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart an archive must not get a workload in a folder of an older pipeline of a kind listed later."""
+    older, younger = resource("TopicAnalytics", "figures", **in_archive()), resource()
+    older["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    younger["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    younger["status"] = {"phase": "Blocked"}
+    scene.api.watchers.clear()
+    for one in (older, younger):
+        scene.api.put(one)
+    list_now = scene.api.list
+
+    async def list_slowly(kind: Kind, namespace: str = "", labels: str = "") -> list[Object]:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return await list_now(kind, namespace, labels)
+
+    groups, pipelines = LoopManager(context_of(scene.api), ["shop"]), LoopManager(scene.context, ["shop"])
+    monkeypatch.setattr(scene.api, "list", list_slowly)
+    resources = WatchedResources(groups, pipelines)
+    resources.start_missing()
+    await resources.list_all()
+    loops = len(pipelines.loops) + len(groups.loops)
+    resources.start_missing()
+    await until(lambda: scene.has(STATEFUL_SETS, "figures-analytics"), "the older one is made")
+    await until(lambda: bool(scene.status().get("conditions")), "the younger one is refused")
+    await resources.close()
+
+    assert ("apply", ObjectRef(STATEFUL_SETS, "shop", "orders-archive")) not in scene.api.calls
+    assert scene.condition("Ready") == ("False", "SharedDestination")
+    assert loops == 0
+
+
+async def test_workload_of_a_younger_pipeline_is_deleted(scene: Scene) -> None:
+    """The event of an older pipeline may come later. When that one is deleted, all objects are created again."""
+    older = resource("TopicAnalytics", "figures", **in_archive())
+    younger = resource(engine={"mode": "kubernetes"})
+    older["metadata"]["creationTimestamp"] = younger["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    scene.apply(younger)
+    await scene.reconcile()
+    assert scene.has(STATEFUL_SETS) and scene.has(ROLE_BINDINGS)
+
+    scene.apply(older)
+    await scene.reconcile()
+    assert scene.condition("Ready") == ("False", "SharedDestination")
+    assert not scene.has(STATEFUL_SETS) and not scene.has(ROLE_BINDINGS)
+    before = len(scene.api.calls)
+    await scene.reconcile()
+    assert scene.api.calls[before:] == [], "nothing is left to do"
+
+    scene.api.remove(ObjectRef(KIND["TopicAnalytics"], "shop", "figures"))
+    await scene.reconcile()
+    assert scene.has(STATEFUL_SETS) and scene.has(ROLE_BINDINGS)
+
+
+def in_archive() -> dict[str, Any]:
+    """Return the part of a spec that names the folder of the other archive."""
+    return {"destination": {"pvc": {"claimName": "archive"}}}
+
+
 async def test_pipeline_waits_for_its_group(scene: Scene) -> None:
     """Nothing is created before the group exists; existing objects stay when it is deleted."""
     scene.apply(resource(brokerGroups=["bills"]))
@@ -284,6 +346,7 @@ async def test_pipelines_have_loops_of_their_own(scene: Scene) -> None:
     resources = WatchedResources(groups, pipelines)
     scene.api.watchers[:] = [resources.apply_event]
     await resources.list_all()
+    resources.start_missing()
     scene.apply(resource())
     await until(lambda: scene.has(STATEFUL_SETS), "it is made")
     assert set(pipelines.loops) == {("shop", "orders-archive")}

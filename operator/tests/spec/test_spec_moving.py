@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import msgspec
+import pytest
+from spec_world.history import History
 from spec_world.observations import (
     EPOCH,
     NOW_MS,
@@ -16,6 +19,8 @@ from spec_world.observations import (
     with_record,
     with_report,
 )
+from spec_world.shapes import Shape
+from spec_world.world import World
 
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
@@ -25,6 +30,8 @@ from gantry_spec.observed import Member, ObservedShard, PromotionRequest
 from gantry_status.broker_state import SlaveState
 
 TWO = {"slaves": 2}
+SWITCHBACK = spec_with(failover={"switchback": True})
+SWAPPED = {1: 2, 2: 1}
 
 
 def decided(*shards: ObservedShard, spec: Spec | None = None, template: str = "t") -> list[act.Action]:
@@ -130,19 +137,58 @@ def test_the_role_leaves_a_drained_machine() -> None:
 
 def test_the_role_returns_only_with_switchback() -> None:
     """It returns only when the first member has everything again."""
-    shard = healthy(slaves=1)
-    swapped = msgspec.structs.replace(shard, members=tuple(_swapped(one) for one in shard.members))
-    swapped = with_record(swapped, record_of(2, (1,)))
+    assert decided(swapped()) == []
+    assert [type(one) for one in decided(swapped(), spec=SWITCHBACK)] == [act.Drain]
 
-    assert decided(swapped) == []
-    assert [type(one) for one in decided(swapped, spec=spec_with(failover={"switchback": True}))] == [act.Drain]
+
+def test_the_role_returns_only_to_a_member_that_may_keep_it() -> None:
+    """Otherwise it would leave again at once. A rolling update comes first, also if another slave is outdated."""
+    leaving = with_member(swapped(), 1, is_leaving=True)
+    another = outdated(swapped(slaves=2), 3)
+
+    assert decided(leaving, spec=SWITCHBACK) == []
+    assert [type(one) for one in decided(outdated(swapped(), 1), spec=SWITCHBACK)] == [act.Withdraw]
+    [restart] = decided(another, spec=spec_with(**TWO, failover={"switchback": True}))
+    assert isinstance(restart, act.Restart) and restart.member == 3
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 1), Shape(2, 1), Shape(2, 0, 1_000 << 20)], ids=str)
+def test_the_role_of_an_outdated_or_leaving_member_1_returns_once(shape: Shape) -> None:
+    """It moves away, returns only when member 1 is restarted or its machine stays, and remains there."""
+    failover = msgspec.structs.replace(shape.spec.failover, switchback=True)
+    world = World(msgspec.structs.replace(shape.spec, failover=failover), acks_needed=shape.acks_needed)
+    history = History(shape, 1, world)
+
+    def masters() -> list[int]:
+        """Return the masters of all terms after some rounds; one that stays over several terms is listed once."""
+        for _ in range(4):
+            assert history.calm(40) < 20, "no person is needed"
+            history.advance_second()
+        assert history.is_well()
+        return [number for number, _ in groupby(world.judge.masters.values())]
+
+    assert masters() == [1]
+    world.template = "t1"
+    assert masters() == [1, 2, 1]
+    world.leaving = {1}
+    assert masters() == [1, 2, 1, 2]
+    world.leaving = set()
+    assert masters() == [1, 2, 1, 2, 1]
+
+
+def swapped(slaves: int = 1) -> ObservedShard:
+    """Return a healthy shard whose master is member 2."""
+    shard = healthy(slaves=slaves)
+    members = tuple(_swapped(one) for one in shard.members)
+    return with_record(msgspec.structs.replace(shard, members=members), record_of(2, (1, 3)[:slaves]))
 
 
 def _swapped(member: Member) -> Member:
     """Return a member after members 1 and 2 were exchanged."""
-    number, report = 3 - member.number, member.report
-    assert report is not None, "both have reported"
-    acks = tuple(SlaveState(number=1, identity="store-1", received=10_000) for _ in report.slaves)
+    number, report = SWAPPED.get(member.number, member.number), member.report
+    assert report is not None, "all have reported"
+    followers = [SWAPPED.get(one.number, one.number) for one in report.slaves]
+    acks = tuple(SlaveState(number=one, identity=f"store-{one}", received=10_000) for one in followers)
     fields: dict[str, Any] = {"identity": f"store-{number}", "ha_address": f"{number}.example:10912", "slaves": acks}
     if report.master:
         fields["master"] = "2.example:10912"

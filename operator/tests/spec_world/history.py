@@ -269,10 +269,11 @@ class History:
                     world.deliver(name, 0)
             if self.is_well():
                 return count
-            self._advance_second()
+            self.advance_second()
         return rounds_max
 
-    def _advance_second(self) -> None:
+    def advance_second(self) -> None:
+        """Let a second pass without faults."""
         world = self.world
         for _ in range(2):
             world.advance(500, 0.5)

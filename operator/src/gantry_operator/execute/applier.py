@@ -4,9 +4,10 @@ At rest this makes no calls. An object that was deleted by someone else is creat
 its kind is watched. Changes by others are reverted every ``REAPPLY_MS``. A group that is new to this process is applied
 completely once, because it is not known what was applied before.
 
-Some fields of a StatefulSet are immutable. Where the API server rejects a change of them, the StatefulSet is deleted
-without its pods, and created again: the new one adopts the pods. Claims are resized here, too, because a StatefulSet
-never changes claims that exist.
+Some fields of a StatefulSet are immutable. Where the API server rejects a change of them, and nothing else, the
+StatefulSet is deleted without its pods, and created again: the new one adopts the pods. A StatefulSet that is invalid
+for another reason stays as it is, because another one would be rejected, too. Claims are resized here, too, because a
+StatefulSet never changes claims that exist.
 """
 
 from __future__ import annotations
@@ -112,9 +113,9 @@ class Applier:
         try:
             try:
                 self._cache.put(await self._api.apply(document))
-            except InvalidObject:
+            except InvalidObject as error:
                 known = self._cache.get(ref)
-                if ref.kind is not STATEFUL_SETS or known is None:
+                if ref.kind is not STATEFUL_SETS or known is None or not error.is_immutability_only:
                     raise
                 await self._recreate(ref, document, known)
         except NamespaceTerminating:

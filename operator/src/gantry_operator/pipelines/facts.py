@@ -2,14 +2,15 @@
 
 Each destination and each checkpoint has one writer. Two drivers on one checkpoint would damage it, and a reader would
 take two archives in one folder for one. The older pipeline keeps a folder, so that a new one cannot take it over;
-nested folders count as the same. Jobs that two operators or a user start at the same time are kept apart by the lock
-that a job takes in its archive.
+nested folders count as the same. The events of two new pipelines come in any order: if the younger one has a workload
+already when the older one is known, the workload is deleted. Jobs that two operators or a user start at the same time
+are kept apart by the lock that a job takes in its archive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from gantry_operator.api import manifest_of
 from gantry_operator.objects import configuration, names
@@ -63,6 +64,10 @@ class PipelineFacts(FactsPart, frozen=True):
     """The volume of the archive that an audit compares."""
 
 
+SHARED_DESTINATION: Final = "SharedDestination"
+"""The reason of a pipeline whose folder an older pipeline keeps. It must not have a workload."""
+
+
 class Problem(NamedTuple):
     """The reason why a pipeline cannot run, for its conditions."""
 
@@ -75,7 +80,7 @@ def facts_or_problem(
 ) -> PipelineFacts | Problem:
     """Return the facts for rendering a pipeline, or the problem that keeps it from running."""
     spec = pipeline.spec
-    problem = Problem("SharedDestination", shared_folder(pipeline, others))
+    problem = Problem(SHARED_DESTINATION, shared_folder(pipeline, others))
     if problem.text:
         return problem
     if not (spec.engine.image or engine.image):

@@ -2,7 +2,7 @@
 
 An earlier workload (of another kind, since the pipeline had a schedule and now is continuous, or an audit's Job for an
 earlier spec) is deleted first, and the new one waits until the last pod of the old one has ended: there is one writer
-at a time. Each round also fetches the driver's page.
+at a time. A pipeline whose folder an older pipeline keeps has no workload. Each round also fetches the driver's page.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import format_time
 from gantry_operator.execute.applier import Applier
 from gantry_operator.pipelines import status as pipeline_status
-from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, facts_or_problem
+from gantry_operator.pipelines.facts import SHARED_DESTINATION, EngineFacts, PipelineFacts, facts_or_problem
 from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of
 from gantry_operator.pipelines.observed import ObservedPipeline, has_job_condition, pods_of
 from gantry_operator.pipelines.pages import DriverPages
@@ -89,6 +89,9 @@ class PipelineReconciler:
         outdated_pods: tuple[str, ...] = ()
         if isinstance(found, PipelineFacts):
             outdated_pods = await self._apply(pipeline, found)
+        elif found.reason == SHARED_DESTINATION:
+            await self._prune((), pipeline.metadata.uid)
+            await self._applier.apply(())  # it forgets the deleted objects, so that it would create them again
         observed = await self._observe(pipeline, outdated_pods)
         view = pipeline_status.View(
             pipeline=pipeline,

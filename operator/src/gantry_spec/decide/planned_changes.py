@@ -79,9 +79,13 @@ def _role_moves(view: ShardView) -> Iterator[RoleMove]:
     member = view.members[number]
     if member.is_leaving and switchover_candidates(view, None):
         yield RoleMove(f"the machine of member {number} is being drained")
-    if is_outdated(view, member) and not any(True for _ in _outdated_slaves(view)):
+    has_outdated_slaves = any(True for _ in _outdated_slaves(view))
+    if is_outdated(view, member) and not has_outdated_slaves:
         yield RoleMove(f"member {number} must be restarted")
-    if view.spec.failover.switchback and number != 1 and switchover_candidates(view, 1):
+    # Without a named target the candidates can keep the role. From a member that is outdated or leaving it would move
+    # away again, and return again, without end.
+    can_return = number != 1 and not has_outdated_slaves and 1 in switchover_candidates(view, None)
+    if view.spec.failover.switchback and can_return:
         yield RoleMove("switchback: the role returns to member 1", 1)
 
 
@@ -94,7 +98,10 @@ def is_movable(view: ShardView) -> bool:
 
 
 def switchover_candidates(view: ShardView, to: int | None) -> list[int]:
-    """Return the slaves that could take the role without loss, the best first."""
+    """Return the slaves that could take the role without loss, the best first.
+
+    A named member is a candidate also if it is outdated or its machine is being drained: a person may want that.
+    """
     master = view.healthy_master
     if master is None or master.wrote is None:
         return []

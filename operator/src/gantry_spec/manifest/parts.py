@@ -206,7 +206,8 @@ class Failover(Part, frozen=True):
     """How long a master must be unreachable for the operator and for its slaves before it counts as failed."""
 
     switchback: bool = False
-    """Whether the master role returns to member 1 once that is in sync again."""
+    """Whether the master role returns to member 1 once that is in sync again. It stays away while a member has to be
+    restarted, or the machine of member 1 is being drained."""
 
 
 @final
