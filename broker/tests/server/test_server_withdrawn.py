@@ -79,6 +79,26 @@ async def test_drained_master_accepts_sends_again_after_a_timeout(tmp_path: Path
         assert await permission(server) == 6
 
 
+@pytest.mark.parametrize("clients_only", [True, False], ids=["clients", "all"])
+async def test_refused_drain_does_not_lift_an_earlier_withdrawal(tmp_path: Path, clients_only: bool) -> None:
+    """A drain that times out restores the state before it, and that of a withdrawn master is to refuse sends."""
+    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+        first = await deaf_slave(members, server)
+        before = await first.orders.drain(100, withdraw=True, clients_only=clients_only)
+        await wait_for_permission(server, 4)
+
+        with pytest.raises(OrderRefused, match="sends are refused as before"):
+            await first.orders.drain(100)
+
+        after = await first.orders.status()
+        assert (after.is_withdrawn, after.is_draining) == (before.is_withdrawn, before.is_draining)
+        assert (after.is_withdrawn, after.is_draining) == (True, not clients_only)
+        assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (first.core.gate.write_refusal is None) is clients_only, "the broker itself appends as before"
+        await first.registration.wait_until_published()
+        assert await permission(server) == 4
+
+
 async def test_topic_changed_while_withdrawn_is_read_only_in_routes(tmp_path: Path) -> None:
     """Every registered table has only read permission while withdrawn, and the broker's own tables are unchanged."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:

@@ -78,6 +78,10 @@ class Gate:
         """Accept all requests: this broker is a serving master."""
         self.write_refusal = self.client_send_refusal = self.request_refusal = None
 
+    def accept_changes(self) -> None:
+        """Accept requests that change the store again; sends of clients stay refused if they were."""
+        self.write_refusal = None
+
     def refuse_client_sends(self, reason: str) -> None:
         """Refuse sends of clients; delayed messages, transactions and retries continue."""
         self.client_send_refusal = _refusal(reason, RefusalReason.DRAINING)
