@@ -86,9 +86,9 @@ class Gate:
         """Refuse sends of clients; delayed messages, transactions and retries continue."""
         self.client_send_refusal = _refusal(reason, RefusalReason.DRAINING)
 
-    def refuse_changes(self, reason: str) -> None:
-        """Accept only requests that do not change the store."""
-        self.write_refusal, self.request_refusal = _refusal(reason, RefusalReason.NOT_MASTER), None
+    def refuse_changes(self, reason: str, kind: RefusalReason = RefusalReason.NOT_MASTER) -> None:
+        """Accept only requests that do not change the store. Refusals are counted as ``kind``."""
+        self.write_refusal, self.request_refusal = _refusal(reason, kind), None
 
     def refuse_all(self, reason: str) -> None:
         """Refuse every request that is not about the broker itself."""

@@ -32,6 +32,7 @@ from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_status import RefusalReason
 from gantry_status.orders import HaRole, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
@@ -395,7 +396,7 @@ class Roles:
             self._gate.refuse_client_sends("this broker accepts no more sends of clients")
             return
         self.is_draining = True
-        self._gate.refuse_changes("this broker is being drained")
+        self._gate.refuse_changes("this broker is being drained", RefusalReason.DRAINING)
 
     def cancel_drain(self) -> None:
         """Accept again what was accepted before a drain that did not withdraw; an earlier withdrawal stays."""
