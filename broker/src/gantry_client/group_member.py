@@ -188,8 +188,9 @@ class GroupMember:
         await self._register_with_brokers()
         while True:
             is_complete = await self._rebalance()
-            retry_ms = RETRY_FIRST_MS if is_complete else min(retry_ms * 2, self.settings.rebalance_interval_ms)
-            wait_ms = self.settings.rebalance_interval_ms if is_complete else retry_ms
+            interval_ms = self.settings.rebalance_interval_ms
+            wait_ms = interval_ms if is_complete else min(retry_ms, interval_ms)
+            retry_ms = RETRY_FIRST_MS if is_complete else wait_ms * 2
             try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._rebalance_wanted.wait()

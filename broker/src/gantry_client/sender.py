@@ -47,8 +47,8 @@ RETRYABLE_CODES: Final = frozenset(
 ROUTE_REFRESH_MS: Final = 500
 """How long a retry waits for a fresh route before it uses the old one; name servers must not use up the deadline."""
 
-BACKOFF_FIRST_MS: Final = 50
-"""The backoff before a broker is tried a second time; it doubles with every further attempt."""
+BACKOFF_FIRST_MS: Final = 100
+"""The first backoff of a send, before a broker is tried a second time; it doubles with every further attempt."""
 
 _STATUSES: Final = frozenset(status.value for status in SendStatus)
 
@@ -175,12 +175,14 @@ class Sender:
 
     async def _send_anywhere(self, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
         attempts: list[Attempt] = []
+        backoff_ms = BACKOFF_FIRST_MS
         while True:
             route = await self._route(outgoing.topic, attempts, deadline)
             tried = {attempt.broker_name for attempt in attempts}
             queue = self._selector.next(route, tried, _now_s())
             if queue.broker_name in tried:
-                await self._back_off(len(attempts), deadline)
+                await asyncio.sleep(min(backoff_ms, deadline.remaining_ms) / 1000)
+                backoff_ms *= 2
             try:
                 receipt = await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
             except RequestFailed as error:
@@ -231,9 +233,6 @@ class Sender:
                 await self._session.routes.refresh(topic)
         except (TimeoutError, RequestFailed):
             return  # The retry uses the old route.
-
-    async def _back_off(self, attempts: int, deadline: Deadline) -> None:
-        await asyncio.sleep(min(BACKOFF_FIRST_MS << attempts, deadline.remaining_ms) / 1000)
 
     async def _attempt(
         self, address: str, queue: MessageQueue, outgoing: OutgoingMessage, deadline: Deadline

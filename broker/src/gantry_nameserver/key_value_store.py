@@ -24,7 +24,10 @@ Tables = dict[str, dict[str, str]]
 
 
 class KeyValueError(Exception):
-    """An update could not be stored and has no effect. The caller should answer code 1 with this text."""
+    """An update could not be stored and has no effect. The caller should answer code 1 with this text.
+
+    If the folder cannot be synced (`replace_file`), a power loss before the next update may bring it back.
+    """
 
 
 class KeyValueCorrupt(Exception):

@@ -12,7 +12,7 @@ All of these calls wait for the disk, so they run in a thread, never on the even
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -21,11 +21,13 @@ def replace_file(
 ) -> None:
     """Replace the content of `path` by `data`; if `is_durable`, it survives a power loss.
 
-    Raises OSError, and the old content stays, unless only the sync of the folder failed, after the replacement. The
-    folder is created. `mode` is that of the new file, less the umask.
+    Raises OSError, and the old content stays. If only the sync of the folder failed, after the replacement, then the
+    old content is restored from the predecessor, and only a power loss may bring the new one back; if no predecessor is
+    kept, the new content stays. The folder is created. `mode` is that of the new file, less the umask.
     """
     make_folders(path.parent)
     temporary = _temporary_path(path)
+    is_first = not path.exists()
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:
@@ -33,7 +35,7 @@ def replace_file(
             file.flush()
             if is_durable:
                 os.fsync(file.fileno())
-        if keeps_predecessor and path.exists():
+        if keeps_predecessor and not is_first:
             predecessor = _predecessor(path)
             predecessor.unlink(missing_ok=True)
             os.link(path, predecessor)
@@ -41,8 +43,24 @@ def replace_file(
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if is_durable:
-        sync_folder(path.parent)
+    try:
+        if is_durable:
+            sync_folder(path.parent)
+    except OSError:
+        if keeps_predecessor:
+            _restore(path, is_first=is_first)
+        raise
+
+
+def _restore(path: Path, *, is_first: bool) -> None:
+    """Undo a replacement, as far as the disk allows: restore the predecessor, or remove the first file."""
+    with suppress(OSError):
+        if is_first:
+            path.unlink()
+            return
+        temporary = _temporary_path(path)
+        os.link(_predecessor(path), temporary)
+        os.replace(temporary, path)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class OrderClient:
     async def call(self, order: AnyOrder, *, timeout_s: float | None = None) -> HaStatus | Promised:
         """Send an order and return its answer.
 
-        Raises a subclass of ``OrderError``; ``OrderRefused`` means that nothing has changed.
+        Raises a subclass of ``OrderError``; ``OrderRefused`` means that the order was not executed.
         """
         wait_s = self._timeout_s(order) if timeout_s is None else timeout_s
         async with self._lock:

@@ -4,9 +4,10 @@
       | {"order":"promise","epoch":7} \\n ------>  |
       | <------ {"answer":"promised",...} \\n       |
 
-Each order and each answer is one JSON document on a line, alternately. A refused order has changed nothing and gives
-the reason; a failed one gives the error. Orders that change a role carry an epoch and are idempotent: a client without
-an answer sends the same order again and gets the answer to the first one. So a lost answer never has to be guessed.
+Each order and each answer is one JSON document on a line, alternately. A refused order was not executed, and its answer
+gives the reason (``Refused``); that of a failed one gives the error. Orders that change a role carry an epoch and are
+idempotent: a client without an answer sends the same order again and gets the answer to the first one. So a lost answer
+never has to be guessed.
 
 All clients use these values: the command line, the local supervisor, the sidecar in a pod. Their effect on a log is
 defined by the broker; ``gantry_spec.decide`` decides which member may be promoted. An order with an unknown field is
@@ -70,7 +71,11 @@ class PromiseRequest(Order, frozen=True, kw_only=True, tag="promise"):
 
 @final
 class Promote(Order, frozen=True, kw_only=True, tag="promote"):
-    """Become the master of ``epoch``. Sent to the master of the same epoch, it only ends a drain."""
+    """Become the master of ``epoch``. Sent to the master of the same epoch, it only ends a drain.
+
+    Refused without ``force`` by a broker that lacks log data. If it has no role, and ``electable`` is empty, so that it
+    is the only member, it serves reads from then on, and waits for ``AcceptLoss``.
+    """
 
     epoch: Epoch
     electable: Numbers = []
@@ -111,7 +116,8 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
     """Refuse sends, then commit, flush, and wait for the slaves' acks.
 
     After a success the broker refuses sends until the next promotion, or until it follows or is fenced. After a timeout
-    the order is ``Refused``, and sends are accepted again.
+    the order is ``Refused``, and the broker accepts what it accepted before: sends, unless it was drained or withdrawn
+    already. If the flush fails, the order has ``Failed``, and the broker ends.
 
     Fields with their defaults are not sent, so that a broker of an earlier version, which knows ``clients_only`` by
     another name, refuses only an order that has it.
@@ -182,7 +188,12 @@ class Promised(Answer, frozen=True, kw_only=True, tag="promised"):
 
 @final
 class Refused(Answer, frozen=True, kw_only=True, tag="refused"):
-    """The order was understood and refused. Nothing has changed."""
+    """The order was understood and refused. The log and what the broker accepts from clients are as before.
+
+    Two effects may remain. A promise of the order's epoch, which is on the disk before anything else is done, is never
+    revoked: the broker gives no grant and follows no master below it. And a broker that is the only member and lacks
+    log data serves reads after a refused ``Promote``.
+    """
 
     reason: str
 
@@ -206,7 +217,7 @@ class OrderError(Exception):
 
 @final
 class OrderRefused(OrderError):
-    """The broker refused the order and gave the reason; nothing has changed. Repeating the order does not help."""
+    """The broker refused the order and gave the reason. ``Refused`` has what may remain. Repeating it does not help."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

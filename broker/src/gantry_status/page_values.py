@@ -58,9 +58,9 @@ class RefusalReason(IntEnum):
     LOG_READ_ONLY = 7
     """A flush failed, or the broker is stopping."""
     NOT_MASTER = 8
-    """The broker is a slave, or a master that is drained."""
+    """The broker is a slave, or lacks log data and waits until the loss is accepted."""
     DRAINING = 9
-    """The broker is a master that refuses only sends of clients (`clients_only` of the order to drain)."""
+    """The broker is a master that is drained or withdrawn, for a switchover, a restart, a fence or scaling in."""
     NOT_SERVING = 10
     """The broker has no role, or is starting, comparing its log, or changing its role or its log."""
     STORE_FAILED = 11

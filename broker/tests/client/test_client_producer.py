@@ -4,6 +4,7 @@ import asyncio
 import sys
 import zlib
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ from gantry_client import (
     SendFailed,
     SendStatus,
     SendTimeout,
+    sender,
 )
 from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.slowness import patience
@@ -157,6 +159,29 @@ async def test_send_failed_lists_every_attempt() -> None:
         assert len(raised.value.attempts) == 3
         assert {attempt.broker_name for attempt in raised.value.attempts} == set(TWO)
         assert not raised.value.is_outcome_unknown
+
+
+@pytest.mark.parametrize("names", [TWO[:1], TWO], ids=["one", "two"])
+async def test_first_backoff_does_not_depend_on_the_number_of_brokers(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """It is the delay in the constant, when a broker is tried a second time; further ones double."""
+    delays_ms: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        delays_ms.append(delay_s * 1000)
+
+    monkeypatch.setattr(sender, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    settings = ProducerSettings(retries=len(names) + 1)
+    async with FakeCluster(names) as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders")
+        for broker in cluster.brokers.values():
+            broker.refuse(SEND, 14, times=10)
+
+        with pytest.raises(SendFailed):
+            await producer.send(Message("orders", b"x"), timeout_ms=int(patience(60_000)))
+
+        assert delays_ms == [sender.BACKOFF_FIRST_MS, 2 * sender.BACKOFF_FIRST_MS]
 
 
 async def test_attempts_share_one_deadline() -> None:

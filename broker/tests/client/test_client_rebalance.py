@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from gantry_client import (
     PushConsumer,
     ReceivedMessage,
     StartFrom,
+    group_member,
 )
 from gantry_client.documents import ConsumerIds
 from gantry_testing.client import FakeCluster, wait_until
@@ -171,6 +173,28 @@ async def test_unanswered_rebalance_keeps_the_queues(cluster: FakeCluster) -> No
         await wait_until(lambda: all(b.received[code] >= asked[n] + 3 for n, b in cluster.brokers.items()))
 
         assert len(orders(consumer)) == 8
+
+
+async def test_incomplete_rebalance_is_repeated_after_doubling_delays(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first delay is the one in the constant."""
+    delays_s: list[float] = []
+
+    def timeout(delay_s: float) -> asyncio.Timeout:
+        delays_s.append(delay_s)
+        return asyncio.timeout(delay_s / 100)
+
+    monkeypatch.setattr(group_member, "asyncio", SimpleNamespace(**{**vars(asyncio), "timeout": timeout}))
+    first_s = group_member.RETRY_FIRST_MS / 1000
+    for broker in cluster.brokers.values():
+        broker.refuse(RequestCode.GET_CONSUMER_LIST_BY_GROUP, 1, times=3)
+
+    async with member(cluster, Handled()) as consumer:
+        await wait_until(lambda: len(orders(consumer)) == 8)
+
+        retries_s = [delay_s for delay_s in delays_s if delay_s in {first_s * 2**n for n in range(5)}]
+        assert retries_s[:2] == [first_s, first_s * 2]
 
 
 async def test_member_list_of_other_clients_releases_no_queue(cluster: FakeCluster) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from gantry_nameserver.key_value_store import KeyValueCorrupt, KeyValueError, KeyValueStore
+from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.settings import UPDATABLE, NameServerSettings, entries_of, read_settings_file, with_entries
+from gantry_remoting import durable_files
 from gantry_remoting.durable_files import replace_file
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_wire.properties_text import read_properties, write_properties
@@ -35,6 +37,37 @@ async def test_failed_write_keeps_the_stored_value(tmp_path: Path) -> None:
     again = KeyValueStore(tmp_path / "kvConfig.json")
     again.load()
     assert again.get("n", "k") == "kept"
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "next"])
+async def test_update_that_is_not_durable_is_not_read_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """The answer says that it has no effect. It fails after the file is replaced, when the folder is synced."""
+    values, settings = tmp_path / "kvConfig.json", tmp_path / "namesrv.properties"
+    store, live = KeyValueStore(values), LiveSettings(NameServerSettings(), settings)
+    if not is_first:
+        await store.put("n", "k", "kept")
+        await live.update({"orderMessageEnable": "false"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_files, "sync_folder", _failing)
+        with pytest.raises(KeyValueError, match="injected"):
+            await store.put("n", "k", "lost")
+        with pytest.raises(SettingsError, match="injected"):
+            await live.update({"orderMessageEnable": "true"})
+
+    again, live_again = KeyValueStore(values), LiveSettings(NameServerSettings(), settings)
+    again.load()
+    live_again.load()
+    assert again.get("n", "k") == store.get("n", "k") == (None if is_first else "kept")
+    assert live_again.now == live.now and not live.now.order_message_enable
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    await store.put("n", "k", "stored")
+    await live.update({"orderMessageEnable": "true"})
+    again.load()
+    live_again.load()
+    assert again.get("n", "k") == "stored" and live_again.now.order_message_enable
 
 
 async def test_damaged_file_falls_back_to_its_predecessor(tmp_path: Path) -> None:

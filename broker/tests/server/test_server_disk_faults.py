@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.control.orders import execute_order
 from gantry_broker.errors import StoreFailed
 from gantry_broker.setting_keys import broker_settings
+from gantry_status.orders import Drain, Failed
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import Dialogue, dialogue, local_conf, wait_until
@@ -66,6 +68,21 @@ async def test_broker_without_a_role_starts_on_a_full_disk() -> None:
         assert [message.body for message in await client.read(0)] == [b"first"]
         assert (await client.send(b"more")).code == 14
         disk.capacity = 10 * LOG_FILE_BYTES
+
+
+async def test_drain_with_a_failed_flush_is_answered_as_failed() -> None:
+    """It is not refused: a refused order has changed nothing, and this one leaves a broker that ends."""
+    disk, clock = FaultyDisk(), FakeClock()
+    async with broker_on(disk, clock) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        disk.fail_next("sync", errno.EIO, count=100)
+
+        answer = await execute_order(broker.orders, Drain(timeout_ms=60_000))
+
+        assert isinstance(answer, Failed) and "a flush failed" in answer.reason
+        with pytest.raises(StoreFailed):
+            await broker.wait_until_failed()
+        assert (await client.send()).code == 14
 
 
 async def test_failed_flush_stops_the_broker() -> None:

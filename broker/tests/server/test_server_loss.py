@@ -230,6 +230,24 @@ async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path
             assert (await peer.send(b"x")).code == 0
 
 
+async def test_late_promotion_does_not_make_a_broker_with_lost_files_serve_reads(tmp_path: Path) -> None:
+    """Its epoch was promised away meanwhile: the broker is not alone, and another one may be the master."""
+    conf = small_conf(tmp_path, roleAtStart="UNASSIGNED", brokerId="1")
+    async with running(conf) as broker:
+        await broker.orders.promote(1_000, [], False)
+        await fill(broker)
+    segments(conf)[-1].unlink()
+
+    async with running(conf) as broker:
+        await broker.orders.promise(3_000, "another")
+        with pytest.raises(OrderRefused, match="3000 was promised to another"):
+            await broker.orders.promote(2_000, [], False)
+
+        assert broker.roles.role is HaRole.UNASSIGNED
+        async with dialogue(broker) as peer:
+            assert (await peer.pull(0)).code == 14
+
+
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import dialogue, local_conf, wait_until
+from gantry_wire import ResponseCode
 
 EPOCH: Final = 3_000
 RIGHT: Final = RoleStatus(
@@ -214,6 +215,26 @@ async def test_role_is_not_revoked_if_that_cannot_be_recorded(
 
         assert master.roles.role is HaRole.MASTER and not master.roles.is_withdrawn
         assert await code_of_a_send(master) == 0
+
+
+async def test_broker_that_has_promised_a_fence_is_fenced_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An election relies on a reported promise: below that epoch the broker is no master, also after a restart."""
+    async with pair(tmp_path) as group:
+        master = await group.begin()
+
+        def write(record: RoleRecord) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        monkeypatch.setattr(master.roles.role_file, "write", write)
+        with suppress(OrderRefused):
+            await master.orders.fence(EPOCH + 1_000)
+
+        status = await master.orders.status()
+        assert (status.promised_epoch, status.role) == (EPOCH + 1_000, HaRole.UNASSIGNED)
+        assert await code_of_a_send(master) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert not (await (await group.killed(1)).orders.status()).may_regain
 
 
 async def test_ended_withdrawal_does_not_prevent_regaining(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from test_outside_addresses import ask, name_server
 from test_server_roles import MOVED, SYNC, Group, follows, group
 
 from gantry_broker.app import Broker
+from gantry_status import RefusalReason
 from gantry_status.orders import OrderRefused
 from gantry_testing.local import TOPIC, dialogue, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode
@@ -77,6 +78,40 @@ async def test_drained_master_accepts_sends_again_after_a_timeout(tmp_path: Path
 
         assert await code_of_send(first) != ResponseCode.SERVICE_NOT_AVAILABLE
         assert await permission(server) == 6
+
+
+@pytest.mark.parametrize("clients_only", [True, False], ids=["clients", "all"])
+async def test_refused_drain_does_not_lift_an_earlier_withdrawal(tmp_path: Path, clients_only: bool) -> None:
+    """A drain that times out restores the state before it, and that of a withdrawn master is to refuse sends."""
+    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+        first = await deaf_slave(members, server)
+        before = await first.orders.drain(100, withdraw=True, clients_only=clients_only)
+        await wait_for_permission(server, 4)
+
+        with pytest.raises(OrderRefused, match="sends are refused as before"):
+            await first.orders.drain(100)
+
+        after = await first.orders.status()
+        assert (after.is_withdrawn, after.is_draining) == (before.is_withdrawn, before.is_draining)
+        assert (after.is_withdrawn, after.is_draining) == (True, not clients_only)
+        assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (first.core.gate.write_refusal is None) is clients_only, "the broker itself appends as before"
+        await first.registration.wait_until_published()
+        assert await permission(server) == 4
+
+
+@pytest.mark.parametrize("clients_only", [True, False], ids=["clients", "all"])
+async def test_sends_refused_by_a_drain_are_counted_as_draining(tmp_path: Path, clients_only: bool) -> None:
+    """The reason distinguishes a master under planned work from a slave that producers have in an old route."""
+    async with group(tmp_path) as members:
+        first = await members.start("one", **MOVED, brokerId="1")
+        await first.orders.promote(EPOCH, [], False)
+        await first.orders.drain(5_000, withdraw=clients_only, clients_only=clients_only)
+
+        assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
+
+        counts = first.status.snapshot().refused_requests
+        assert (counts[RefusalReason.DRAINING], counts[RefusalReason.NOT_MASTER]) == (1, 0)
 
 
 async def test_topic_changed_while_withdrawn_is_read_only_in_routes(tmp_path: Path) -> None:

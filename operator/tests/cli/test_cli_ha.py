@@ -242,7 +242,7 @@ def test_refused_order_is_one_line(sockets: Sockets) -> None:
 
     assert result.exit_code == 1
     assert result.output.startswith("gantry: the broker at ")
-    assert "refused: epoch 9 was promised -- nothing has changed" in result.output
+    assert "refused: epoch 9 was promised -- it was not executed" in result.output
     assert result.output.count("\n") == 1
 
 

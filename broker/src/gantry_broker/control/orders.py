@@ -35,8 +35,8 @@ REASON_CHARACTERS_MAX: Final = 4_096
 class Orders(Protocol):
     """The orders that a broker executes.
 
-    Each one is idempotent, and raises ``OrderRefused`` if the broker refuses it: then nothing has changed. ``status``
-    answers at any time; the others may wait for each other.
+    Each one is idempotent, and raises ``OrderRefused`` if the broker refuses it; ``Refused`` says what that means.
+    ``status`` answers at any time; the others may wait for each other.
     """
 
     async def status(self) -> HaStatus: ...

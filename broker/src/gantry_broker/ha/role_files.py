@@ -84,14 +84,18 @@ class PromiseFile:
             self._write(self.promise, stale)
         return self.promise
 
+    def check(self, epoch: int) -> None:
+        """Raise ``PromiseRefused`` if a newer epoch was promised."""
+        if epoch < self.promise.epoch:
+            to_whom = f" to {self.promise.to}" if self.promise.to else ""
+            raise PromiseRefused(f"epoch {epoch} is too old: epoch {self.promise.epoch} was promised{to_whom} already")
+
     def give(self, epoch: int, to: str) -> Promise:
         """Promise ``epoch``, durably. Raises ``PromiseRefused`` and OSError.
 
         After an OSError the old promise holds in this process; a restart may find the new one in one of the files.
         """
-        if epoch < self.promise.epoch:
-            to_whom = f" to {self.promise.to}" if self.promise.to else ""
-            raise PromiseRefused(f"epoch {epoch} is too old: epoch {self.promise.epoch} was promised{to_whom} already")
+        self.check(epoch)
         if epoch > self.promise.epoch:
             promise = Promise(epoch, to)
             self._write(promise, self._paths)

@@ -27,7 +27,7 @@ _TEXTS: Final = {
     401: "A token is required, or this one is unknown.",
     403: "The caller has no permission.",
     404: "Not found.",
-    409: "The broker refuses, for the `reason` given; nothing has changed.",
+    409: "The broker refuses, for the `reason` given; the order was not executed.",
     410: "Deleted; `oldest` is the oldest offset available.",
     412: "It is another log, or another epoch of it; `etag` is the current one.",
     413: "The body is too long.",

@@ -62,7 +62,7 @@ def explain_order(error: OrderError, path: str | Path) -> CliError:
             remedy = "name the controlSocketPath of a broker that runs as this user"
             return NotFoundError(f"{error}", remedy)
         case OrderRefused():
-            return CliError(f"the broker at {path} refused: {error}", "nothing has changed; see `gantry ha status`")
+            return CliError(f"the broker at {path} refused: {error}", "it was not executed; see `gantry ha status`")
         case OrderUnanswered():
             return CliError(f"{error}", "the order may have been executed: see `gantry ha status`, or repeat it")
         case _:

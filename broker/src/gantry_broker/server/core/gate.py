@@ -78,13 +78,17 @@ class Gate:
         """Accept all requests: this broker is a serving master."""
         self.write_refusal = self.client_send_refusal = self.request_refusal = None
 
+    def accept_changes(self) -> None:
+        """Accept requests that change the store again; sends of clients stay refused if they were."""
+        self.write_refusal = None
+
     def refuse_client_sends(self, reason: str) -> None:
         """Refuse sends of clients; delayed messages, transactions and retries continue."""
         self.client_send_refusal = _refusal(reason, RefusalReason.DRAINING)
 
-    def refuse_changes(self, reason: str) -> None:
-        """Accept only requests that do not change the store."""
-        self.write_refusal, self.request_refusal = _refusal(reason, RefusalReason.NOT_MASTER), None
+    def refuse_changes(self, reason: str, kind: RefusalReason = RefusalReason.NOT_MASTER) -> None:
+        """Accept only requests that do not change the store. Refusals are counted as ``kind``."""
+        self.write_refusal, self.request_refusal = _refusal(reason, kind), None
 
     def refuse_all(self, reason: str) -> None:
         """Refuse every request that is not about the broker itself."""

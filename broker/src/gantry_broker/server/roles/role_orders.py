@@ -8,7 +8,9 @@ of ``Roles``; ``status``, ``lease`` and ``flush`` do not take it.
 import asyncio
 from typing import Final, final
 
-from gantry_broker.errors import BrokerError
+import msgspec
+
+from gantry_broker.ha.role_files import PromiseRefused
 from gantry_broker.ha.settings import RoleAtStart
 from gantry_broker.server.roles.role_status import describe_loss, explain_no_regain
 from gantry_broker.server.roles.roles import Roles
@@ -33,7 +35,7 @@ class RoleOrders:
         """
         roles = self.roles
         async with roles.lock:
-            await roles.give_promise(epoch, to)
+            await self._give_promise(epoch, to)
             if roles.role in (HaRole.MASTER, HaRole.COMPARING) and roles.epoch < epoch:
                 await roles.lose_role(f"epoch {epoch} was promised to {to or 'another master'}")
             elif roles.epoch < epoch:
@@ -49,23 +51,27 @@ class RoleOrders:
             )
 
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
-        """Become the master of ``epoch``."""
+        """Become the master of ``epoch``.
+
+        A broker that lacks log data refuses it without ``force``. If it is the only member, it then serves reads.
+        """
         roles = self.roles
         async with roles.lock:
             if roles.role is HaRole.MASTER and roles.epoch == epoch:
-                await roles.mark_role_over(is_over=False)
+                await self._mark_role_over(is_over=False)
                 roles.end_drain()
                 return roles.report()
             newest = max(roles.store.identity.epoch, roles.epoch)
             if epoch <= newest:
                 raise OrderRefused(f"epoch {epoch} is too old: epoch {newest} exists already; use {newest + 1} or more")
+            self._check_promise(epoch)
             if roles.role is HaRole.COMPARING and not force:
                 raise OrderRefused(f"{roles.problem}; to promote it with its log as it is, use force")
             if roles.store.losses.record.missing and not force:
                 if not electable and roles.role is HaRole.UNASSIGNED:
                     await roles.await_acceptance()
                 raise OrderRefused(describe_loss(roles.store.losses.record))
-            await roles.give_promise(epoch, "this broker")
+            await self._give_promise(epoch, "this broker")
             await roles.replication.slave.finish()
             if roles.store.losses.record.missing:
                 await roles.accept_loss("promote with force")
@@ -109,7 +115,7 @@ class RoleOrders:
             reason = explain_no_regain(roles.snapshot())
             if reason:
                 raise OrderRefused(reason)
-            await roles.give_promise(epoch, "this broker")
+            await self._give_promise(epoch, "this broker")
             await roles.become_master(epoch, record.electable, is_regained=True)
             return roles.report()
 
@@ -124,7 +130,7 @@ class RoleOrders:
             is_same = roles.role is HaRole.SLAVE and (roles.epoch, roles.role_file.record.master) == (epoch, master)
             if is_same and roles.replication.slave.follower is not None:
                 return roles.report()
-            await roles.give_promise(epoch, master)
+            await self._give_promise(epoch, master)
             if roles.role in (HaRole.MASTER, HaRole.COMPARING):
                 await roles.lose_role(f"this broker follows {master} now")
             was_master = roles.role_file.record.is_master
@@ -134,32 +140,40 @@ class RoleOrders:
             return roles.report()
 
     async def fence(self, epoch: int) -> HaStatus:
-        """Revoke the current role, and refuse any role below ``epoch``."""
+        """Revoke the current role, and refuse any role below ``epoch``.
+
+        A promise of a later epoch than the last role's prevents regaining, so a full disk cannot keep a master in its
+        role whose promise is durable: an election counts such a member as one whose log no longer grows.
+        """
         roles = self.roles
         async with roles.lock:
             if roles.role is HaRole.UNASSIGNED and roles.promises.promise.epoch == epoch:
-                await roles.mark_role_over()
+                await self._mark_role_over()
                 return roles.report()
             if roles.role is HaRole.MASTER and epoch < roles.epoch:
                 raise OrderRefused(f"this broker is the master of epoch {roles.epoch}")
-            await roles.give_promise(epoch, "a fence order")
-            await roles.mark_role_over()
+            await self._give_promise(epoch, "a fence order")
+            if epoch <= roles.role_file.record.epoch:
+                await self._mark_role_over()
             await roles.lose_role(f"this broker was fenced at epoch {epoch}")
             return roles.report()
 
     async def drain(self, timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
         """Refuse sends, and wait until all accepted ones are on the disk and on the slaves.
 
-        ``withdraw``: take the write permission out of the routes as well; after a timeout sends stay refused.
+        ``withdraw``: take the write permission out of the routes as well; after a timeout sends stay refused. After any
+        other timeout the broker accepts what it accepted before: an earlier withdrawal stays in effect.
         ``clients_only``: only clients' sends are refused, the broker still appends its own messages, and nothing is
         waited for. This withdraws, too.
+        Raises ``StoreFailed`` if the flush fails, which ends the broker.
         """
         roles = self.roles
         async with roles.lock:
             if roles.role is not HaRole.MASTER:
                 raise OrderRefused(f"only a master can be drained, and this broker is {roles.role}")
             if withdraw or clients_only:
-                await roles.mark_role_over()
+                await self._mark_role_over()
+            was_draining = roles.is_draining
             roles.begin_drain(is_withdrawn=withdraw or clients_only, drains_clients_only=clients_only)
             if clients_only:
                 return roles.report()
@@ -171,10 +185,11 @@ class RoleOrders:
             except TimeoutError:
                 if withdraw:
                     return roles.report()
-                roles.end_drain()
-                raise OrderRefused(f"not drained within {timeout_ms} ms; sends are accepted again") from None
-            except BrokerError as error:
-                raise OrderRefused(f"cannot flush the store: {error}") from error
+                if not was_draining:
+                    roles.cancel_drain()
+                is_refusing = was_draining or roles.is_withdrawn
+                effect = "sends are refused as before" if is_refusing else "sends are accepted again"
+                raise OrderRefused(f"not drained within {timeout_ms} ms; {effect}") from None
             return roles.report()
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
@@ -186,3 +201,33 @@ class RoleOrders:
         """Flush everything that is written now; it is on the disk when this returns."""
         await asyncio.to_thread(self.roles.store.flush)
         return self.roles.report()
+
+    # -- records on the disk -------------------------------------------------------------------------------------------
+
+    def _check_promise(self, epoch: int) -> None:
+        """Refuse the order if a newer epoch was promised."""
+        try:
+            self.roles.promises.check(epoch)
+        except PromiseRefused as error:
+            raise OrderRefused(str(error)) from error
+
+    async def _give_promise(self, epoch: int, to: str) -> None:
+        """Promise ``epoch``, durably. Refuse the order if that is not possible."""
+        self._check_promise(epoch)
+        try:
+            await asyncio.to_thread(self.roles.promises.give, epoch, to)
+        except OSError as error:
+            raise OrderRefused(f"cannot write the promise file: {error}") from error
+
+    async def _mark_role_over(self, *, is_over: bool = True) -> None:
+        """Record on the disk whether the current or last role may be regained.
+
+        Call it before the role is revoked: if the record cannot be written, the order is refused and the role has not
+        changed.
+        """
+        file = self.roles.role_file
+        if file.record.epoch and file.record.is_over != is_over:
+            try:
+                await asyncio.to_thread(file.write, msgspec.structs.replace(file.record, is_over=is_over))
+            except OSError as error:
+                raise OrderRefused(f"cannot write the role file: {error}") from error

@@ -16,13 +16,11 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-import msgspec
-
 from gantry_broker.errors import BrokerError, is_disk_full
 from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
-from gantry_broker.ha.role_files import PromiseFile, PromiseRefused, RoleFile, RoleRecord
+from gantry_broker.ha.role_files import PromiseFile, RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
 from gantry_broker.registration import Registration
 from gantry_broker.server.core.gate import Gate
@@ -34,6 +32,7 @@ from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_status import RefusalReason
 from gantry_status.orders import HaRole, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
@@ -253,28 +252,6 @@ class Roles:
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
-    async def give_promise(self, epoch: int, to: str) -> None:
-        """Promise ``epoch``, durably. Raises ``OrderRefused``."""
-        try:
-            await asyncio.to_thread(self.promises.give, epoch, to)
-        except PromiseRefused as error:
-            raise OrderRefused(str(error)) from error
-        except OSError as error:
-            raise OrderRefused(f"cannot write the promise file: {error}") from error
-
-    async def mark_role_over(self, *, is_over: bool = True) -> None:
-        """Record on the disk whether the current or last role may be regained.
-
-        Call it before the role is revoked: if the record cannot be written, the order is refused and the role has not
-        changed.
-        """
-        record = self.role_file.record
-        if record.epoch and record.is_over != is_over:
-            try:
-                await asyncio.to_thread(self.role_file.write, msgspec.structs.replace(record, is_over=is_over))
-            except OSError as error:
-                raise OrderRefused(f"cannot write the role file: {error}") from error
-
     async def become_master(self, epoch: int, electable: list[int], *, is_regained: bool = False) -> None:
         """Become the master: the log continues at its end with this broker's messages."""
         store, slave_store = self.store, self.replication.slave_store
@@ -419,7 +396,12 @@ class Roles:
             self._gate.refuse_client_sends("this broker accepts no more sends of clients")
             return
         self.is_draining = True
-        self._gate.refuse_changes("this broker is being drained")
+        self._gate.refuse_changes("this broker is being drained", RefusalReason.DRAINING)
+
+    def cancel_drain(self) -> None:
+        """Accept again what was accepted before a drain that did not withdraw; an earlier withdrawal stays."""
+        self.is_draining = False
+        self._gate.accept_changes()
 
     def end_drain(self) -> None:
         """Accept sends again, and restore the write permission in the routes."""
