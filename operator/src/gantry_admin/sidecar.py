@@ -139,7 +139,7 @@ class Sidecar:
         async def send_lease(order: Lease) -> object:
             return await self.broker.link.order(order, timeout_s=ORDER_TIMEOUT_S)
 
-        return LeaseRenewal(lease_client, self.broker.fresh_state, send_lease)
+        return LeaseRenewal(lease_client, self.broker.fresh_state, self.broker.boot_id, send_lease)
 
     def _role_recovery(self, lease_client: LeaseClient | None) -> RoleRecovery | None:
         settings = self.settings.lease
