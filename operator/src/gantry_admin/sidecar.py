@@ -178,6 +178,12 @@ class Sidecar:
         newest = self._newest_verdict.reason
         return ReadyDocument(ready=verdict.is_good, reason=verdict.reason, now=newest, broker=loop_state)
 
+    def request_rates(self, *, of_peers: bool) -> None:
+        """Have the rates of this broker measured for some seconds, and those of all peers' brokers, too, if asked."""
+        self.rates.request()
+        if of_peers:
+            self.peers.request_rates()
+
     def status(self) -> StatusDocument:
         """Return the complete status of this broker."""
         broker = self.broker
