@@ -24,7 +24,6 @@ from pydantic import ValidationError
 from gantry_admin.documents import StatusDocument
 from gantry_admin.errors import SettingsError
 from gantry_admin.http_request import BadAnswer, http_request
-from gantry_admin.rates import POLL_AFTER_REQUEST_S
 from gantry_admin.settings import PeerSettings
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_spec.observed import Report
@@ -70,7 +69,7 @@ class Peers:
             self._certificates.load()
         except OSError as error:
             raise SettingsError(str(error)) from error
-        self._rates_requested_at_s = -math.inf
+        self._rates_until_s = -math.inf
         self.reports: dict[str, PeerReport] = {url: PeerReport(url=url) for url in settings.urls}
 
     def __repr__(self) -> str:
@@ -83,13 +82,12 @@ class Peers:
             await asyncio.gather(*(self._poll(url, context) for url in self.reports))
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    def request_rates(self) -> None:
-        """Have the peers measure their brokers' rates for ``POLL_AFTER_REQUEST_S``, because a client reads them."""
-        self._rates_requested_at_s = time.monotonic()
+    def request_rates(self, duration_s: float) -> None:
+        """Have the peers measure their brokers' rates for this time, because a client reads them."""
+        self._rates_until_s = time.monotonic() + duration_s
 
     async def _poll(self, url: str, context: ssl.SSLContext) -> None:
-        is_requested = time.monotonic() - self._rates_requested_at_s < POLL_AFTER_REQUEST_S
-        path = STATUS_PATH if is_requested else STATUS_PATH_WITHOUT_RATES
+        path = STATUS_PATH if time.monotonic() < self._rates_until_s else STATUS_PATH_WITHOUT_RATES
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 body = await self._get(urlsplit(url), path, context)

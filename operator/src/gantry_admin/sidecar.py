@@ -36,7 +36,7 @@ from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
 from gantry_admin.limits import ConcurrencyLimit, LogLimits
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.peers import PeerRoles, Peers
-from gantry_admin.rates import Rates
+from gantry_admin.rates import POLL_AFTER_REQUEST_S, Rates
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
@@ -182,7 +182,7 @@ class Sidecar:
         """Have the rates of this broker measured for some seconds, and those of all peers' brokers, too, if asked."""
         self.rates.request()
         if of_peers:
-            self.peers.request_rates()
+            self.peers.request_rates(POLL_AFTER_REQUEST_S)
 
     def status(self) -> StatusDocument:
         """Return the complete status of this broker."""
