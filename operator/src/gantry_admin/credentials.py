@@ -2,8 +2,8 @@
 
 A file has one token per line, ``name:token`` or a bare token; a line that begins with ``#`` is a comment. The file is
 reloaded when it has changed, so a token is replaced without a restart: first add the new token, then remove the old
-one. While a file cannot be read or is invalid, its previous tokens stay valid and a warning is logged. Tokens are
-compared in constant time, and are never in a log, a repr or an answer.
+one. While a file cannot be read or is invalid, its previous tokens stay valid, and a warning is logged once for each
+reason. Tokens are compared in constant time, and are never in a log, a repr or an answer.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ class TokenFile:
         self._stamp: tuple[int, int, int] | None = None
         self._tokens: tuple[_Token, ...] = ()
         self._first = ""
-        try:
-            self._load()
-        except OSError as error:
-            raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        self._fault = ""
+        """Why the last reload failed, as it was logged; empty after a success."""
+        self._load()
 
     def __repr__(self) -> str:
         return f"<TokenFile {self.path} tokens={len(self._tokens)}>"
@@ -65,13 +64,17 @@ class TokenFile:
 
     def refresh(self) -> None:
         """Reload the file if it has changed; blocks."""
+        fault = ""
         try:
             self._load()
-        except (OSError, SettingsError, UnicodeDecodeError) as error:
+        except SettingsError as error:
+            fault = str(error)
+        if fault and fault != self._fault:
             log.warning(
                 "failed to reload token file; keeping the previous tokens",
-                extra={"path": str(self.path), "reason": _reason(error)},
+                extra={"path": str(self.path), "reason": fault},
             )
+        self._fault = fault
 
     def name_of(self, token: str) -> str | None:
         """Return the name of a token, or None. It compares with every token, so the time it takes reveals nothing."""
@@ -86,6 +89,18 @@ class TokenFile:
         return any(hmac.compare_digest(one.digest, digest) for one in self._tokens)
 
     def _load(self) -> None:
+        """Load the file if it has changed. Raises ``SettingsError`` if it cannot be used."""
+        try:
+            self._load_changed()
+        except UnicodeDecodeError:
+            # The decoding error quotes the content, so it must not be the cause that a traceback shows.
+            raise SettingsError(
+                f"{self.path} is not UTF-8 text: write one token of ASCII characters per line"
+            ) from None
+        except OSError as error:
+            raise SettingsError(f"{self.path} cannot be read: {error.strerror}") from error
+
+    def _load_changed(self) -> None:
         facts = self.path.stat()
         stamp = (facts.st_mtime_ns, facts.st_ino, facts.st_size)
         if stamp == self._stamp:
@@ -96,8 +111,3 @@ class TokenFile:
         self._tokens = tuple(_Token(name, token_digest(token)) for name, token in pairs)
         self._first = pairs[0][1]
         self._stamp = stamp
-
-
-def _reason(error: Exception) -> str:
-    """Return the reason without the file content that a decoding error quotes."""
-    return type(error).__name__ if isinstance(error, UnicodeDecodeError) else str(error)

@@ -138,7 +138,7 @@ class RoleDocument(Document):
         default_factory=list, description="Ranges of the log that were on the disk and are gone; all of them."
     )
     accepted: list[RangeDocument] = Field(
-        default_factory=list, description="Ranges of the log whose loss an operator has accepted."
+        default_factory=list, description="Ranges of the log whose loss an administrator has accepted."
     )
     damaged_bytes: int = Field(default=0, description="Bytes of the log that are known to hold no good record now.")
 
@@ -233,8 +233,8 @@ class StatusDocument(Document):
     )
     log_missing_bytes: int | None = Field(
         default=None,
-        description="Bytes of the log that were on disk and are lost; the broker takes no sends before an operator"
-        " accepts the loss. Null if nothing is missing, and from a broker of an older version.",
+        description="Bytes of the log that were on disk and are lost; the broker takes no sends before an"
+        " administrator accepts the loss. Null if nothing is missing, and from a broker of an older version.",
     )
     log_missing_ranges: list[RangeDocument] | None = Field(
         default=None,
@@ -242,7 +242,7 @@ class StatusDocument(Document):
         " nothing is missing.",
     )
     log_accepted_loss_bytes: int | None = Field(
-        default=None, description="Bytes of the log whose loss an operator has accepted; null for none."
+        default=None, description="Bytes of the log whose loss an administrator has accepted; null for none."
     )
     damaged_records: int | None = Field(
         default=None,

@@ -15,8 +15,10 @@ so that it has stopped before another master can acknowledge. The rules of the l
   the record was read and still names this broker.
 - No request is sent for a broker that is not a master, or whose event loop does not run.
 - A broker that has regained its role by itself (``role_recovery``) gets no lease before the Lease could be read for
-  half a minute without interruption: an election may rest on kubelet's report that the broker's process does not run,
-  and kubelet updates that report every ten seconds.
+  half a minute without interruption while this process of the broker had the role: an election may rest on kubelet's
+  report that the process before it does not run, and kubelet updates that report every ten seconds. That the Lease was
+  readable before the process began proves nothing about that report.
+- A renewal that was sent before such a process regained the role is not passed to it.
 
 A sidecar that stops revokes nothing: its broker keeps the lease until it expires, and the next sidecar renews it.
 """
@@ -28,7 +30,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from gantry_admin.errors import Problem
 from gantry_admin.lease_client import LeaseClient, LeaseConflict, LeaseSnapshot, LeaseUnavailable
@@ -43,7 +45,7 @@ INTERVAL_S_MIN: Final = 0.2
 RETRY_S: Final = 1.0
 """The wait after a failure, and while the record does not name this broker; shorter if the duration is short."""
 READABLE_S_MIN: Final = 30.0
-"""For how long the Lease must have been readable before a broker that regained its role by itself gets a lease."""
+"""For how long the Lease must be readable, after a broker regained its role by itself, before it gets a lease."""
 IDLE_S: Final = 0.5
 """The wait between two checks of a broker that is not a master; a check sends no request."""
 ASK_TIMEOUT_S: Final = 4.0
@@ -66,6 +68,15 @@ class LeaseRenewalStatus:
     """The duration of the last renewal; None before the first."""
 
 
+class _Readable(NamedTuple):
+    """A time in which every request for the Lease was answered, while one process of the broker had a regained role."""
+
+    process: object
+    since_ms: int
+    is_enough: bool = False
+    """Whether it has been long enough, so that a later pause of the same process needs no other wait."""
+
+
 def has_lost_lease(before: HaStatus | None, state: HaStatus | None) -> bool:
     """Return whether a master needs a lease at once: its term is new, or it may not acknowledge, as after a restart.
 
@@ -83,22 +94,25 @@ class LeaseRenewal:
     """Renews the Lease again and again. Owned by the event loop."""
 
     def __init__(
-        self, client: LeaseClient, state: Callable[[], HaStatus | None], send_order: SendOrder, *, clock: Clock = now,
-        readable_s_min: float = READABLE_S_MIN,
+        self, client: LeaseClient, state: Callable[[], HaStatus | None], process: Callable[[], object],
+        send_order: SendOrder, *, clock: Clock = now, readable_s_min: float = READABLE_S_MIN,
     ) -> None:  # fmt: skip
-        """``state`` returns the broker's recent report about its role; None without one."""
+        """``state`` returns the broker's recent report about its role, None without one; ``process`` returns what
+        identifies its process."""
         self.status: LeaseRenewalStatus = LeaseRenewalStatus()
         self.renewed = 0
         self.conflicts = 0
         self.failed = 0
         self._client: Final = client
         self._fresh_state: Final = state
+        self._process: Final = process
         self._send_order: Final = send_order
         self._clock: Final = clock
         self._readable_s_min: Final = readable_s_min
         self._lease: LeaseSnapshot | None = None
-        self._readable_since_ms: int | None = None
-        """Since when no request for the Lease has failed, renewals included; None after a failure."""
+        self._readable: _Readable | None = None
+        """Since when no request for the Lease has failed, renewals included, while the broker had a regained role; None
+        after a failure."""
 
     def __repr__(self) -> str:
         return f"<LeaseRenewal renewed={self.renewed} {self.status.reason}>"
@@ -119,6 +133,8 @@ class LeaseRenewal:
         reason = reason_to_skip(state)
         if reason or state is None:
             self._lease = None
+            if self._readable is not None and not self._readable.is_enough:
+                self._readable = None  # no request is sent now, so the Lease may be unreadable
             self._set_reason(reason)
             return IDLE_S
         try:
@@ -130,7 +146,7 @@ class LeaseRenewal:
             return 0.0
         except LeaseUnavailable as error:
             self.failed += 1
-            self._lease = self._readable_since_ms = None
+            self._lease = self._readable = None
             self._set_reason(str(error))
         except Problem as problem:
             self._set_reason(f"the order to the broker failed: {problem.reason}")
@@ -140,8 +156,8 @@ class LeaseRenewal:
         lease = self._lease
         if lease is None:
             lease = await self._client.read(timeout_s=self._timeout_s())
-        self._readable_since_ms = self._now_ms() if self._readable_since_ms is None else self._readable_since_ms
-        reason = reason_not_named(lease.record, state) or self._reason_to_withhold(state)
+        withheld = self._reason_to_withhold(state)
+        reason = reason_not_named(lease.record, state) or withheld
         if reason or lease.record is None:
             self._lease = None
             self._set_reason(reason)
@@ -149,6 +165,10 @@ class LeaseRenewal:
         sent_ms = self._now_ms()
         holder = f"{state.broker_name}/{state.broker_id}/{state.identity}"
         self._lease = await self._client.renew(lease, holder, timeout_s=self._timeout_s())
+        withheld = self._reason_to_withhold(self._fresh_state())
+        if withheld:
+            self._set_reason(withheld)
+            return self._retry_s()
         duration_ms = lease.record.duration_ms
         await self._send_order(Lease(renewed_ms=sent_ms, duration_ms=duration_ms))
         self.renewed += 1
@@ -157,13 +177,20 @@ class LeaseRenewal:
         self.status = LeaseRenewalStatus(reason="", renewed_ms=sent_ms, duration_ms=duration_ms)
         return max(duration_ms / 1000 / RENEWALS_PER_DURATION, INTERVAL_S_MIN)
 
-    def _reason_to_withhold(self, state: HaStatus) -> str:
-        assert self._readable_since_ms is not None, "the Lease was read"
-        is_withheld = state.is_regained and self._now_ms() - self._readable_since_ms < self._readable_s_min * 1000
+    def _reason_to_withhold(self, state: HaStatus | None) -> str:
+        """Return why a broker in this state gets no lease although the Lease was read; empty if it gets one."""
+        if state is None or not state.is_regained:
+            return ""
+        known, process, now_ms = self._readable, self._process(), self._now_ms()
+        if known is None or known.process != process:
+            known = _Readable(process, now_ms)
+        is_enough = known.is_enough or now_ms - known.since_ms >= self._readable_s_min * 1000
+        self._readable = known._replace(is_enough=is_enough)
+        if is_enough:
+            return ""
         return (
-            "the broker regained its role by itself, and the Lease has not been readable for long enough since"
-            if is_withheld
-            else ""
+            "the broker regained its role by itself, and the Lease has not been readable without interruption for"
+            f" {self._readable_s_min:g} s since then"
         )
 
     def _timeout_s(self) -> float:

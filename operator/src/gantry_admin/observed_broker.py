@@ -6,6 +6,7 @@ none of them.
 
 from __future__ import annotations
 
+import uuid
 from typing import Final, final
 
 from gantry_admin.at_risk import AtRisk, acked_offset, at_risk
@@ -42,6 +43,10 @@ class ObservedBroker:
     def reading(self) -> Reading | None:
         """The last publication of the broker, regardless of its age."""
         return self.watch.observation.reading
+
+    def boot_id(self) -> uuid.UUID | None:
+        """Return the identifier of the broker's process from its status page; None without a page."""
+        return None if self.reading is None else self.reading.origin.boot_id
 
     def loop_state(self) -> LoopStateDocument:
         """Return the state of the broker's event loop."""

@@ -2,11 +2,15 @@
 
 Their addresses come from the command line, so no caller can make this process connect to another address. An answer is
 bounded in size and time, and it is untrusted: it is validated, or discarded.
+
+A peer measures its broker's rates only while a client of this sidecar reads the view of the group: the requests of two
+sidecars alone would otherwise keep each other's brokers polled for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -30,6 +34,8 @@ from gantry_status.orders import HaStatus, status_of
 POLL_INTERVAL_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 1 << 20
+STATUS_PATH: Final = "/v1/status"
+STATUS_PATH_WITHOUT_RATES: Final = "/v1/status?rates=false"
 ROLE_PATH: Final = "/v1/role/now?timeout_ms=1000"
 
 
@@ -63,6 +69,7 @@ class Peers:
             self._certificates.load()
         except OSError as error:
             raise SettingsError(str(error)) from error
+        self._rates_until_s = -math.inf
         self.reports: dict[str, PeerReport] = {url: PeerReport(url=url) for url in settings.urls}
 
     def __repr__(self) -> str:
@@ -75,10 +82,15 @@ class Peers:
             await asyncio.gather(*(self._poll(url, context) for url in self.reports))
             await asyncio.sleep(POLL_INTERVAL_S)
 
+    def request_rates(self, duration_s: float) -> None:
+        """Have the peers measure their brokers' rates for this time, because a client reads them."""
+        self._rates_until_s = time.monotonic() + duration_s
+
     async def _poll(self, url: str, context: ssl.SSLContext) -> None:
+        path = STATUS_PATH if time.monotonic() < self._rates_until_s else STATUS_PATH_WITHOUT_RATES
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                body = await self._get(urlsplit(url), "/v1/status", context)
+                body = await self._get(urlsplit(url), path, context)
             status = StatusDocument.model_validate_json(body)
         except TimeoutError:
             fault = f"no answer within {ASK_TIMEOUT_S:g} s"

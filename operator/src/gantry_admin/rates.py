@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ class Rates:
         self._broker: Final = broker
         self._connect: Final = connect
         self._samples: Final[deque[Counters]] = deque(maxlen=8)
-        self._requested_at_s = 0.0
+        self._requested_at_s = -math.inf
         self._answer_ms: float | None = None
         self._fault: str | None = "not requested yet"
 
@@ -64,13 +65,22 @@ class Rates:
     async def run(self) -> None:
         """Poll the counters while rates are requested, until cancelled."""
         while True:
-            if time.monotonic() - self._requested_at_s < POLL_AFTER_REQUEST_S:
+            if self.is_requested:
                 await self._poll()
             await asyncio.sleep(POLL_INTERVAL_S)
 
+    def request(self) -> None:
+        """Keep the polling active for ``POLL_AFTER_REQUEST_S``, because a client reads the rates."""
+        self._requested_at_s = time.monotonic()
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether a client has read the rates recently, so that the broker is polled."""
+        return time.monotonic() - self._requested_at_s < POLL_AFTER_REQUEST_S
+
     def document(self) -> RatesDocument:
-        """Return the current rates. A call keeps the polling active."""
-        now_s = self._requested_at_s = time.monotonic()
+        """Return the current rates. It is no request: the sidecar itself calls it each second for its ledgers."""
+        now_s = time.monotonic()
         samples = [one for one in self._samples if now_s - one.at_s <= SAMPLE_AGE_S_MAX]
         age_ms = int((now_s - self._samples[-1].at_s) * 1000) if self._samples else None
         return rates_between(samples, age_ms, self._answer_ms if samples else None, self._fault)

@@ -36,7 +36,7 @@ from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
 from gantry_admin.limits import ConcurrencyLimit, LogLimits
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.peers import PeerRoles, Peers
-from gantry_admin.rates import Rates
+from gantry_admin.rates import POLL_AFTER_REQUEST_S, Rates
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
@@ -139,7 +139,7 @@ class Sidecar:
         async def send_lease(order: Lease) -> object:
             return await self.broker.link.order(order, timeout_s=ORDER_TIMEOUT_S)
 
-        return LeaseRenewal(lease_client, self.broker.fresh_state, send_lease)
+        return LeaseRenewal(lease_client, self.broker.fresh_state, self.broker.boot_id, send_lease)
 
     def _role_recovery(self, lease_client: LeaseClient | None) -> RoleRecovery | None:
         settings = self.settings.lease
@@ -177,6 +177,12 @@ class Sidecar:
         verdict, loop_state = self.verdict, self.broker.loop_state()
         newest = self._newest_verdict.reason
         return ReadyDocument(ready=verdict.is_good, reason=verdict.reason, now=newest, broker=loop_state)
+
+    def request_rates(self, *, of_peers: bool) -> None:
+        """Have the rates of this broker measured for some seconds, and those of all peers' brokers, too, if asked."""
+        self.rates.request()
+        if of_peers:
+            self.peers.request_rates(POLL_AFTER_REQUEST_S)
 
     def status(self) -> StatusDocument:
         """Return the complete status of this broker."""

@@ -24,6 +24,7 @@ from gantry_admin.app import make_app
 from gantry_admin.guard import Scope
 from gantry_admin.metrics import BrokerCollector
 from gantry_admin.sidecar import Sidecar
+from gantry_testing.local import wait_until
 
 PAGE = ROOT / "docs/sidecar.md"
 BROKER = ["--page", "p", "--control", "c", "--store", "s"]
@@ -104,6 +105,40 @@ async def test_every_metric_is_in_the_docs(tmp_path: Path) -> None:
     assert len(names) > 20
     assert sorted(name for name in names if f"`{name}" not in text) == []
     assert BrokerCollector.__doc__
+
+
+@pytest.mark.parametrize(
+    ("path", "is_measured", "asked"),
+    [
+        ("", False, "/v1/status?rates=false"),
+        ("/v1/status?rates=false", False, "/v1/status?rates=false"),
+        ("/v1/status", True, "/v1/status?rates=false"),
+        ("/v1/group", True, "/v1/status"),
+    ],
+    ids=["none", "without rates", "status", "group"],
+)
+async def test_rates_are_measured_only_while_a_client_reads_them(path: str, is_measured: bool, asked: str) -> None:
+    """A client's request starts the polling of the broker. The sidecar's own updates and its peers' polls do not."""
+    requests: list[str] = []
+
+    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append((await reader.readline()).decode().split()[1])
+        writer.close()
+
+    async with await asyncio.start_server(record, "127.0.0.1", 0) as peer:
+        url = f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}"
+        sidecar = Sidecar(settings_of(parser().parse_args([*BROKER, "--peer", url])))
+        sidecar.group()  # as once a second, for the ledgers
+        if path:
+            transport = httpx.ASGITransport(make_app(sidecar), client=("127.0.0.1", 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                assert (await client.get(path)).status_code == 200
+        polling = asyncio.create_task(sidecar.peers.run())
+        await wait_until(lambda: bool(requests))
+        polling.cancel()
+
+    assert sidecar.rates.is_requested is is_measured
+    assert requests[0] == asked
 
 
 CONSOLE_SCOPES = {"/v1/console/codes": {Scope.READ}, "/v1/console/sessions": {Scope.PROBE}}

@@ -136,3 +136,32 @@ def test_invalid_token_file_stops_the_start(tmp_path: Path, text: str) -> None:
 
     assert str(path) in str(raised.value)
     assert "blank in" not in str(raised.value)
+
+
+def test_token_file_that_is_not_utf8_stops_the_start(tmp_path: Path) -> None:
+    """The error names the file; it has nothing of its content, which a decoding error quotes."""
+    path = tmp_path / "tokens"
+    path.write_bytes("a:0123456789abcdef-öld\n".encode("latin-1"))
+
+    with pytest.raises(SettingsError) as raised:
+        TokenFile(path)
+
+    assert str(raised.value).startswith(f"{path} is not UTF-8 text")
+    assert raised.value.__cause__ is None
+
+
+def test_token_file_that_cannot_be_reloaded_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The file is read again every few seconds; each new reason is logged, and the same one again after a success."""
+    path = tmp_path / "tokens"
+    valid = b"a:0123456789abcdef-old\n"
+    path.write_bytes(valid)
+    tokens = TokenFile(path)
+
+    for content in (b"\xff\xfe", b"\xff\xfe", b"short\n", valid + b"\n", b"\xff\xfe"):
+        path.write_bytes(content)
+        tokens.refresh()
+        tokens.refresh()
+
+    reasons = [str(record.__dict__["reason"]) for record in caplog.records]
+    assert ["UTF-8" in reason for reason in reasons] == [True, False, True]
+    assert tokens.name_of("0123456789abcdef-old") == "a"

@@ -44,7 +44,10 @@ class Scene:
         self.given: list[Lease] = []
         self.refusal: Problem | None = None
         self.later_s = 0.0
-        self.renewal = LeaseRenewal(lease_client_of(server, folder), lambda: self.state, self.give, clock=self.clock)
+        self.process = 1
+        self.renewal = LeaseRenewal(
+            lease_client_of(server, folder), lambda: self.state, lambda: self.process, self.give, clock=self.clock
+        )
 
     def clock(self) -> Moment:
         real = now()
@@ -137,6 +140,73 @@ async def test_regained_role_waits_for_its_lease(tmp_path: Path, is_regained: bo
         assert "by itself" in reason
     else:
         assert (given, after, len(scene.given)) == (1, 2, 3)
+
+
+REGAINED = msgspec.structs.replace(STATE, is_regained=True)
+UNASSIGNED = msgspec.structs.replace(STATE, role=HaRole.UNASSIGNED, may_regain=True)
+
+
+@pytest.mark.parametrize("between", [None, UNASSIGNED, "unseen"], ids=["silent", "roleless", "unseen"])
+@pytest.mark.parametrize("before", [STATE, REGAINED], ids=["elected", "regained"])
+async def test_time_before_the_role_was_regained_is_no_wait(
+    tmp_path: Path, before: HaStatus, between: HaStatus | str | None
+) -> None:
+    """A sidecar that has renewed the Lease for long waits, too, when the next process of its broker regains the role.
+
+    That holds also if no step has observed the broker without a role.
+    """
+    with api_server() as server:
+        server.put(NAMED)
+        scene = Scene(server, tmp_path, before)
+        await scene.renewal.step()
+        scene.later_s += 1_000 * READABLE_S_MIN
+        await scene.renewal.step()
+        scene.given.clear()
+
+        if not isinstance(between, str):
+            scene.state = between
+            await scene.renewal.step()
+            scene.later_s += 1_000 * READABLE_S_MIN
+        scene.state, scene.process = REGAINED, 2
+        await scene.renewal.step()
+        scene.later_s += READABLE_S_MIN - 1
+        await scene.renewal.step()
+        assert scene.given == []
+        assert "without interruption for 30 s since then" in scene.renewal.status.reason
+
+        scene.later_s += 2
+        await scene.renewal.step()
+        assert len(scene.given) == 1
+
+
+async def test_wait_of_a_regained_role_counts_only_while_the_lease_is_read(tmp_path: Path) -> None:
+    """Without requests during the wait, it begins anew. After the wait, a pause of the same process causes no other."""
+    with api_server() as server:
+        server.put(NAMED)
+        scene = Scene(server, tmp_path)
+        for state, given in (
+            (REGAINED, 0), (None, 0), (REGAINED, 0), (REGAINED, 1), (None, 1), (REGAINED, 2),
+        ):  # fmt: skip
+            scene.state = state
+            await scene.renewal.step()
+            assert len(scene.given) == given
+            scene.later_s += READABLE_S_MIN
+
+
+async def test_renewal_from_before_the_role_was_regained_gives_no_lease(tmp_path: Path) -> None:
+    """The process ends while the API server executes the renewal, and the next one has the role when it is answered."""
+    with api_server() as server:
+        server.put(NAMED)
+        scene = Scene(server, tmp_path)
+
+        def regain() -> None:
+            scene.state, scene.process = REGAINED, 2
+
+        server.on_put.append(regain)
+        await scene.renewal.step()
+
+        assert (len(server.writes), scene.given) == (1, [])
+        assert "by itself" in scene.renewal.status.reason
 
 
 async def take_epoch_while_renewing(server: FakeApiServer, folder: Path) -> Scene:

@@ -54,8 +54,13 @@ router = APIRouter(tags=["status"], dependencies=[needs(Scope.VIEW)], responses=
 
 
 @router.get("/v1/status")
-async def status(sidecar: TheSidecar) -> StatusDocument:
+async def status(
+    sidecar: TheSidecar,
+    rates: Annotated[bool, Query(description="Whether to measure the broker's rates for some seconds.")] = True,
+) -> StatusDocument:
     """Return the complete status of this broker, also while it is stalled, and after its process is gone."""
+    if rates:
+        sidecar.request_rates(of_peers=False)
     return sidecar.status()
 
 
@@ -98,6 +103,7 @@ async def event_stream(
 @router.get("/v1/group")
 async def group(sidecar: TheSidecar) -> BrokerGroupDocument:
     """Return this broker and those of the --peer sidecars, by shard."""
+    sidecar.request_rates(of_peers=True)
     return sidecar.group()
 
 

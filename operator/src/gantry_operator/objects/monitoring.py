@@ -57,7 +57,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "Shard {{ $labels.gantry_dev_shard }} of {{ $labels.gantry_dev_group }} has two masters that are ready",
-        "Only one can acknowledge messages. Compare the epochs: the master of the older one should have been fenced.",
+        "Only one can acknowledge messages. Compare the epochs: the master of the older one has lost its slaves and its"
+        " Lease. If it keeps the role, it has not received the newer epoch: check its network.",
     ),
     Alert(
         "GantryBrokerNotReady",

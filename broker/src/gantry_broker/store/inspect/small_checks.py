@@ -61,7 +61,7 @@ def check_missing(disk: ReadingDisk, facts: StoreFacts, findings: Findings, end:
             Finding(
                 kind=Kind.MISSING,
                 harm=Harm.ODD,
-                text=f"loss of [{one.start}, {one.end}) ({one.cause.value}) accepted by {one.by or 'an operator'}",
+                text=f"loss of [{one.start}, {one.end}) ({one.cause.value}) accepted by {one.by or 'an administrator'}",
                 offset=one.start,
                 length=one.end - one.start,
             )
