@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gantry_broker.errors import StoreError
+from gantry_broker.store.index_file import HEADER
 from gantry_broker.store.inspect.repair import RepairPlan, RepairPlanner
 from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.loss import LossCause
@@ -84,6 +85,15 @@ def forget_file_sizes(world: StoreWorld) -> None:
     write_sealed(world.disk, path, msgspec.structs.replace(point, log_file_bytes=0, queue_file_bytes=0))
 
 
+def roll_back_index(world: StoreWorld) -> None:
+    """Let the newest index file of the recovery point have one entry less than when the point was written."""
+    point = read_sealed(world.disk, world.path("recovery-point.json"), RecoveryPoint)
+    assert point is not None
+    assert point.index is not None
+    header = point.index.header
+    world.overwrite(f"index/{point.index.name}", 0, HEADER.pack(*header._replace(next_number=header.next_number - 1)))
+
+
 DAMAGES: dict[str, Damage] = {
     "none": lambda world: None,
     "rot-before-the-point": lambda world: log_byte(world, record(world, 50) + 90, b"\0\0"),
@@ -107,6 +117,7 @@ DAMAGES: dict[str, Damage] = {
     "no-newest-index-file": lambda world: world.disk.remove(
         world.path("index/" + world.disk.list(world.path("index"))[-1])
     ),
+    "index-file-behind-its-point": roll_back_index,
     "no-middle-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{FILE:020d}")),
     "no-newest-log-file": lambda world: world.disk.remove(
         world.path("commitlog/" + world.disk.list(world.path("commitlog"))[-1])

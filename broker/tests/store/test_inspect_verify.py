@@ -294,3 +294,21 @@ def test_missing_log_file_is_reported(world: StoreWorld, place: int) -> None:
     assert {(one.kind, one.harm) for one in verify(world).findings.kept if one.kind is Kind.MISSING} == {
         (Kind.MISSING, Harm.ODD)
     }
+
+
+def test_quick_verification_reports_a_filler_as_missing_only(world: StoreWorld) -> None:
+    """A filler has no record where its file begins: it is no damage of its own, and its range is reported anyway."""
+    world.close()
+    names = sorted(world.disk.list(world.path("commitlog")))
+    world.disk.remove(world.path(f"commitlog/{names[1]}"))
+    world.open()  # creates the filler
+    world.close()
+
+    of_log = (Kind.ROT, Kind.MISSING)
+    for harm in (Harm.LOST, Harm.ODD):
+        quick = kinds(verify(world, VerifyOptions(is_quick=True)))
+        assert {one for one in quick if one[0] in of_log} == {(Kind.MISSING, harm)}
+        assert {one for one in kinds(verify(world)) if one[0] in of_log} == {(Kind.MISSING, harm)}
+        world.open()
+        world.store.accept_loss("a test")
+        world.close()

@@ -332,7 +332,8 @@ def test_failed_log_file_creation_is_a_temporary_refusal(tmp_path: Path, operati
     world.open()
     size = world.settings.mapped_file_size_commit_log
     world.send(count=60)
-    world.faulty_disk.fail_next(operation, code, count=2)
+    # A queue that needs blocks requests a whole stride, and then those of one unit.
+    world.faulty_disk.fail_next(operation, code, count=4 if operation == "reserve" else 2)
 
     refused = 0
     for _ in range(150):

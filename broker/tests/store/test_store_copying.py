@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -18,6 +19,7 @@ from gantry_broker.store.copying import CopyRefused, LogCopier
 from gantry_broker.store.point_writer import RecoveryPointWriter
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.settings import FlushSettings, PoolSettings
+from gantry_store_files import segment_name
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import TINY, StoreWorld
 from gantry_wire.message import StoredMessage, encode_record
@@ -232,6 +234,31 @@ def test_full_disk_refuses_a_whole_piece_until_there_is_space() -> None:
     master.store.flush_step()
 
     assert_same(master, slave)
+
+
+def test_slave_copies_after_its_log_was_discarded_on_a_full_disk() -> None:
+    """Without space for the first file of the new log, copying is refused, and succeeds as soon as there is some."""
+    master, slave, _ = make_pair(is_pooled=False)
+    master.send(count=150)
+    begin, end = TINY.mapped_file_size_commit_log, master.store.log.wrote
+
+    def operate(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith(f"commitlog/{segment_name(begin)}"):
+            raise OSError(errno.ENOSPC, "full", path)
+
+    slave.faulty_disk.on_operation = operate
+    slave.store.discard_log(begin, master.store.identity.epochs)
+    copier = slave.store.start_copying()
+    with pytest.raises(StoreFull):
+        copier.append(log_bytes(master, begin, end), begin)
+    slave.faulty_disk.on_operation = lambda operation, path: None
+    slave.clock.advance(TINY.space_retry_interval_ms)
+
+    copier.append(log_bytes(master, begin, end), begin)
+
+    show_all(slave, copier)
+    assert slave.bodies() == master.sent_bodies()[-len(slave.bodies()) :]
+    assert log_bytes(slave, begin, end) == log_bytes(master, begin, end)
 
 
 def test_promoted_slave_continues_all_queue_offsets() -> None:

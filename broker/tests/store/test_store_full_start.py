@@ -15,6 +15,7 @@ import pytest
 from gantry_broker.errors import StoreError, StoreFull, StoreUnusable, describe_disk_error
 from gantry_broker.ports import RealDisk
 from gantry_broker.store.draft import Draft
+from gantry_store_files import segment_name
 from gantry_testing.local import running_broker
 from gantry_testing.store_world import BORN_HOST, StoreWorld, make_world
 
@@ -157,3 +158,78 @@ def test_an_error_of_the_real_disk_names_the_file(tmp_path: Path, call: str, mon
         uses[call]()
 
     assert (caught.value.errno, REMEDIES[errno.ENOSPC] in describe_disk_error(caught.value)) == (errno.ENOSPC, True)
+
+
+def refuse_file(world: StoreWorld, name: str) -> None:
+    """Let the disk refuse to create a file, as one on which other programs use all free space."""
+
+    def operate(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith(name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    world.faulty_disk.on_operation = operate
+
+
+SECOND_FILE: Final = "/consumequeue/orders/0/00000000000000001000"
+"""The second file of the queue ``orders``, from queue offset 50 on."""
+
+
+def store_with_rotten_end(count: int, *, point_at: int) -> StoreWorld:
+    """Return a killed store whose log lost the messages of a queue after the recovery point, and nothing behind."""
+    world = make_world("faulty", Path())
+    world.open()
+    world.send("orders", point_at)
+    world.store.flush()
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    world.send("orders", count - point_at)
+    starts = list(world.records)[point_at:count]
+    world.send("bills", 1)
+    world.store.flush()
+    world.kill()
+    flip_bodies(world, starts)
+    return world
+
+
+def flip_bodies(world: StoreWorld, starts: list[int]) -> None:
+    size = world.settings.mapped_file_size_commit_log
+    for start in starts:
+        world.faulty_disk.flip(world.path(f"commitlog/{segment_name(start - start % size)}"), start % size + 90)
+
+
+@pytest.mark.parametrize(("count", "point_at"), [(65, 45), (17, 5)], ids=["next file", "next blocks"])
+def test_offsets_of_lost_messages_are_not_reused_after_a_start_on_a_full_disk(count: int, point_at: int) -> None:
+    """The start needs no space to keep offsets that only the queue's files know, since these have their blocks."""
+    world = store_with_rotten_end(count, point_at=point_at)
+    world.faulty_disk.capacity = world.faulty_disk.space("/").used
+    refuse_file(world, SECOND_FILE)
+
+    assert world.open().damaged
+
+    world.faulty_disk.on_operation = lambda operation, path: None
+    world.faulty_disk.capacity = 1 << 30
+    _, [offset] = world.append([world.draft("orders")])
+    assert offset == count
+
+
+def test_start_without_room_for_offsets_of_lost_messages_is_refused() -> None:
+    """A queue that is rebuilt without its last messages needs new blocks; without them its offsets would be reused."""
+    world = make_world("faulty", Path())
+    world.open()
+    world.send("orders", 65)
+    starts = list(world.records)[45:]
+    world.send("bills", 1)
+    world.close()
+    flip_bodies(world, starts)
+    world.faulty_disk.remove_tree(world.path("consumequeue/orders"))
+    refuse_file(world, SECOND_FILE)
+
+    for _ in range(2):
+        with pytest.raises(StoreFull, match=SECOND_FILE):
+            world.open()
+        world.kill()
+    world.faulty_disk.on_operation = lambda operation, path: None
+    world.open()
+
+    _, [offset] = world.append([world.draft("orders")])
+    assert offset == 65

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
+from gantry_broker.errors import StoreFull
 from gantry_broker.ha.store_log import StoreReader
 from gantry_broker.store import crash_points
 from gantry_broker.store.checkpoint import CheckpointContent, decode_checkpoint, encode_checkpoint
@@ -172,6 +176,44 @@ def test_offsets_of_queue_that_ended_in_accepted_hole_are_never_reused(
         _, [offset] = world.append([world.draft(topic, queue_id)])
         assert offset >= end, (topic, queue_id)
     assert world.messages("bills")[-1].queue_offset >= ends["bills", 0]
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["files", "pool"])
+@pytest.mark.parametrize(
+    ("refused", "is_accepted"),
+    [("consumequeue", False), (f"commitlog/{3 * SIZE:020d}", False), (f"commitlog/{4 * SIZE:020d}", True)],
+    ids=["queue fillers", "log filler", "next file"],
+)
+def test_log_can_be_appended_to_after_acceptance_found_a_full_disk(
+    tmp_path: Path, refused: str, is_accepted: bool, pool: bool
+) -> None:
+    """Appends succeed as soon as there is space for them, where the log ends, whether the loss was accepted or not."""
+    world = filled_store("faulty", tmp_path, pool=pool)
+    world.close()
+    delete(world, segments(world)[2:])
+    world.open()
+    wrote = world.store.log.wrote
+
+    def operate(operation: str, path: str) -> None:
+        if operation in ("create", "reserve") and refused in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    world.faulty_disk.on_operation = operate
+    with nullcontext() if is_accepted else pytest.raises(StoreFull):
+        world.store.accept_loss("a test")
+    if is_accepted:
+        with pytest.raises(StoreFull):
+            world.send("rest")
+    world.faulty_disk.on_operation = lambda operation, path: None
+    world.clock.advance(world.settings.space_retry_interval_ms)
+
+    world.send("rest", 150)
+    assert world.store.log.wrote > wrote + SIZE
+    assert world.bodies("rest") == world.sent_bodies("rest")
+    world.store.flush()
+    world.kill()
+    world.open()
+    assert world.bodies("rest") == world.sent_bodies("rest")
 
 
 @pytest.mark.parametrize("names", [slice(3, None), slice(2, 3), slice(2, None)], ids=["newest", "middle", "two"])

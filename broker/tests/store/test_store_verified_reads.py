@@ -11,6 +11,7 @@ import pytest
 from gantry_broker.ha.store_log import MasterStore
 from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
+from gantry_testing.head import remove_files
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_testing.verifying import fill_store, flush, log_byte, place
 from gantry_wire.message import decode_records
@@ -134,6 +135,29 @@ def test_many_consecutive_damaged_messages_are_skipped(world: StoreWorld) -> Non
 
     assert world.bodies("rows") == [world.sent[number][4] for number in (*numbers[:5], *numbers[35:])]
     assert world.store.guard.damage.counters.found == 30
+
+
+def test_damage_of_expired_files_is_forgotten(world: StoreWorld) -> None:
+    """It takes no place in the table, no reader waits for it, and readers that waited for it are resumed."""
+    flush(world)
+    table, size = world.store.guard.damage, world.settings.mapped_file_size_commit_log
+    table.set_healer(lambda damage: True)
+    resumed: list[int] = []
+    table.on_resolved.append(lambda: resumed.append(world.store.log.min_physical))
+    old, new = place(world, 10)[0], place(world, 150)[0]
+    assert old < size < new
+    assert table.report(old) is not None
+    assert table.report(new) is not None
+    assert table.must_wait_before_gap()
+
+    remove_files(world.store, 1)
+
+    assert (old in table, new in table, resumed) == (False, True, [size])
+    table.forget(new, new + 1)
+    assert not table.is_awaited
+    assert not table.must_wait_before_gap()
+    assert table.report(old) is None, "the scrubber may have read it before the deletion"
+    assert table.integrity.damaged_records_found == 2
 
 
 def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:

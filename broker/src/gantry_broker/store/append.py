@@ -59,8 +59,8 @@ def append_batch(
         raise LogReadOnly("the commit log is read-only and accepts no more messages")
     if not drafts:
         return [], []
-    file_size, base, start, target = log.file_size, log.base_offset, log.position, log.file
-    assert target is not None, "a log that is open has a file"
+    target = log.file or log.reopen()
+    file_size, base, start = log.file_size, log.base_offset, log.position
     position = start
     file_end = file_size - BLANK_BYTES
     store_extra = len(store_host) - 8
@@ -186,9 +186,11 @@ def append_contiguous(
     total = sum(draft.record_bytes(len(store_host)) for draft in drafts)
     if total + BLANK_BYTES > log.file_size:
         raise MessageTooLarge(f"a batch of {total} bytes does not fit into a file of {log.file_size}")
+    if log.is_read_only:
+        raise LogReadOnly("the commit log is read-only and accepts no more messages")
+    if log.file is None:
+        log.reopen()
     if log.position + total + BLANK_BYTES > log.file_size:
-        if log.is_read_only:
-            raise LogReadOnly("the commit log is read-only and accepts no more messages")
         roll(log)
     return append_batch(log, dispatcher, store_host, drafts, now_ms)
 

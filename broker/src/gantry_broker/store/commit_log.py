@@ -76,6 +76,7 @@ class CommitLog:
         self.last_timestamp_ms = 0
         self.is_read_only = False
         self.file: MappedFile | None = None
+        """The file to append to; None while the log changes, or after ``start_at`` has failed: see ``reopen``."""
         self.base_offset = 0
         self.position = 0
         self.pool: WritePool | None = None
@@ -162,6 +163,15 @@ class CommitLog:
         if self.pool is not None and file.buffer is None:
             self._attach(file, offset)
         self.switch_to(file, offset - file.base_offset)
+
+    def reopen(self) -> MappedFile:
+        """Return the file to append to, after ``start_at`` has found no space for it. Raises ``StoreFull``."""
+        base = self.wrote - self.wrote % self.file_size
+        if self.files.at(base) is None:
+            self.files.adopt(self.next.take(base), is_durable=True)
+        self.start_at(self.wrote)
+        assert self.file is not None, "appending has started"
+        return self.file
 
     def open_file(self, base_offset: int) -> MappedFile:
         """Return the file that begins at ``base_offset``; create it if it does not exist. Raises ``StoreFull``."""

@@ -170,7 +170,10 @@ class ConsumeQueue:
         if file is None:
             file = self._create_file(start)
         position = start - file.base_offset
-        file.reserve(min(file.size, position + self.stride))
+        try:
+            file.reserve(min(file.size, position + self.stride))
+        except StoreFull:  # The unit itself may have a block already, as after a start.
+            file.reserve(position + CONSUME_UNIT_BYTES)
         self.seek(offset)
         assert self.position < self.limit, self
 
@@ -284,7 +287,8 @@ class ConsumeQueue:
 
         Those are known to be durable and in order; all later units are zeroed, to be dispatched again from the log.
         After a clean stop a later unit could only follow directly, so the files are not read to their ends. Return
-        the end of the units whose messages begin before ``written``.
+        the end of the units whose messages begin before ``written``. Files with such units are kept: if the log has
+        lost the messages, their blocks are needed for the fillers, also on a full disk.
         """
         self.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
         first = self.files.base_offset // CONSUME_UNIT_BYTES
@@ -298,7 +302,7 @@ class ConsumeQueue:
             # A crash happened after log files were deleted and before these were.
             file.close()
             self.files.unlink(file)
-        self.files.remove_from(end * CONSUME_UNIT_BYTES + 1)
+        self.files.remove_from(max(end, found_end) * CONSUME_UNIT_BYTES + 1)
         for file in self.files.files:
             used = min(max(end * CONSUME_UNIT_BYTES - file.base_offset, 0), file.size)
             next_unit = file.file.pread(CONSUME_UNIT_BYTES, used)

@@ -189,8 +189,8 @@ class LogCopier:
     def _spans(self, data: bytes) -> tuple[list[Span], MappedFile, int]:
         """Divide ``data`` by file; return the spans, and the file and position after the last byte."""
         log = self._log
-        file, position, start = log.file, log.position, 0
-        assert file is not None, "a log that is open has a file"
+        file = log.file or log.reopen()
+        position, start = log.position, 0
         spans: list[Span] = []
         while True:
             size = min(log.file_size - position, len(data) - start)

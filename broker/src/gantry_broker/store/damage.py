@@ -152,8 +152,7 @@ class DamageTable:
     @property
     def damaged(self) -> list[Damage]:
         """The ranges that are damaged now, in order."""
-        begin = self._log.min_physical
-        return sorted((one for one in self._damage.values() if one.start >= begin), key=lambda damage: damage.start)
+        return sorted(self._damage.values(), key=lambda damage: damage.start)
 
     def set_healer(self, ask_replica: Callable[[Damage], bool]) -> None:
         """Fetch damaged ranges from replicas from now on.
@@ -166,11 +165,11 @@ class DamageTable:
     def report(self, offset: int, size: int = 0, **extra: object) -> Damage | None:
         """Add the damaged record at ``offset``: log it, count it, and request it from a replica, once.
 
-        ``size`` is its length according to a queue; 0 if unknown. Return None if the table is full: then it is counted
-        only. Raises ``StoreFailed`` if the file belongs to another store.
+        ``size`` is its length according to a queue; 0 if unknown. Return None if its file has expired meanwhile, or if
+        the table is full: then it is counted only. Raises ``StoreFailed`` if the file belongs to another store.
         """
         damage = self._damage.get(offset)
-        if damage is not None:
+        if damage is not None or offset < self._log.min_physical:
             return damage
         self._log.require_own_file(offset)
         damage = Damage(offset, offset + size if size else self._find_end(offset))
@@ -275,6 +274,14 @@ class DamageTable:
         """Remove the damage in ``[start, end)`` without calling the callbacks."""
         for offset in [offset for offset in self._damage if start <= offset < end]:
             del self._damage[offset]
+
+    def expire(self, begin: int) -> None:
+        """Remove the damage before ``begin``, the new beginning of the log, and resume readers that waited for it."""
+        expired = [damage for damage in self._damage.values() if damage.start < begin]
+        for damage in expired:
+            del self._damage[damage.start]
+        if any(damage.wait_until_ms >= 0 for damage in expired):
+            self._notify_resolved()
 
     def truncate(self, end: int) -> None:
         """Remove the damage after ``end``, the new end of the log, since other records will be written there."""

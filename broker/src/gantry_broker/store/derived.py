@@ -14,7 +14,6 @@ durable any more when the rebuilding begins.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
@@ -265,6 +264,8 @@ class DerivedFiles:
 
         A point that is not trusted, for example because its last record is damaged or was deleted since, proves nothing
         about queues with files. For queues without files it is used nevertheless, since only it has their next offsets.
+        Raises ``StoreFull`` if the disk has no space for the fillers of a queue with files: without them the offsets
+        of the lost messages would be used again. The next start finds the same point, and tries again.
         """
         if point is None:
             return
@@ -274,5 +275,4 @@ class DerivedFiles:
                 if queue.end < end and not queue.files.files:
                     queue.start_at(end)
                 elif queue.end < end and is_trusted:
-                    with suppress(StoreFull):  # On a full disk the offset is kept only as long as this process runs.
-                        queue.fill_to(end, point.through - 1)
+                    queue.fill_to(end, point.through - 1)

@@ -15,11 +15,11 @@ meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 
-from gantry_broker.errors import StoreFailed
+from gantry_broker.errors import StoreFailed, StoreFull
 from gantry_broker.ports.disk import write_fully
 from gantry_broker.store.commit_log import CommitLog, blank_record
 from gantry_broker.store.identity import Epoch
@@ -33,7 +33,8 @@ from gantry_wire.message import check_record
 def quiesced_log(lifecycle: StoreLifecycle) -> Iterator[CommitLog]:
     """Stop the helper threads, flush everything and empty the write buffers for the body of a `with`.
 
-    Afterwards the threads run again, and appending continues at the end of the log. An ``OSError`` is final.
+    Afterwards the threads run again, and appending continues at the end of the log, also if the body raises
+    ``StoreFull``. An ``OSError`` is final.
     """
     log = lifecycle.log
     was_running = lifecycle.stop_threads()
@@ -42,14 +43,25 @@ def quiesced_log(lifecycle: StoreLifecycle) -> Iterator[CommitLog]:
         lifecycle.flusher.flush()
         lifecycle.return_all_buffers()
         log.next.drop()
-        yield log
-        log.start_at(log.wrote)
-        lifecycle.log_end.set(log.wrote)
+        try:
+            yield log
+        except StoreFull:
+            _continue_log(lifecycle)
+            raise
+        _continue_log(lifecycle)
     except OSError as exc:
         raise lifecycle.failure.report("changing the log", exc) from exc
     finally:
         if was_running:
             lifecycle.start_threads()
+
+
+def _continue_log(lifecycle: StoreLifecycle) -> None:
+    """Continue appending at the end of the log. If the disk has no space for its file, the next append tries again."""
+    log = lifecycle.log
+    with suppress(StoreFull):
+        log.start_at(log.wrote)
+    lifecycle.log_end.set(log.wrote)
 
 
 def change_epochs(lifecycle: StoreLifecycle, epochs: Sequence[Epoch]) -> None:
@@ -134,7 +146,8 @@ def accept_loss(lifecycle: StoreLifecycle, by: str, now_ms: int) -> int:
 def _fill_log(log: CommitLog, end: int) -> int:
     """Extend the log with blank records, durably, to the first end of a file at or after ``end``, and return that.
 
-    Raises ``StoreFull`` or ``OSError``; it can be called again.
+    Raises ``StoreFull`` or ``OSError``; it can be called again. After ``StoreFull`` nothing lies after the end of the
+    log, where appending continues.
     """
     offset, size = log.wrote, log.file_size
     if offset == log.min_physical:
@@ -142,14 +155,18 @@ def _fill_log(log: CommitLog, end: int) -> int:
         log.files.remove_from(0)
         log.files.sync_directory()
         return -(-end // size) * size
-    while offset < end:
-        file, position = log.files.at(offset), offset % size
-        if file is None or position == 0:
-            file = log.fillers.accept(offset)
-        else:
-            write_fully(file.file, blank_record(size - position), position)
-            file.file.sync()
-        offset = file.end_offset
+    try:
+        while offset < end:
+            file, position = log.files.at(offset), offset % size
+            if file is None or position == 0:
+                file = log.fillers.accept(offset)
+            else:
+                write_fully(file.file, blank_record(size - position), position)
+                file.file.sync()
+            offset = file.end_offset
+    except StoreFull:
+        log.truncate(log.wrote)
+        raise
     return offset
 
 

@@ -87,6 +87,7 @@ class MessageStore(StoreContract):
             lifecycle.log, lifecycle.dispatcher, lifecycle.pools, is_sync_flush=settings.flush.is_sync
         )
         self.guard = LogGuard(lifecycle.log, self._seals, clock, heal_wait_ms=settings.heal_wait_ms)
+        lifecycle.removal.on_begin_moved.append(self.guard.damage.expire)
         self.times = TimeSearch(lifecycle.log, lifecycle.queues, self.guard)
         self.repair = DerivedRepair(
             disk, lifecycle.log, lifecycle.queues, lifecycle.index, lifecycle.dispatcher, self.guard, seals=self._seals,

@@ -169,7 +169,8 @@ class QueueTable:
         """Fill queues up to ``ends``, so that no queue offset of a lost message is used again.
 
         ``ends`` has the known ends of the queues; the fillers get the physical offset ``physical_offset``. Raises
-        ``StoreFull`` after all queues were tried: the ends of those without disk space hold only in this process.
+        ``StoreFull`` after all queues were tried. Until it succeeds, no message may be appended: a queue with files
+        does not have its end then.
         """
         error: StoreFull | None = None
         for topic, of_topic in ends.items():

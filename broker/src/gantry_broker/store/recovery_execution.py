@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
@@ -104,7 +102,10 @@ class Recovery:
         return self._scan_dispatcher.last_record if self._scan_dispatcher.last_record >= 0 else self.start_record
 
     def run(self, found: FoundStore) -> RecoveryReport:
-        """Run the recovery and return its report."""
+        """Run the recovery and return its report.
+
+        Raises ``StoreFull`` if the disk has no space for queue units, or for fillers of the units of lost messages.
+        """
         point, is_clean = found.point, found.is_clean
         commit_log, scan_dispatcher = self._log, self._scan_dispatcher
         self._queues.load_deleted(point.deleted if point is not None else {})
@@ -140,8 +141,7 @@ class Recovery:
         damaged = sorted(damaged + scan_dispatcher.damaged)
         derived.restore_ends(point, is_trusted=trusted is not None)
         if damaged:
-            with suppress(StoreFull):
-                self._queues.fill_to(derived.ends_found, max(result.end - 1, 0))
+            self._queues.fill_to(derived.ends_found, max(result.end - 1, 0))
         cut_bytes = self._zero_tail(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
         crash_points.hit(crash_points.MID_RECOVERY)

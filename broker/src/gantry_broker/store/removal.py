@@ -83,6 +83,9 @@ class OldestFilesRemoval:
         would be taken for a loss. ``on_retired`` is called when files wait for ``gantry-point`` to close them,
         ``on_failed`` after a failed sync.
         """
+        self.on_begin_moved: Final[list[Callable[[int], None]]] = []
+        """Callbacks that take the new beginning of the log."""
+
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
@@ -182,6 +185,9 @@ class OldestFilesRemoval:
         files = commit_log.files.retire_before(offset)
         assert all(file.buffer is None for file in files), files
         self._log_files.extend(files)
+        if files:
+            for listener in self.on_begin_moved:
+                listener(offset)
         return len(files)
 
     def unlink(self) -> None:

@@ -19,7 +19,7 @@ from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
 from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
 from gantry_broker.store.inspect.queue_check import CheckContext
-from gantry_wire.message import record_store_timestamp
+from gantry_wire.message import RecordFault, record_store_timestamp
 
 _IDENTIFYING_REASONS: Final = (StopReason.CRC, StopReason.SEAL)
 """After these, the damaged record still identifies its message."""
@@ -192,11 +192,15 @@ class DamageJudge:
 
 
 def check_file_starts(reader: LogReader, end: int, context: CheckContext) -> None:
-    """Check that every file that begins before ``end`` begins with a whole record."""
+    """Check that every file that begins before ``end`` begins with a whole record, or is a filler.
+
+    A filler begins with a blank record. Lost ranges are reported elsewhere, with whether their loss is accepted.
+    """
     for segment in reader.segments:
         found = reader.record_at(segment.base_offset) if segment.base_offset < end else None
-        if found is not None and found.check.fault is not None:
-            text = f"no whole record at {segment.base_offset}, where a file begins: {found.check.fault.value}"
+        fault = found.check.fault if found is not None else None
+        if fault is not None and fault is not RecordFault.BLANK:
+            text = f"no whole record at {segment.base_offset}, where a file begins: {fault.value}"
             context.findings.add(
                 Finding(kind=Kind.ROT, harm=Harm.LOST, text=text, remedy=COPY_REMEDY, offset=segment.base_offset)
             )

@@ -115,11 +115,7 @@ class DerivedPlanner:
             return not point.is_indexed
         kept = [name for name in names if name <= point.index.name]
         newest = self._open_index(point.index.name) if point.index.name in kept else None
-        is_short = (
-            newest is None
-            or newest.header is None
-            or (facts.is_clean_stop_trusted and newest.header.next_number < point.index.header.next_number)
-        )
+        is_short = newest is None or newest.header is None or newest.header.next_number < point.index.header.next_number
         return is_short or not self._are_loadable(kept)
 
     def _are_loadable(self, names: list[str]) -> bool:
