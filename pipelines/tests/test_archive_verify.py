@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
 from spark_kit.toy_archive import archived
 from spark_kit.toy_log import ToyLog
 
+from gantry_pipelines.archive.manifest_reader import ManifestReader
+from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.verification import verify
 from pyspark_rocketmq.model import QueueId
 
@@ -114,3 +117,39 @@ def test_flipped_bit_is_found_by_deep_verification_only(tmp_path: Path) -> None:
 
     assert verify(storage).findings == ()
     assert len(verify(storage, is_deep=True).findings) == 1
+
+
+class PublishingStorage:
+    """A folder whose writer publishes a staged file as soon as the size of the file at the path `seen` was read."""
+
+    def __init__(self, folder: Storage, staged: str, path: str, seen: str) -> None:
+        self._folder: Final = folder
+        self._staged, self._path, self._seen = staged, path, seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._folder, name)
+
+    def size(self, path: str) -> int | None:
+        found = self._folder.size(path)
+        if path == self._seen and self._folder.size(self._staged) is not None:
+            self._folder.publish(self._staged, self._path)
+        return found
+
+
+@pytest.mark.parametrize("is_staged_seen", [False, True], ids=["before the staged path", "before it is opened"])
+@pytest.mark.parametrize("is_deep", [False, True], ids=["shallow", "deep"])
+def test_file_that_is_published_meanwhile_is_no_finding(tmp_path: Path, is_staged_seen: bool, is_deep: bool) -> None:
+    """A file that its writer publishes during the verification is not missing; one that is nowhere is."""
+    folder = archived(LOG, tmp_path)
+    file = ManifestReader(folder).read().data()[0]
+    staged, published = tmp_path / file.staged, tmp_path / file.place.path
+
+    staged.parent.mkdir(exist_ok=True)
+    published.rename(staged)
+    seen = file.staged if is_staged_seen else file.place.path
+    storage: Any = PublishingStorage(folder, file.staged, file.place.path, seen)
+
+    assert verify(storage, is_deep=is_deep).findings == ()
+    assert published.exists() and not staged.exists(), "the file was published during the verification"
+    published.unlink()
+    assert [str(finding) for finding in verify(folder).findings] == [f"{file.place.path}: is missing"]
