@@ -63,6 +63,36 @@ def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSessio
     assertDataFrameEqual(whole, spark.createDataFrame([("orders", "*", -1, -1, 3, 3)], schema))
 
 
+@pytest.mark.verify
+def test_new_messages_after_the_switch_are_no_difference_of_a_whole_topic(spark: SparkSession) -> None:
+    """After the switch a whole topic differs only by messages of the source that the target lacks or has changed.
+
+    Before the switch every other message is a difference.
+    """
+    from pyspark.testing import assertDataFrameEqual
+
+    from gantry_pipelines.migrate_check.fingerprints import compute_fingerprints, find_differences
+
+    whole = frozenset({"orders"})
+    sent = [(0, 1, b"one", {}), (0, 2, b"two", {}), (1, 0, b"two", {})]
+    new = [(0, 3, b"new", {}), (1, 1, b"one", {})]
+    left = compute_fingerprints(messages(spark, *sent), {}, whole, is_over=True)
+
+    def found(*rows: tuple[int, int, bytes, dict[str, str]]) -> DataFrame:
+        right = compute_fingerprints(messages(spark, *rows), {}, whole, is_over=True)
+        return find_differences(left, right, is_over=True)
+
+    schema = found(*sent).schema
+    before = [compute_fingerprints(messages(spark, *rows), {}, whole) for rows in (sent, [*new, *sent])]
+    more = spark.createDataFrame([("orders", "*", -1, -1, 3, 5)], schema)
+    assertDataFrameEqual(find_differences(*before), more)
+    assertDataFrameEqual(found(*new, *sent), spark.createDataFrame([], schema))
+    lacking_one = found(*new, *sent[:2])
+    assertDataFrameEqual(lacking_one, spark.createDataFrame([("orders", "*", -1, -1, 2, 1)], schema))
+    all_changed = found(*new, (0, 1, b"ONE", {}), (0, 2, b"TWO", {}), (1, 0, b"TWO", {}))
+    assertDataFrameEqual(all_changed, spark.createDataFrame([("orders", "*", -1, -1, 2, 0)], schema))
+
+
 def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:
     runtime = RuntimeConfig(name_servers=[target.name_server], sidecars=list(target.urls), destination=str(folder))
     topics = Topics(include=["moved"], exclude=[])

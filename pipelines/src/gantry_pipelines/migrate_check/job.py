@@ -110,7 +110,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
         found += comparing.compare_groups(matches, left, right, is_over=config.spec.is_over)
         reporter.report_step("comparing contents", topics=len(both))
         messages, rows = self._compare_contents(settings, matches, left, right)
-        found += comparing.content_differences(rows)
+        found += comparing.content_differences(rows, is_over=config.spec.is_over)
         result = CheckResult(len(left.topics), messages, len(groups), tuple(found))
         return _report_outcome(result, config, reporter)
 
@@ -124,11 +124,13 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
         target_ranges = ranges_of(((pair.target, pair) for pair in pairs), right, whole)
         if not source_ranges and not target_ranges:
             return 0, []
-        spark = self._session(parameters.config)
+        spark, is_over = self._session(parameters.config), parameters.config.spec.is_over
         names = {pair.source.broker: pair.target.broker for pair in pairs}
-        source = compute_fingerprints(_read(spark, parameters.source_reader_options, source_ranges), names, whole)
-        target = compute_fingerprints(_read(spark, parameters.target_reader_options, target_ranges), {}, whole)
-        rows = [row.asDict() for row in find_differences(source, target).collect()]
+        left_messages = _read(spark, parameters.source_reader_options, source_ranges)
+        right_messages = _read(spark, parameters.target_reader_options, target_ranges)
+        source = compute_fingerprints(left_messages, names, whole, is_over=is_over)
+        target = compute_fingerprints(right_messages, {}, whole, is_over=is_over)
+        rows = [row.asDict() for row in find_differences(source, target, is_over=is_over).collect()]
         return sum(end - begin for begin, end in source_ranges.values()), rows
 
 
