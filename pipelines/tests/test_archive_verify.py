@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,10 @@ from spark_kit.toy_log import ToyLog
 from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
+from gantry_pipelines.outcome import EXIT_FAILED, EXIT_INTERRUPTED
+from gantry_pipelines.reporting import Output, Reporter
+from gantry_pipelines.stop_request import StopRequest
 from pyspark_rocketmq.model import QueueId
 
 QUEUE, OTHER = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
@@ -117,6 +122,40 @@ def test_flipped_bit_is_found_by_deep_verification_only(tmp_path: Path) -> None:
 
     assert verify(storage).findings == ()
     assert len(verify(storage, is_deep=True).findings) == 1
+
+
+class StoppingTerminal(io.StringIO):
+    """A stream of progress lines that requests a stop with the first line."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        super().__init__()
+        self._stop: Final = stop
+
+    def write(self, text: str) -> int:
+        self._stop.request()
+        return super().write(text)
+
+
+@pytest.mark.parametrize(
+    ("inject", "exit_code", "reason"),
+    [(None, EXIT_INTERRUPTED, "Interrupted"), (drop, EXIT_FAILED, "Damaged")],
+    ids=["no findings", "a finding"],
+)
+def test_verification_ends_after_the_current_file_when_stopped(
+    tmp_path: Path, inject: Callable[[Path], None] | None, exit_code: int, reason: str
+) -> None:
+    """A stop request ends the run after the current file with 130, or with 1 if a fault was found before."""
+    archived(LOG, tmp_path)
+    if inject is not None:
+        inject(tmp_path)
+    stop = StopRequest()
+    reporter = Reporter("verify", stop, Output(lines=StoppingTerminal(stop)))
+
+    outcome = VerifyJob().run(VerifyParameters(str(tmp_path)), reporter)
+
+    assert (outcome.exit_code, outcome.reason, outcome.files) == (exit_code, reason, 1)
+    assert outcome.text.startswith("stopped before the last file; 1 files, 100 rows")
+    assert VerifyJob().run(VerifyParameters(str(tmp_path)), Reporter("verify")).files == 4
 
 
 class PublishingStorage:

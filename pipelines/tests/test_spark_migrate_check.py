@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from admin_scene import wait_for
 from spark_kit.processes import Group, group
 
 from gantry_pipelines.config import PipelineConfig, RuntimeConfig
 from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, SourceCluster
 from gantry_pipelines.outcome import Outcome
 from gantry_pipelines.reporting import Reporter
+from gantry_pipelines.stop_request import StopRequest
 from gantry_spec.pipelines.parts import Topics
 from pyspark_rocketmq.catalog import Catalog
 
@@ -91,6 +94,43 @@ def test_new_messages_after_the_switch_are_no_difference_of_a_whole_topic(spark:
     assertDataFrameEqual(lacking_one, spark.createDataFrame([("orders", "*", -1, -1, 2, 1)], schema))
     all_changed = found(*new, (0, 1, b"ONE", {}), (0, 2, b"TWO", {}), (1, 0, b"TWO", {}))
     assertDataFrameEqual(all_changed, spark.createDataFrame([("orders", "*", -1, -1, 2, 0)], schema))
+
+
+@pytest.mark.verify
+def test_stop_request_cancels_the_comparison(spark: SparkSession) -> None:
+    """A comparison that would take hours ends soon after a stop request, without a result; others are collected."""
+    from gantry_pipelines.migrate_check.job import collect_unless_stopped
+
+    stop, tracker = StopRequest(), spark.sparkContext.statusTracker()
+    assert collect_unless_stopped(spark.range(2), stop) == [{"id": 0}, {"id": 1}]
+    endless = spark.range(1 << 60).selectExpr("max(id * id % 7)")
+
+    def request_when_running() -> None:
+        wait_for(lambda: bool(tracker.getActiveJobsIds()), "a job is running", 120)
+        stop.request()
+
+    requesting = threading.Thread(target=request_when_running)
+    requesting.start()
+    assert collect_unless_stopped(endless, stop) is None
+    requesting.join()
+    assert not tracker.getActiveJobsIds()
+
+
+@pytest.mark.verify
+def test_stopped_check_does_not_compare_contents(brokers: Group, tmp_path: Path) -> None:
+    """A check that was stopped while it read queues and groups creates no session and writes no result."""
+    brokers.send(4, topic="stopped")
+    topics = Topics(include=["stopped"], exclude=[])
+    spec = MigrateCheckSpec(source=SourceCluster(name_servers=[brokers.name_server]), topics=topics)
+    runtime = RuntimeConfig(name_servers=[brokers.name_server], destination=str(tmp_path / "result"))
+    stop = StopRequest()
+    stop.request()
+
+    job = MigrateCheckJob(lambda config: pytest.fail("a session was created"))
+    outcome = job.run(job.parse(PipelineConfig(spec, runtime)), Reporter("migrate-check", stop))
+
+    assert (outcome.exit_code, outcome.reason) == (130, "Interrupted")
+    assert not (tmp_path / "result").exists()
 
 
 def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:

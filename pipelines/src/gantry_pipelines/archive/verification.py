@@ -50,6 +50,8 @@ class VerificationResult:
     rows: int
     size_bytes: int
     findings: tuple[Finding, ...]
+    is_complete: bool = True
+    """Whether all files were verified; otherwise the verification was stopped, and the extent is that of its part."""
 
     def text(self) -> str:
         """Return a summary and the findings as text, one a line."""
@@ -59,26 +61,33 @@ class VerificationResult:
 
 
 def verify(
-    storage: Storage, *, is_deep: bool = False, on_progress: Callable[[int, int], None] | None = None
+    storage: Storage,
+    *,
+    is_deep: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> VerificationResult:
     """Verify all files and ranges. Raises NoArchive, OtherArchive, ManifestBroken.
 
-    `on_progress` is called with the number of verified files and of all files.
+    `on_progress` is called with the number of verified files and of all files. `is_stopped` is asked before each file.
     """
     archive_format = read_format(storage)
     reader = ManifestReader(storage)
     manifest, findings = _list_unknown_files(storage, reader)
     files = manifest.data()
     findings += [Finding("", fault) for fault in manifest.faults()]
-    for number, file in enumerate(files):
+    verified: list[ArchivedFile] = []
+    for file in files:
+        if is_stopped():
+            break
         for text in _file_faults(storage, file, archive_format.time_zone, is_deep=is_deep):
             if file in reader.read().data():
                 findings.append(Finding(file.place.path, text))
+        verified.append(file)
         if on_progress is not None:
-            on_progress(number + 1, len(files))
-    return VerificationResult(
-        len(files), sum(file.rows for file in files), sum(file.size_bytes for file in files), tuple(findings)
-    )
+            on_progress(len(verified), len(files))
+    rows, size_bytes = sum(file.rows for file in verified), sum(file.size_bytes for file in verified)
+    return VerificationResult(len(verified), rows, size_bytes, tuple(findings), len(verified) == len(files))
 
 
 def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:
