@@ -309,8 +309,13 @@ class Masterless:
 
 
 @pytest.mark.parametrize("is_available_now", [True, False])
-def test_failed_group_commit_is_repeated_later(orders: FakeCatalog, is_available_now: bool) -> None:
-    """A query continues while a master is missing; an AvailableNow query tries again before it ends."""
+def test_failed_group_commit_is_repeated_later(
+    orders: FakeCatalog, is_available_now: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query continues while a master is missing; the next call commits, also without another batch.
+
+    An AvailableNow query tries again before it ends.
+    """
     brokers: Any = Masterless(orders, failures=1)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "commitGroup": "billing"}
     clock = FakeClock()
@@ -321,6 +326,7 @@ def test_failed_group_commit_is_repeated_later(orders: FakeCatalog, is_available
 
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert bool(orders.groups) is is_available_now
+    assert caplog.messages == ["failed to commit group offsets; retrying with the next call"]
     reader.latestOffset(end, ReadAllAvailable())
     assert set(orders.groups["billing"].values()) == {100}
     assert clock.slept  # it does not poll as often as Spark calls it
