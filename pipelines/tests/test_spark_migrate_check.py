@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.needs_spark
 
 
-def messages(spark: SparkSession, *rows: tuple[int, int, bytes, dict[str, str]]) -> DataFrame:
+Row = tuple[int, int, bytes, dict[str, str]]
+"""The queue and offset of a message, its body, and the sender's properties."""
+
+
+def messages(spark: SparkSession, *rows: Row) -> DataFrame:
     from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS
     from pyspark_rocketmq.schema import ddl
 
@@ -77,11 +81,11 @@ def test_new_messages_after_the_switch_are_no_difference_of_a_whole_topic(spark:
     from gantry_pipelines.migrate_check.fingerprints import compute_fingerprints, find_differences
 
     whole = frozenset({"orders"})
-    sent = [(0, 1, b"one", {}), (0, 2, b"two", {}), (1, 0, b"two", {})]
-    new = [(0, 3, b"new", {}), (1, 1, b"one", {})]
+    sent: list[Row] = [(0, 1, b"one", {}), (0, 2, b"two", {}), (1, 0, b"two", {})]
+    new: list[Row] = [(0, 3, b"new", {}), (1, 1, b"one", {})]
     left = compute_fingerprints(messages(spark, *sent), {}, whole, is_over=True)
 
-    def found(*rows: tuple[int, int, bytes, dict[str, str]]) -> DataFrame:
+    def found(*rows: Row) -> DataFrame:
         right = compute_fingerprints(messages(spark, *rows), {}, whole, is_over=True)
         return find_differences(left, right, is_over=True)
 
