@@ -114,11 +114,16 @@ def test_run_that_crashes_before_its_journal_has_changed_nothing(tmp_path: Path,
     assert not (tmp_path / STAGED).exists()
 
 
-@pytest.mark.parametrize("moves", [0, 1], ids=["before the first move", "between two"])
+@pytest.mark.parametrize(
+    ("moves", "seen"), [(0, [10, 10, 10, 10]), (1, [20, 20, 10, 10])], ids=["before the first move", "between two"]
+)
 def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
-    tmp_path: Path, monkeypatch: Any, moves: int
+    tmp_path: Path, monkeypatch: Any, moves: int, seen: list[int]
 ) -> None:
-    """The journal commits the run: both days have the new rows, and the progress is the new one."""
+    """The journal commits the run: both days have the new rows, and the progress is the new one.
+
+    Until then a reader sees whole days, each before or after the run.
+    """
     import os
 
     with Tables(tmp_path) as tables:
@@ -136,6 +141,7 @@ def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
         patched.setattr("gantry_pipelines.analytics.tables.os.replace", die)
         tables.write("b", {"latency": windows(0, 4, 20)}, {"writtenTo": 2})
     assert json.loads((tmp_path / JOURNAL).read_text())["run"] == "b"
+    assert counted(Tables(tmp_path)) == seen
 
     with Tables(tmp_path) as tables:
         assert counted(tables) == [20] * 4

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
 from spark_kit.toy_archive import archived
 from spark_kit.toy_log import ToyLog
 
+from gantry_pipelines.archive.manifest_reader import ManifestReader
+from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
+from gantry_pipelines.outcome import EXIT_FAILED, EXIT_INTERRUPTED
+from gantry_pipelines.reporting import Output, Reporter
+from gantry_pipelines.stop_request import StopRequest
 from pyspark_rocketmq.model import QueueId
 
 QUEUE, OTHER = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
@@ -114,3 +122,73 @@ def test_flipped_bit_is_found_by_deep_verification_only(tmp_path: Path) -> None:
 
     assert verify(storage).findings == ()
     assert len(verify(storage, is_deep=True).findings) == 1
+
+
+class StoppingTerminal(io.StringIO):
+    """A stream of progress lines that requests a stop with the first line."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        super().__init__()
+        self._stop: Final = stop
+
+    def write(self, text: str) -> int:
+        self._stop.request()
+        return super().write(text)
+
+
+@pytest.mark.parametrize(
+    ("inject", "exit_code", "reason"),
+    [(None, EXIT_INTERRUPTED, "Interrupted"), (drop, EXIT_FAILED, "Damaged")],
+    ids=["no findings", "a finding"],
+)
+def test_verification_ends_after_the_current_file_when_stopped(
+    tmp_path: Path, inject: Callable[[Path], None] | None, exit_code: int, reason: str
+) -> None:
+    """A stop request ends the run after the current file with 130, or with 1 if a fault was found before."""
+    archived(LOG, tmp_path)
+    if inject is not None:
+        inject(tmp_path)
+    stop = StopRequest()
+    reporter = Reporter("verify", stop, Output(lines=StoppingTerminal(stop)))
+
+    outcome = VerifyJob().run(VerifyParameters(str(tmp_path)), reporter)
+
+    assert (outcome.exit_code, outcome.reason, outcome.files) == (exit_code, reason, 1)
+    assert outcome.text.startswith("stopped before the last file; 1 files, 100 rows")
+    assert VerifyJob().run(VerifyParameters(str(tmp_path)), Reporter("verify")).files == 4
+
+
+class PublishingStorage:
+    """A folder whose writer publishes a staged file as soon as the size of the file at the path `seen` was read."""
+
+    def __init__(self, folder: Storage, staged: str, path: str, seen: str) -> None:
+        self._folder: Final = folder
+        self._staged, self._path, self._seen = staged, path, seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._folder, name)
+
+    def size(self, path: str) -> int | None:
+        found = self._folder.size(path)
+        if path == self._seen and self._folder.size(self._staged) is not None:
+            self._folder.publish(self._staged, self._path)
+        return found
+
+
+@pytest.mark.parametrize("is_staged_seen", [False, True], ids=["before the staged path", "before it is opened"])
+@pytest.mark.parametrize("is_deep", [False, True], ids=["shallow", "deep"])
+def test_file_that_is_published_meanwhile_is_no_finding(tmp_path: Path, is_staged_seen: bool, is_deep: bool) -> None:
+    """A file that its writer publishes during the verification is not missing; one that is nowhere is."""
+    folder = archived(LOG, tmp_path)
+    file = ManifestReader(folder).read().data()[0]
+    staged, published = tmp_path / file.staged, tmp_path / file.place.path
+
+    staged.parent.mkdir(exist_ok=True)
+    published.rename(staged)
+    seen = file.staged if is_staged_seen else file.place.path
+    storage: Any = PublishingStorage(folder, file.staged, file.place.path, seen)
+
+    assert verify(storage, is_deep=is_deep).findings == ()
+    assert published.exists() and not staged.exists(), "the file was published during the verification"
+    published.unlink()
+    assert [str(finding) for finding in verify(folder).findings] == [f"{file.place.path}: is missing"]

@@ -92,10 +92,13 @@ def test_differing_contents_are_reported_by_queue_and_offsets() -> None:
         {"topic": "orders", "broker": "new", "queue": 1, "slice": 20_000, "source": 3, "target": 3},
         {"topic": "mail", "broker": "*", "queue": -1, "slice": -1, "source": 9, "target": 8},
     ]
-    mail, orders = content_differences(rows)
+    mail, orders = content_differences(rows, is_over=False)
+    lacking, _ = content_differences(rows, is_over=True)
 
     assert (mail.what, orders.what) == ("mail", "orders/new/1")
     assert "[20000, 30000)" in orders.text
+    assert (mail.text, lacking.kind, lacking.is_note) == ("messages differ: source has 9, target 8", mail.kind, False)
+    assert lacking.text == "messages of source that target lacks, or has changed: 1"
     result = CheckResult(2, 12, 0, (mail, orders))
     assert result.text().splitlines()[-1] == "2 differences"
     assert result.document()["byKind"] == {"content": 2}

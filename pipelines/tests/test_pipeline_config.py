@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from gantry_pipelines.__main__ import main
 from gantry_pipelines.archive.restore_job import RestoreJob, RestoreSpec
 from gantry_pipelines.config import PipelineConfig, config_of, read_config
 from gantry_pipelines.engine import EXECUTOR_ARGUMENTS, EXECUTOR_MAIN, executor_command, spark_conf
 from gantry_pipelines.errors import ConfigError
+from gantry_pipelines.outcome import EXIT_CONFIG
 from gantry_pipelines.source_options import (
     connection_options,
     limit_options,
@@ -221,6 +223,25 @@ def test_memory_and_executors_follow_the_fields() -> None:
     assert "spark.executor.memory" not in spark_conf(read("engine: {cores: 2}"), {})
     with pytest.raises(ConfigError, match=r"engine\.mode: kubernetes runs only in a pod"):
         spark_conf(read(own), {})
+
+
+RESERVED_SETTING = "engine.sparkConf: a key of sparkConf is reserved, because another field of engine controls it"
+
+
+def test_reserved_spark_setting_is_refused_by_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A Spark setting that a field of `engine` controls is refused, in a file and with `--set`, as in a cluster."""
+    memory = "engine.sparkConf={spark.driver.memory: 9g}"
+    with pytest.raises(ConfigError) as refused:
+        read(RESOURCE, memory)
+    assert refused.value.problems == (RESERVED_SETTING,)
+    with pytest.raises(ConfigError, match="is reserved"):
+        read('engine: {sparkConf: {"spark.master": "local[2]"}}')
+    with pytest.raises(SystemExit) as ended:
+        main(["archive", "--check", "--set", "runtime.destination=/archive", "-n", "127.0.0.1:1", "--set", memory])
+    assert ended.value.code == EXIT_CONFIG and RESERVED_SETTING in capsys.readouterr().err
+
+    runtime = read("", "runtime.sparkConf={spark.driver.memory: 9g}")
+    assert spark_conf(runtime, {})["spark.driver.memory"] == "9g", "the settings of one machine override all others"
 
 
 def test_executor_is_started_with_the_variables_of_its_driver() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from admin_scene import wait_for
 from spark_kit.processes import Group, group
 
 from gantry_pipelines.config import PipelineConfig, RuntimeConfig
 from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, SourceCluster
 from gantry_pipelines.outcome import Outcome
 from gantry_pipelines.reporting import Reporter
+from gantry_pipelines.stop_request import StopRequest
 from gantry_spec.pipelines.parts import Topics
 from pyspark_rocketmq.catalog import Catalog
 
@@ -21,7 +24,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.needs_spark
 
 
-def messages(spark: SparkSession, *rows: tuple[int, int, bytes, dict[str, str]]) -> DataFrame:
+Row = tuple[int, int, bytes, dict[str, str]]
+"""The queue and offset of a message, its body, and the sender's properties."""
+
+
+def messages(spark: SparkSession, *rows: Row) -> DataFrame:
     from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS
     from pyspark_rocketmq.schema import ddl
 
@@ -61,6 +68,73 @@ def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSessio
         compute_fingerprints(altered, {}, frozenset({"orders"})),
     )
     assertDataFrameEqual(whole, spark.createDataFrame([("orders", "*", -1, -1, 3, 3)], schema))
+
+
+@pytest.mark.verify
+def test_new_messages_after_the_switch_are_no_difference_of_a_whole_topic(spark: SparkSession) -> None:
+    """After the switch a whole topic differs only by messages of the source that the target lacks or has changed.
+
+    Before the switch every other message is a difference.
+    """
+    from pyspark.testing import assertDataFrameEqual
+
+    from gantry_pipelines.migrate_check.fingerprints import compute_fingerprints, find_differences
+
+    whole = frozenset({"orders"})
+    sent: list[Row] = [(0, 1, b"one", {}), (0, 2, b"two", {}), (1, 0, b"two", {})]
+    new: list[Row] = [(0, 3, b"new", {}), (1, 1, b"one", {})]
+    left = compute_fingerprints(messages(spark, *sent), {}, whole, is_over=True)
+
+    def found(*rows: Row) -> DataFrame:
+        right = compute_fingerprints(messages(spark, *rows), {}, whole, is_over=True)
+        return find_differences(left, right, is_over=True)
+
+    schema = found(*sent).schema
+    before = [compute_fingerprints(messages(spark, *rows), {}, whole) for rows in (sent, [*new, *sent])]
+    more = spark.createDataFrame([("orders", "*", -1, -1, 3, 5)], schema)
+    assertDataFrameEqual(find_differences(*before), more)
+    assertDataFrameEqual(found(*new, *sent), spark.createDataFrame([], schema))
+    lacking_one = found(*new, *sent[:2])
+    assertDataFrameEqual(lacking_one, spark.createDataFrame([("orders", "*", -1, -1, 2, 1)], schema))
+    all_changed = found(*new, (0, 1, b"ONE", {}), (0, 2, b"TWO", {}), (1, 0, b"TWO", {}))
+    assertDataFrameEqual(all_changed, spark.createDataFrame([("orders", "*", -1, -1, 2, 0)], schema))
+
+
+@pytest.mark.verify
+def test_stop_request_cancels_the_comparison(spark: SparkSession) -> None:
+    """A comparison that would take hours ends soon after a stop request, without a result; others are collected."""
+    from gantry_pipelines.migrate_check.job import collect_unless_stopped
+
+    stop, tracker = StopRequest(), spark.sparkContext.statusTracker()
+    assert collect_unless_stopped(spark.range(2), stop) == [{"id": 0}, {"id": 1}]
+    endless = spark.range(1 << 60).selectExpr("max(id * id % 7)")
+
+    def request_when_running() -> None:
+        wait_for(lambda: bool(tracker.getActiveJobsIds()), "a job is running", 120)
+        stop.request()
+
+    requesting = threading.Thread(target=request_when_running)
+    requesting.start()
+    assert collect_unless_stopped(endless, stop) is None
+    requesting.join()
+    assert not tracker.getActiveJobsIds()
+
+
+@pytest.mark.verify
+def test_stopped_check_does_not_compare_contents(brokers: Group, tmp_path: Path) -> None:
+    """A check that was stopped while it read queues and groups creates no session and writes no result."""
+    brokers.send(4, topic="stopped")
+    topics = Topics(include=["stopped"], exclude=[])
+    spec = MigrateCheckSpec(source=SourceCluster(name_servers=[brokers.name_server]), topics=topics)
+    runtime = RuntimeConfig(name_servers=[brokers.name_server], destination=str(tmp_path / "result"))
+    stop = StopRequest()
+    stop.request()
+
+    job = MigrateCheckJob(lambda config: pytest.fail("a session was created"))
+    outcome = job.run(job.parse(PipelineConfig(spec, runtime)), Reporter("migrate-check", stop))
+
+    assert (outcome.exit_code, outcome.reason) == (130, "Interrupted")
+    assert not (tmp_path / "result").exists()
 
 
 def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:

@@ -7,6 +7,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, L
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from spark_kit.fake_catalog import FakeCatalog, FakeClock
 from spark_kit.processes import Group, Sent
+from spark_kit.stored import piece_of, stored
 from spark_kit.topics import places, send_to_new_topic
 
 from gantry_client.sync import Admin, PullConsumer
+from gantry_wire.message import StoredMessage
+from pyspark_rocketmq import message_times
 from pyspark_rocketmq.batch_reader import PushingBatchReader, TaskPartition
+from pyspark_rocketmq.decode import TIME_MS_END, decode
 from pyspark_rocketmq.errors import DataLost, NoReplica
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.options import read_options
@@ -270,6 +275,22 @@ def test_age_of_unread_messages_does_not_wait_for_an_unlisted_broker(
     assert reported is not None and reported["oldest"] == {}
 
 
+def test_message_without_a_valid_store_time_has_no_age(orders: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark cannot show a time beyond the year 9999: it is null, so IS NOT NULL is left to Spark, and it has no age."""
+    is_set = IsNotNull(("storeTime",))
+    assert batch_of(orders, is_set)[1] == [is_set]
+
+    valid = StoredMessage(topic="orders", body=b"", queue_id=1, store_timestamp_ms=1_700_000_000_123)
+    log = stored([replace(valid, queue_id=0, store_timestamp_ms=TIME_MS_END), valid])
+    monkeypatch.setattr(message_times, "read_task", lambda task, _: decode(piece_of(log, task), task, batch_rows=10))
+    settings = read_options({"nameServers": "ns:1", "subscribe": "orders"}, is_stream=True).settings
+    unread = {QueueId("orders", "broker-a", number): 0 for number in (0, 1)}
+
+    assert message_times.store_times_ms(unread, orders, settings) == {
+        QueueId("orders", "broker-a", 1): 1_700_000_000_123
+    }
+
+
 class Masterless:
     """Brokers that can be read, but whose master is unavailable for some attempts."""
 
@@ -288,8 +309,13 @@ class Masterless:
 
 
 @pytest.mark.parametrize("is_available_now", [True, False])
-def test_failed_group_commit_is_repeated_later(orders: FakeCatalog, is_available_now: bool) -> None:
-    """A query continues while a master is missing; an AvailableNow query tries again before it ends."""
+def test_failed_group_commit_is_repeated_later(
+    orders: FakeCatalog, is_available_now: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query continues while a master is missing; the next call commits, also without another batch.
+
+    An AvailableNow query tries again before it ends.
+    """
     brokers: Any = Masterless(orders, failures=1)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "commitGroup": "billing"}
     clock = FakeClock()
@@ -300,6 +326,7 @@ def test_failed_group_commit_is_repeated_later(orders: FakeCatalog, is_available
 
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert bool(orders.groups) is is_available_now
+    assert caplog.messages == ["failed to commit group offsets; retrying with the next call"]
     reader.latestOffset(end, ReadAllAvailable())
     assert set(orders.groups["billing"].values()) == {100}
     assert clock.slept  # it does not poll as often as Spark calls it

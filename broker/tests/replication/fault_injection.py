@@ -209,7 +209,8 @@ class FaultInjector:
         old, slave = self._supervisor.master, self._a_slave()
         self._group.network.part(old.number, slave.number)
         slave.is_cut_off = True
-        await self.send_some_if_possible(behind=self._load.in_flight_max)
+        # The slave may have a copy of every message that is in flight now. Later ones it cannot have.
+        await self.send_some_if_possible(behind=self._load.in_flight)
         await old.kill()
         self._group.network.heal()
         slave.is_cut_off = False
@@ -233,7 +234,7 @@ class FaultInjector:
     async def send_some_if_possible(self, *, behind: int = 0) -> None:
         """Wait until some messages are acknowledged, unless too few slaves are available.
 
-        ``behind`` adds to the number: every member may have a copy of the first ones.
+        ``behind`` adds to the number: the first ones may be messages of which every member has a copy.
         """
         others = self._group.others(self._supervisor.master)
         if self._supervisor.may_acknowledge([other for other in others if other.is_up]):

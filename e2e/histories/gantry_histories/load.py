@@ -15,7 +15,7 @@ from typing import Final, final
 from gantry_histories.connector import ClientConnector
 from gantry_histories.consumer import Consumer
 from gantry_histories.events import Journal, Queue
-from gantry_histories.producer import BATCH_MAX, BODY_BYTES, WINDOW, Producer
+from gantry_histories.producer import BODY_BYTES, Producer
 from gantry_histories.routes import Routes
 
 POLL_S: Final = 0.02
@@ -71,9 +71,12 @@ class Load:
                 raise outcome
 
     @property
-    def in_flight_max(self) -> int:
-        """The maximum number of messages in flight on current connections; earlier ones may have more."""
-        return len(self.producers) * WINDOW * BATCH_MAX
+    def in_flight(self) -> int:
+        """The number of messages that are sent and may still be answered.
+
+        The window of a producer bounds only the sends of one connection, and earlier connections may have more.
+        """
+        return sum(producer.in_flight for producer in self.producers)
 
     @property
     def acknowledged(self) -> int:

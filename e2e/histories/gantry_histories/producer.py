@@ -45,6 +45,8 @@ class Producer:
     ) -> None:  # fmt: skip
         self.name: Final = name
         self.acknowledged = 0
+        self.in_flight = 0
+        """The number of messages that are sent and may still be answered, on the current and on earlier connections."""
         self._journal: Final = journal
         self._routes: Final = routes
         self._queues: Final = queues
@@ -104,6 +106,7 @@ class Producer:
         queue = self._random.choice(self._queues)
         count = self._random.randint(2, BATCH_MAX) if self._random.random() < BATCH_SHARE else 1
         made = [self._make(queue) for _ in range(count)]
+        self.in_flight += count
         if count == 1:
             [(key, body)] = made
             command = self._command(RequestCode.SEND_MESSAGE_V2, queue, _properties(key), body)
@@ -137,6 +140,8 @@ class Producer:
             reply = await channel.request(command, REPLY_TIMEOUT_MS)
         except RemotingError:
             return False
+        finally:
+            self.in_flight -= len(keys)
         outcome, at = outcome_of(reply.code), time.monotonic_ns()
         if outcome is Outcome.REFUSED:
             for key in keys:

@@ -24,6 +24,7 @@ from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.manifest.plain_yaml import Value, read_yaml
 from gantry_spec.manifest.reading import decode_value, head_problems, problem_of, unknown_fields
 from gantry_spec.pipelines.parts import PipelineSpec
+from gantry_spec.pipelines.rules import broken_general_rules
 
 P = TypeVar("P", bound=msgspec.Struct)
 FORMER_NAME: Final = "here"
@@ -116,7 +117,11 @@ def config_of(document: Mapping[str, Any], spec_type: type[S_co]) -> PipelineCon
     problems = [*unknown_fields(spec, spec_type, ""), *unknown_fields(runtime, RuntimeConfig, "runtime")]
     if problems:
         raise _config_error(problems)
-    return PipelineConfig(_convert(spec, spec_type, ""), _convert(runtime, RuntimeConfig, "runtime"))
+    config = PipelineConfig(_convert(spec, spec_type, ""), _convert(runtime, RuntimeConfig, "runtime"))
+    problems = [one._replace(path=one.path.removeprefix("spec.")) for one in broken_general_rules(config.spec)]
+    if problems:
+        raise _config_error(problems)
+    return config
 
 
 def _with_present_name(document: Mapping[str, Any]) -> dict[str, Any]:

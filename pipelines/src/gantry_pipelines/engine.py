@@ -8,7 +8,8 @@ An executor's pod runs Spark's Kubernetes backend with the settings that the dri
 have a shell script for that. Here it is one step (`executor_command`): the process becomes the JVM, so that signals and
 exit codes are the JVM's. Spark gives the pod the argument `executor` and the environment variables named here.
 
-`sparkConf` overrides the defaults of this module, but never the settings that the fields of `engine` determine.
+`sparkConf` overrides the defaults of this module, but never the settings that the fields of `engine` determine: a
+configuration in which it has one of these is refused (``config_of``).
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from pyspark_rocketmq.settings import ReadSettings
 
 
 def store_times_ms(offsets: Mapping[QueueId, int], catalog: CatalogPort, settings: ReadSettings) -> dict[QueueId, int]:
-    """Return the store time of the message at each of these offsets, without those of unavailable brokers.
+    """Return the store time of the message at each of these offsets.
 
+    Messages of unavailable brokers are left out, and so are those whose stored time is outside of the years 1 to 9999.
     ``catalog`` must not wait for a broker, either.
     """
     non_waiting = replace(settings, patience_ms=0, is_body_verified=False)
@@ -47,8 +48,7 @@ def _read_store_times(
         times = batch.column("storeTime").cast(pa.int64()).to_pylist()
         topics, numbers = batch.column("topic").to_pylist(), batch.column("queue").to_pylist()
         for topic, number, time_us in zip(topics, numbers, times, strict=True):
-            assert topic is not None and number is not None and time_us is not None, (
-                "every row has a topic, a queue and a store time"
-            )
-            found[QueueId(topic, broker, number)] = time_us // 1000
+            assert topic is not None and number is not None, "every row has a topic and a queue"
+            if time_us is not None:
+                found[QueueId(topic, broker, number)] = time_us // 1000
     return found

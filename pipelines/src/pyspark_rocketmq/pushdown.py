@@ -31,8 +31,8 @@ from pyspark_rocketmq.model import QueueId
 TIME_MARGIN_MS: Final = 10 * 60 * 1000
 """How far the clocks of a broker's successive masters may differ before a store time filter could miss a message."""
 
-_NEVER_NULL: Final = frozenset({"topic", "broker", "queue", "offset", "storeTime"})
 _EXACT: Final = {"topic": str, "broker": str, "queue": int, "offset": int}
+"""The columns whose filters are exact. They are never null; `storeTime` is, if Spark cannot show the time."""
 
 _TESTS: Final[dict[type, tuple[str, Callable[[Any, Any], bool]]]] = {
     EqualTo: ("=", lambda value, wanted: value == wanted),
@@ -96,7 +96,7 @@ def _apply_filter(pushed: PushedFilters, one: Filter) -> tuple[PushedFilters, bo
         return pushed, False
     column = attribute[0]
     if isinstance(one, IsNotNull):
-        return pushed, column in _NEVER_NULL
+        return pushed, column in _EXACT
     if type(one) not in _TESTS:
         return pushed, False
     value = one.value  # type: ignore[attr-defined]

@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (RocketMQSourceError, ClientError, OSError) as error:
             # The group's progress is for display only; the query's own is in its checkpoint.
             log.warning(
-                "failed to commit group offsets; retrying with the next batch",
+                "failed to commit group offsets; retrying with the next call",
                 extra={"group": group, "error": str(error)},
             )
             return

@@ -1,7 +1,7 @@
 """The validation rules over several fields of a pipeline, and the fields that cannot be changed, in Python and in CEL.
 
-The rules apply to resources in a cluster only. On a laptop the same spec may omit what a cluster needs, since the
-section `runtime` of the configuration has it."""
+Most rules apply to resources in a cluster only. On a laptop the same spec may omit what a cluster needs, since the
+section `runtime` of the configuration has it. The general rules apply on a laptop, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from gantry_spec.manifest.errors import Problem
 from gantry_spec.pipelines.kinds import ANALYTICS, ARCHIVE, AUDIT, PIPELINE_KINDS, PipelineKind
-from gantry_spec.pipelines.parts import AuditCheck, EngineMode, Transport
+from gantry_spec.pipelines.parts import AuditCheck, EngineMode, PipelineSpec, Transport
 
 RESERVED_SETTINGS: Final = frozenset(
     {
@@ -35,6 +35,8 @@ class Rule(NamedTuple):
 
     message: str
     kinds: tuple[PipelineKind, ...] = PIPELINE_KINDS
+    is_general: bool = False
+    """Whether the rule also applies to the configuration of `gantry pipeline`."""
 
 
 class FixedField(NamedTuple):
@@ -84,6 +86,7 @@ RULES: Final = (
         lambda spec: not RESERVED_SETTINGS & spec.engine.spark_conf.keys(),
         f"!self.engine.sparkConf.exists(key, key in [{', '.join(repr(key) for key in sorted(RESERVED_SETTINGS))}])",
         "a key of sparkConf is reserved, because another field of engine controls it",
+        is_general=True,
     ),
     Rule(
         "spec.archive",
@@ -117,7 +120,14 @@ FIXED: Final = (
 
 
 def broken_rules(kind: PipelineKind, spec: Any) -> Iterator[Problem]:
-    """Yield the problem of every rule that a spec breaks."""
+    """Yield the problem of every rule that the spec of a resource breaks."""
     for rule in RULES:
         if kind in rule.kinds and not rule.is_kept(spec):
+            yield Problem(rule.path, rule.message)
+
+
+def broken_general_rules(spec: PipelineSpec) -> Iterator[Problem]:
+    """Yield the problem of every general rule that a spec breaks."""
+    for rule in RULES:
+        if rule.is_general and not rule.is_kept(spec):
             yield Problem(rule.path, rule.message)

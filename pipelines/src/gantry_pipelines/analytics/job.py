@@ -226,7 +226,8 @@ class _AnalyticsRun:
                 unreadable = ", ".join(sorted(str(queue) for queue in first.keys() - known.keys())[:5])
                 raise JobError(
                     f"cannot read the store time of the oldest messages of {unreadable}",
-                    remedy="check that their brokers are available", reason="NoReplica", exit_code=EXIT_UNKNOWN,
+                    remedy="check that their brokers are available, or set `start` to a time",
+                    reason="NoReplica", exit_code=EXIT_UNKNOWN,
                 )  # fmt: skip
             self._reporter.mark_alive()
 

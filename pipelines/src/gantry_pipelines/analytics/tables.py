@@ -8,7 +8,8 @@
 A run writes all of its files to `_staged`, then the journal, which commits it, and then moves the files. A run that
 crashes before the journal is written has changed nothing; one that crashes later is completed by the next run, before
 it does anything else. Each file is replaced by a rename, so that a reader sees a day either before or after the run.
-There is one writer, which holds a lock.
+Until the last rename it may see other days or tables as they were before the run. There is one writer, which holds a
+lock.
 
 Times are UTC; windows are `[windowBegin, windowEnd)`.
 """

@@ -5,8 +5,8 @@
                 see no other file
     deep        the checksum of each file matches, and every row has the right offset and day
 
-Changes by a writer during the verification are no findings: a file that is missing, or not in the manifest, is checked
-again with a newer manifest.
+Changes by a writer during the verification are no findings: a file that is not in the manifest is checked again with a
+newer manifest, and a finding about a file counts only if a newer manifest still has the file.
 """
 
 import hashlib
@@ -50,6 +50,8 @@ class VerificationResult:
     rows: int
     size_bytes: int
     findings: tuple[Finding, ...]
+    is_complete: bool = True
+    """Whether all files were verified; otherwise the verification was stopped, and the extent is that of its part."""
 
     def text(self) -> str:
         """Return a summary and the findings as text, one a line."""
@@ -59,26 +61,33 @@ class VerificationResult:
 
 
 def verify(
-    storage: Storage, *, is_deep: bool = False, on_progress: Callable[[int, int], None] | None = None
+    storage: Storage,
+    *,
+    is_deep: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> VerificationResult:
     """Verify all files and ranges. Raises NoArchive, OtherArchive, ManifestBroken.
 
-    `on_progress` is called with the number of verified files and of all files.
+    `on_progress` is called with the number of verified files and of all files. `is_stopped` is asked before each file.
     """
     archive_format = read_format(storage)
     reader = ManifestReader(storage)
     manifest, findings = _list_unknown_files(storage, reader)
     files = manifest.data()
     findings += [Finding("", fault) for fault in manifest.faults()]
-    for number, file in enumerate(files):
+    verified: list[ArchivedFile] = []
+    for file in files:
+        if is_stopped():
+            break
         for text in _file_faults(storage, file, archive_format.time_zone, is_deep=is_deep):
             if file in reader.read().data():
                 findings.append(Finding(file.place.path, text))
+        verified.append(file)
         if on_progress is not None:
-            on_progress(number + 1, len(files))
-    return VerificationResult(
-        len(files), sum(file.rows for file in files), sum(file.size_bytes for file in files), tuple(findings)
-    )
+            on_progress(len(verified), len(files))
+    rows, size_bytes = sum(file.rows for file in verified), sum(file.size_bytes for file in verified)
+    return VerificationResult(len(verified), rows, size_bytes, tuple(findings), len(verified) == len(files))
 
 
 def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:
@@ -93,30 +102,38 @@ def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manif
     return manifest, [Finding(path, "is not in the manifest, but readers see it") for path in sorted(unknown)]
 
 
-def _file_faults(storage: Storage, file: ArchivedFile, time_zone: str, *, is_deep: bool) -> Iterator[str]:
-    """Describe the differences between one file and its record."""
-    path = file.place.path
-    if storage.size(path) is None and file.staged:
-        path = file.staged
+def _file_faults(storage: Storage, file: ArchivedFile, time_zone: str, *, is_deep: bool) -> list[str]:
+    """Describe the differences between one file and its record.
+
+    A writer may publish a staged file after its final path was checked, so that path is checked again at the end.
+    """
+    for path in (file.place.path, file.staged, file.place.path) if file.staged else (file.place.path,):
+        faults = _faults_at(path, storage, file, time_zone, is_deep=is_deep)
+        if faults is not None:
+            return faults
+    return ["is missing"]
+
+
+def _faults_at(path: str, storage: Storage, file: ArchivedFile, time_zone: str, *, is_deep: bool) -> list[str] | None:
+    """Describe the differences between the file at a path and its record; None: no file is there."""
     size = storage.size(path)
     if size is None:
-        yield "is missing"
-        return
+        return None
     if size != file.size_bytes:
-        yield f"has {size} bytes, the manifest has {file.size_bytes}"
-        return
+        return [f"has {size} bytes, the manifest has {file.size_bytes}"]
+    faults: list[str] = []
     try:
         if is_deep and _checksum(storage, path) != file.checksum:
-            yield "does not have the checksum of the manifest"
-            return
+            return ["does not have the checksum of the manifest"]
         with storage.open(path) as opened, pq.ParquetFile(opened) as parquet:
-            yield from _parquet_faults(parquet, file)
+            faults += _parquet_faults(parquet, file)
             if is_deep:
-                yield from _row_faults(parquet, file, time_zone)
+                faults += _row_faults(parquet, file, time_zone)
     except FileNotFoundError:
-        yield "is missing"
+        return None
     except (pa.ArrowInvalid, OSError) as error:
-        yield f"cannot be read: {str(error).splitlines()[0]}"
+        faults.append(f"cannot be read: {str(error).splitlines()[0]}")
+    return faults
 
 
 def _parquet_faults(parquet: pq.ParquetFile, file: ArchivedFile) -> Iterator[str]:

@@ -11,7 +11,7 @@ from gantry_pipelines.archive.settings import parse_archive_parameters
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import Job
-from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, Outcome
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 
@@ -47,20 +47,28 @@ class VerifyJob(Job[VerifySpec, VerifyParameters]):
         return VerifyParameters(parse_archive_parameters(config).destination, config.spec.deep)
 
     def run(self, settings: VerifyParameters, reporter: Reporter) -> Outcome:
-        """Verify the archive and report the findings."""
+        """Verify the archive and report the findings.
+
+        Exit codes: 0 no findings, 1 findings, 130 stopped after a file, without findings so far.
+        """
         with map_archive_errors(settings.destination):
             result = verify(
                 storage_of(settings.destination),
                 is_deep=settings.is_deep,
                 on_progress=lambda done, _all: reporter.report_progress(files=done),
+                is_stopped=lambda: reporter.stop.is_requested,
             )
         findings = [str(finding) for finding in result.findings]
         for finding in findings[:FINDINGS_SHOWN_MAX]:
             reporter.report_step(finding)
+        exit_code, reason = (EXIT_DONE, "Verified") if result.is_complete else (EXIT_INTERRUPTED, "Interrupted")
+        if findings:
+            exit_code, reason = EXIT_FAILED, "Damaged"
+        summary = result.text().partition("\n")[0]
         return Outcome(
-            EXIT_FAILED if findings else EXIT_DONE,
-            "Damaged" if findings else "Verified",
-            result.text().partition("\n")[0],
+            exit_code,
+            reason,
+            summary if result.is_complete else f"stopped before the last file; {summary}",
             rows=result.rows,
             bytes=result.size_bytes,
             files=result.files,

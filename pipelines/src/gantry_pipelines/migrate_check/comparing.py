@@ -1,8 +1,8 @@
 """Find the differences between two clusters. Pure.
 
 Before the switch both clusters must have the same messages and offsets. After it (`is_over`) the target is in use: it
-may have more messages after the end of the source, and groups may be ahead there. Fewer or other messages than in the
-source are a finding at any time.
+may have more messages after the end of the source, and groups may be ahead there. A message of the source that the
+target lacks, or has changed, is a finding at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DifferenceKind(StrEnum):
     EXPIRED = "begins-later"
     """The target's queue begins after the source's."""
     CONTENT = "content"
-    """The same offsets have other messages."""
+    """The same offsets, or topics that are compared as a whole, have other messages."""
     GROUP_BEHIND = "group-behind"
     """A group would consume messages again from the target."""
     GROUP_AHEAD = "group-ahead"
@@ -139,11 +139,14 @@ def compare_queues(
             yield Difference(DifferenceKind.EXPIRED, name, f"target begins at {two.begin}, source at {one.begin}")
 
 
-def content_differences(rows: Iterable[Mapping[str, Any]]) -> Iterator[Difference]:
+def content_differences(rows: Iterable[Mapping[str, Any]], *, is_over: bool) -> Iterator[Difference]:
     """Yield a difference for each row of `find_differences`."""
     for row in sorted(rows, key=lambda one: (one["topic"], one["broker"], one["queue"], one["slice"])):
         counts = f"source has {row['source']}, target {row['target']}"
-        if row["broker"] == WHOLE_TOPIC:
+        if row["broker"] == WHOLE_TOPIC and is_over:
+            text = f"messages of source that target lacks, or has changed: {row['source'] - row['target']}"
+            yield Difference(DifferenceKind.CONTENT, row["topic"], text)
+        elif row["broker"] == WHOLE_TOPIC:
             yield Difference(DifferenceKind.CONTENT, row["topic"], f"messages differ: {counts}")
         else:
             queue_name = f"{row['topic']}/{row['broker']}/{row['queue']}"

@@ -3,6 +3,9 @@
 The hash of a message covers body, tags, keys, flag, and the sender's own properties. Properties that brokers and
 clients add (times, regions, checksums, message ids) are left out. A fingerprint has the sums of both halves of the
 64-bit hashes, and their exclusive or: a missing, duplicate or altered message changes it.
+
+After the switch the target has more messages. Where queues correspond, the ranges of offsets leave them out. A topic
+that is compared as a whole then has a fingerprint for each content, which shows what only the source has.
 """
 
 from __future__ import annotations
@@ -27,22 +30,24 @@ _LOW: Final = 0xFFFFFFFF
 
 
 def compute_fingerprints(
-    messages: DataFrame, names: Mapping[str, str], whole: frozenset[str] = frozenset()
+    messages: DataFrame, names: Mapping[str, str], whole: frozenset[str] = frozenset(), *, is_over: bool = False
 ) -> DataFrame:
     """Return the number of messages and their fingerprint by topic, broker, queue and slice.
 
-    `names`: names of the target's brokers by those of the messages. Topics in `whole` have one fingerprint each.
+    `names`: names of the target's brokers by those of the messages. Topics in `whole` have one fingerprint each; after
+    the switch one for each content, whose hash is the slice.
     """
     is_topic_wide = F.col("topic").isin(list(whole)) if whole else F.lit(False)
+    content = F.xxhash64(*_content_columns())
     rows = messages.select(
         "topic",
         F.when(is_topic_wide, F.lit(WHOLE_TOPIC)).otherwise(_rename_brokers(names)).alias("broker"),
         F.when(is_topic_wide, F.lit(-1)).otherwise(F.col("queue")).alias("queue"),
-        F.when(is_topic_wide, F.lit(-1))
+        F.when(is_topic_wide, content if is_over else F.lit(-1))
         .otherwise(F.floor(F.col("offset") / SLICE) * SLICE)
         .cast("bigint")
         .alias("slice"),
-        F.xxhash64(*_content_columns()).alias("hash"),
+        content.alias("hash"),
     )
     low = F.col("hash").bitwiseAND(F.lit(_LOW))
     high = F.shiftrightunsigned("hash", 32)
@@ -52,8 +57,11 @@ def compute_fingerprints(
     )  # fmt: skip
 
 
-def find_differences(source: DataFrame, target: DataFrame) -> DataFrame:
-    """Return the slices whose fingerprints differ, with the number of messages of both clusters."""
+def find_differences(source: DataFrame, target: DataFrame, *, is_over: bool = False) -> DataFrame:
+    """Return the slices whose fingerprints differ, with the number of messages of both clusters.
+
+    After the switch the slice of a whole topic has only the contents that the source has more often than the target.
+    """
     left, right = source.alias("source"), target.alias("target")
     same = [F.col(f"source.{name}").eqNullSafe(F.col(f"target.{name}")) for name in KEY]
     joined = left.join(right, same, "full_outer")
@@ -61,11 +69,17 @@ def find_differences(source: DataFrame, target: DataFrame) -> DataFrame:
     equal = F.lit(True)
     for name in sums:
         equal = equal & F.col(f"source.{name}").eqNullSafe(F.col(f"target.{name}"))
-    return joined.where(~equal).select(
+    differing = joined.where(~equal).select(
         *(F.coalesce(F.col(f"source.{name}"), F.col(f"target.{name}")).alias(name) for name in KEY),
         F.coalesce(F.col("source.messages"), F.lit(0)).alias("source"),
         F.coalesce(F.col("target.messages"), F.lit(0)).alias("target"),
     )
+    if not is_over:
+        return differing
+    is_topic_wide = F.col("broker") == WHOLE_TOPIC
+    lacking = differing.where(~is_topic_wide | (F.col("source") > F.col("target")))
+    slices = lacking.withColumn("slice", F.when(is_topic_wide, F.lit(-1)).otherwise(F.col("slice")).cast("bigint"))
+    return slices.groupBy(*KEY).agg(F.sum("source").alias("source"), F.sum("target").alias("target"))
 
 
 def _rename_brokers(names: Mapping[str, str]) -> Column:

@@ -7,10 +7,11 @@ may run any RocketMQ 4 or 5: it is read by RocketMQ's protocol. Nothing is writt
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, Final, final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -25,10 +26,11 @@ from gantry_pipelines.migrate_check import comparing
 from gantry_pipelines.migrate_check.comparing import CheckResult
 from gantry_pipelines.migrate_check.facts import ClusterFacts, QueuePair, TopicMatch, match_queues, read_cluster_facts
 from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS, compute_fingerprints, find_differences
-from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outcome
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import spark_session
 from gantry_pipelines.source_options import connection_options, read_settings, select_topics
+from gantry_pipelines.stop_request import StopRequest
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
@@ -36,6 +38,9 @@ from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.schema import ddl
 from pyspark_rocketmq.settings import ReadSettings
+
+STOP_POLL_S: Final = 0.5
+"""How often a running comparison checks for a stop request."""
 
 
 @final
@@ -93,7 +98,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
         )  # fmt: skip
 
     def run(self, settings: MigrateCheckParameters, reporter: Reporter) -> Outcome:
-        """Run the check. Exit codes: 0 no differences, 1 differences, 4 a cluster is unavailable."""
+        """Run the check. Exit codes: 0 no differences, 1 differences, 4 a cluster is unavailable, 130 stopped."""
         config = settings.config
         with Catalog(settings.source) as source, Catalog(settings.target) as target:
             reporter.report_step("reading queues and group offsets of both clusters")
@@ -109,27 +114,40 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
             found += comparing.compare_queues(one, left, right, is_over=config.spec.is_over)
         found += comparing.compare_groups(matches, left, right, is_over=config.spec.is_over)
         reporter.report_step("comparing contents", topics=len(both))
-        messages, rows = self._compare_contents(settings, matches, left, right)
-        found += comparing.content_differences(rows)
+        contents = self._compare_contents(settings, matches, left, right, reporter.stop)
+        if contents is None:
+            return Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted; no result was written")
+        messages, rows = contents
+        found += comparing.content_differences(rows, is_over=config.spec.is_over)
         result = CheckResult(len(left.topics), messages, len(groups), tuple(found))
         return _report_outcome(result, config, reporter)
 
     def _compare_contents(
-        self, parameters: MigrateCheckParameters, matches: list[TopicMatch], left: ClusterFacts, right: ClusterFacts
-    ) -> tuple[int, list[dict[str, Any]]]:
-        """Compare contents; return the number of compared messages, and the slices that differ."""
+        self,
+        parameters: MigrateCheckParameters,
+        matches: list[TopicMatch],
+        left: ClusterFacts,
+        right: ClusterFacts,
+        stop: StopRequest,
+    ) -> tuple[int, list[dict[str, Any]]] | None:
+        """Compare contents; return the number of compared messages, and the slices that differ; None if stopped."""
         pairs = [pair for one in matches for pair in one.pairs if pair.begin < pair.end]
         whole = frozenset(one.topic for one in matches if one.is_topic_wide)
         source_ranges = ranges_of(((pair.source, pair) for pair in pairs), left, whole)
         target_ranges = ranges_of(((pair.target, pair) for pair in pairs), right, whole)
         if not source_ranges and not target_ranges:
             return 0, []
-        spark = self._session(parameters.config)
+        if stop.is_requested:
+            return None
+        spark, is_over = self._session(parameters.config), parameters.config.spec.is_over
+        stop.install_handlers()
         names = {pair.source.broker: pair.target.broker for pair in pairs}
-        source = compute_fingerprints(_read(spark, parameters.source_reader_options, source_ranges), names, whole)
-        target = compute_fingerprints(_read(spark, parameters.target_reader_options, target_ranges), {}, whole)
-        rows = [row.asDict() for row in find_differences(source, target).collect()]
-        return sum(end - begin for begin, end in source_ranges.values()), rows
+        left_messages = _read(spark, parameters.source_reader_options, source_ranges)
+        right_messages = _read(spark, parameters.target_reader_options, target_ranges)
+        source = compute_fingerprints(left_messages, names, whole, is_over=is_over)
+        target = compute_fingerprints(right_messages, {}, whole, is_over=is_over)
+        rows = collect_unless_stopped(find_differences(source, target, is_over=is_over), stop)
+        return None if rows is None else (sum(end - begin for begin, end in source_ranges.values()), rows)
 
 
 def ranges_of(
@@ -142,6 +160,29 @@ def ranges_of(
         if queue.topic in whole and one.begin < one.end
     }  # fmt: skip
     return found
+
+
+def collect_unless_stopped(frame: DataFrame, stop: StopRequest) -> list[dict[str, Any]] | None:
+    """Collect the rows of a frame; None if a stop was requested, which cancels the jobs of its session."""
+    is_collected = threading.Event()
+
+    def cancel_after_stop() -> None:
+        # Spark cancels only the jobs that are running, and starts one after the other.
+        while not is_collected.wait(STOP_POLL_S):
+            if stop.is_requested:
+                frame.sparkSession.sparkContext.cancelAllJobs()
+
+    watcher = threading.Thread(target=cancel_after_stop, name="migrate-check-stop", daemon=True)
+    watcher.start()
+    try:
+        return [row.asDict() for row in frame.collect()]
+    except Exception:
+        if stop.is_requested:
+            return None
+        raise
+    finally:
+        is_collected.set()
+        watcher.join()
 
 
 def _read(
