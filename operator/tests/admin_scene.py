@@ -151,6 +151,8 @@ class SidecarChild:
         options = ["--page", f"{store}/status", "--control", f"{store}/control.sock", "--store", str(store)]
         if "--listen" not in arguments:
             options += ["--listen", listen]
+            if "--log-listen" not in arguments:  # by default the next port, which another test may have
+                options += ["--log-listen", f"{listen.rpartition(':')[0]}:0"]
         self.child = Child(program, [*options, *arguments], "sidecar listening on")
         words = self.child.line.split()
         self.address, self.fast = words[3].rstrip(","), words[-1]
