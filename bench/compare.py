@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -90,8 +90,10 @@ def compare_runs(name: str, runs: dict[Side, list[Run]]) -> Cell:
     """Reduce the rounds of one cell to medians and median ratios, after to before."""
     reports = {side: [run.report for run in runs[side]] for side in SIDES}
     for side in SIDES:
-        if not all(report.messages for report in reports[side]):
-            raise BenchmarkFailed(f"{name}: the broker {side} the change answered no message with code 0")
+        for number, report in enumerate(reports[side], 1):
+            if not report.messages:
+                text = f"{name}: in round {number} the broker {side} the change answered no message with code 0"
+                raise BenchmarkFailed(f"{text} ({report.first_refusal or 'no refusal either'})")
     pairs = list(zip(reports["before"], reports["after"], strict=True))
     return Cell(
         name=name,
@@ -102,6 +104,18 @@ def compare_runs(name: str, runs: dict[Side, list[Run]]) -> Cell:
         errors=sum(report.errors for side in SIDES for report in reports[side]),
         other_cores=max(run.other_cores for side in SIDES for run in runs[side]),
     )
+
+
+def compare_all(runs: Mapping[str, dict[Side, list[Run]]]) -> tuple[list[Cell], list[str]]:
+    """Reduce all cells. A cell that cannot be compared is a text in the second list, and the others are kept."""
+    cells: list[Cell] = []
+    problems: list[str] = []
+    for name, of_cell in runs.items():
+        try:
+            cells.append(compare_runs(name, of_cell))
+        except BenchmarkFailed as error:
+            problems.append(str(error))
+    return cells, problems
 
 
 def goals_of(cells: Sequence[Cell]) -> list[Goal]:
@@ -164,10 +178,6 @@ class Comparison:
         binary = build()
         self._pinned, self._free = LoadGenerator(binary, core=cores.load), LoadGenerator(binary, core=None)
         self.runs: dict[str, dict[Side, list[Run]]] = {}
-
-    def cells(self) -> list[Cell]:
-        """The cells that were measured so far."""
-        return [compare_runs(name, runs) for name, runs in self.runs.items()]
 
     def send(self) -> None:
         """Measure the cells of `make bench-send`: both brokers on one core, the load generator on the other."""
@@ -285,9 +295,11 @@ def main(before: str, names: Sequence[PartName], *, rounds: int, duration_ms: in
             parts: dict[PartName, Callable[[], None]] = {"send": comparison.send, "ha": comparison.ha}
             for part in dict.fromkeys(names):
                 parts[part]()
-        cells = comparison.cells()
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
+    cells, problems = compare_all(comparison.runs)
+    if not cells:
+        raise click.ClickException("\n".join(problems))
     goals = goals_of(cells)
     print_cells(console, cells)
     print_goals(console, goals)
@@ -298,11 +310,13 @@ def main(before: str, names: Sequence[PartName], *, rounds: int, duration_ms: in
     path = RESULTS / f"compare-{started_at.replace(':', '').replace('-', '')}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
+    for problem in problems:
+        console.print(problem, style="red", highlight=False)
     errors = sum(cell.errors for cell in cells)
     if errors:
         console.print(f"{errors} answers were wrong or refusals", style="red")
     is_missed = any(not goal.is_met for goal in goals)
-    sys.exit(1 if errors or (assert_goals and is_missed) else 0)
+    sys.exit(1 if errors or problems or (assert_goals and is_missed) else 0)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,23 @@ def test_load_without_an_answer_is_an_error() -> None:
         compare.compare_runs("send a, 128 B", runs)
 
 
+def test_other_cells_are_kept_when_one_cannot_be_compared() -> None:
+    """A run of half an hour is not lost because one broker refused one load; the text has the round and the refusal."""
+    good: dict[compare.Side, list[loadgen.Run]] = {"before": [run_of(10.0)], "after": [run_of(10.0)]}
+    refused = run_of(10.0, messages=0, first_refusal="14 the disk is full")
+    bad: dict[compare.Side, list[loadgen.Run]] = {
+        "before": [run_of(10.0), refused],
+        "after": [run_of(10.0), run_of(10.0)],
+    }
+
+    cells, problems = compare.compare_all({"good": good, "bad": bad})
+
+    assert [cell.name for cell in cells] == ["good"]
+    assert problems == [
+        "bad: in round 2 the broker before the change answered no message with code 0 (14 the disk is full)"
+    ]
+
+
 def test_unknown_commit_is_an_error(tmp_path: Path) -> None:
     """The message names the commit that git does not have."""
     with (
@@ -96,7 +113,8 @@ def test_cell_is_measured_with_two_brokers(tmp_path: Path) -> None:
     )
     with processes.start_name_server(tmp_path) as name_server:
         comparison._send_cell(measurement.MODES["a"], 128, name_server)
-    (cell,) = comparison.cells()
+    (cell,), problems = compare.compare_all(comparison.runs)
+    assert problems == []
     assert {side: len(runs) for side, runs in comparison.runs["send a, 128 B"].items()} == {"before": 2, "after": 2}
     assert cell.errors == 0
     assert cell.cpu_ratio > 0
