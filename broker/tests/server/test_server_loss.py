@@ -196,13 +196,19 @@ async def test_slave_restores_lost_files_from_its_master(tmp_path: Path, case: s
             assert not slave.store.losses.record.missing and slave.roles.completeness.is_complete is True
 
 
-async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path) -> None:
-    """Neither a promotion nor regaining trusts such a store; force is a decision, and recorded as one."""
-    conf = small_conf(tmp_path, roleAtStart="UNASSIGNED", brokerId="1")
+async def store_without_its_last_file(path: Path) -> dict[str, str]:
+    """Fill the store of a broker without a role at its start, and remove the last file; return its configuration."""
+    conf = small_conf(path, roleAtStart="UNASSIGNED", brokerId="1")
     async with running(conf) as broker:
         await broker.orders.promote(1_000, [], False)
         await fill(broker)
     segments(conf)[-1].unlink()
+    return conf
+
+
+async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path) -> None:
+    """Neither a promotion nor regaining trusts such a store; force is a decision, and recorded as one."""
+    conf = await store_without_its_last_file(tmp_path)
 
     async with running(conf) as broker:
         assert not (await broker.orders.status()).may_regain
@@ -232,11 +238,7 @@ async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path
 
 async def test_late_promotion_does_not_make_a_broker_with_lost_files_serve_reads(tmp_path: Path) -> None:
     """Its epoch was promised away meanwhile: the broker is not alone, and another one may be the master."""
-    conf = small_conf(tmp_path, roleAtStart="UNASSIGNED", brokerId="1")
-    async with running(conf) as broker:
-        await broker.orders.promote(1_000, [], False)
-        await fill(broker)
-    segments(conf)[-1].unlink()
+    conf = await store_without_its_last_file(tmp_path)
 
     async with running(conf) as broker:
         await broker.orders.promise(3_000, "another")
