@@ -50,7 +50,7 @@ class CliError(click.ClickException):
 
 @final
 class NotFoundError(CliError):
-    """The requested topic, group, store or file does not exist."""
+    """What the command line names does not exist, or does not run: a topic, a group, a member, a store, a socket ..."""
 
     exit_code = EXIT_NOT_FOUND
 

@@ -5,8 +5,8 @@
     yaml     the same document with the same names
 
 JSON and YAML are made from the same values. Their names are stable and are listed in docs/output.md. All commands with
---output use this renderer, so that each of them supports every format: a command passes its document and a function
-that makes its tables, and only the requested one is made.
+--output use this renderer, so that each of them supports every format: a command passes its document, and a function
+that makes its tables and is called only if they are requested.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def bytes_progress(what: str) -> Iterator[ReportProgress]:
 
 @contextmanager
 def count_progress(what: str) -> Iterator[ReportProgress]:
-    """Show a progress bar of a number of items, or only the number if the total is not known."""
+    """Show a number of items with a progress bar, which moves without a measure if the total is not known."""
     with _progress_display(what, (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())) as report:
         yield report
 

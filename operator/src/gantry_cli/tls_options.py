@@ -69,7 +69,7 @@ def tls_context() -> ssl.SSLContext | None:
 def _options() -> list[Callable[[Any], Any]]:
     file = click.Path(exists=True, dir_okay=False)
     return [
-        _option("--tls", is_flag=True, help="Use TLS; implied by each of the following options."),
+        _option("--tls", is_flag=True, help="Use TLS; implied by --tls-ca, --tls-cert and --tls-key."),
         _option("--tls-ca", type=file, help="CA certificates to verify servers with [default: the system's]."),
         _option("--tls-cert", type=file, help="Client certificate, for servers that require one."),
         _option("--tls-key", type=file, help="Private key of the client certificate."),

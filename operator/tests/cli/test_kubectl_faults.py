@@ -120,7 +120,7 @@ def served(path: str) -> Answer:
         ((500, b'{"kind":"Status","message":"etcd is away"}'), 1, "etcd is away (status 500)"),
         ((401, b""), 1, "authentication at the API server failed (401)"),
         ((403, b'{"kind":"Status","message":"no"}'), 1, "you may not get brokergroups in namespace shop"),
-        (None, 1, "the API server does not answer"),
+        (None, 1, "no usable answer of the API server"),
     ],
     ids=["no-definition", "a-proxy", "a-list", "broken", "unknown", "forbidden", "hung-up"],
 )  # fmt: skip
@@ -142,7 +142,7 @@ def test_refused_connection_is_reported_at_once(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         result = kubectl(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}", "explain", "orders")
 
-    assert result.exit_code == 1 and "the API server does not answer: Connection refused" in result.stderr
+    assert result.exit_code == 1 and "no usable answer of the API server: Connection refused" in result.stderr
 
 
 def test_group_without_a_status_is_reported(server: Answering, tmp_path: Path) -> None:

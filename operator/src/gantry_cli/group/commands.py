@@ -16,7 +16,7 @@ from gantry_cli.group.queries import describe, list_groups, members, running
 from gantry_cli.options import name_server_option, refuse_ignored, run
 from gantry_cli.output import OutputFormat, output_option, show
 from gantry_cli.progress import ReportProgress, count_progress
-from gantry_cli.text import START_POSITION_HELP, count_text, parse_start_position, time_text
+from gantry_cli.text import count_text, parse_start_position, time_text
 from gantry_client import Admin, NoRoute, Producer, PullConsumer, ReceivedMessage
 from gantry_client.dead_letters import ResendRequest, ResendResult, ResendRun, reader_fault
 from gantry_wire.commands.consumers import ConsumeResult
@@ -132,7 +132,9 @@ group.add_command(members, "connections")
 @click.option(
     "--from-dead-letters", "is_from_dead_letters", is_flag=True, help="Read the group's dead letters. Required."
 )
-@click.option("--since", metavar="WHEN", help=f"Only dead letters stored at or after this time: {START_POSITION_HELP}.")
+@click.option("--since", metavar="WHEN",
+              help="Only dead letters stored at or after this time: an age (10m, 2h, 1d) or a local time"
+              " (2025-01-31T12:00).")  # fmt: skip
 @click.option("--until", metavar="WHEN", help="Only dead letters stored before this time.")
 @click.option("--from-start", is_flag=True, help="Start at the oldest dead letter, also if it was resent before.")
 @click.option("--dry-run", is_flag=True, help="Send nothing, and do not advance the position.")

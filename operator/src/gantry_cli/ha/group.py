@@ -42,7 +42,10 @@ SPEC: Final = Spec(failover=Failover(after=Duration(10_000)))
 
 
 class CannotPromote(Exception):
-    """The promotion is not possible, and the master role stays where it is. Has the reason and the remedy."""
+    """A promotion failed: it is not possible, or the requested member did not become the master.
+
+    Has the reason and the remedy. After a failed election the old master may have its role again, in a newer epoch.
+    """
 
     def __init__(self, reason: str, remedy: str, *, is_unreachable: bool = False) -> None:
         super().__init__(f"{reason} -- {remedy}")
@@ -52,7 +55,7 @@ class CannotPromote(Exception):
 
 
 class Caller(Protocol):
-    """Sends orders to one broker: an ``OrderClient``, or a broker of a test."""
+    """Sends orders to one broker: an ``OrderClient``, a ``MemberSocket``, or a broker of a test."""
 
     @property
     def path(self) -> str: ...
@@ -219,7 +222,9 @@ def request_of(
     old_master: int | None = None,
     drain_timeout_ms: int = 10_000,
 ) -> PromotionRequest:
-    """Return the requested promotion, with all known members: those that answer, and those that they have recorded.
+    """Return the requested promotion, with all known members.
+
+    These are the members that answer, those that they have recorded, and those that the arguments name.
 
     The request accepts any loss: where acks count, a quorum ensures that there is none, and elsewhere it is reported.
     """

@@ -73,7 +73,7 @@ def notes(member: Member) -> Iterator[str]:
 
 
 def promotion_outlook(observation: Observation) -> str:
-    """Return which members are electable and how many promises a promotion needs now, or why none is possible."""
+    """Return which slaves may be promoted and how many votes a failover needs, or why no promotion is possible now."""
     try:
         check_members(observation.members)
     except CannotPromote as error:

@@ -4,6 +4,7 @@
     naming                     the kinds, names and labels of a group's objects, as the operator writes them
     sidecars                   requests to sidecars, made inside their pods
     group_observer, screen     pods, Leases and sidecars combined: a document for programs, a screen for people
+    documents                  the types of these documents
     cluster_orders             orders, given as annotations, and the wait for their result
     cluster_bundle             everything needed to diagnose a group, in one file
     options                    the options that name a group, and their shell completion

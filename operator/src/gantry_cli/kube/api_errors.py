@@ -63,7 +63,7 @@ def resource_text(kind: Kind, namespace: str, part: str = "") -> str:
 def cli_error_of(error: ApiError) -> CliError:
     """Return the error that ends a command after this failure."""
     if error.status == 0:
-        return CliError(f"the API server does not answer: {error.message}", "see `kubectl cluster-info`")
+        return CliError(f"no usable answer of the API server: {error.message}", "see `kubectl cluster-info`")
     if error.status == 401:
         return CliError("authentication at the API server failed (401)", "log in again; see `kubectl auth whoami`")
     if error.is_forbidden:

@@ -10,9 +10,10 @@
       nodes/NAME.yaml                          the nodes of its pods
       versions.json  left-out.txt              versions; what could not be read, and why
 
-Secrets are never read. Everything else passes through ``redact_object``, since secrets may be misplaced: a password in
-an environment variable of a template, a token in a log. Names of Secrets stay, since a diagnosis needs them. Parts that
-the user may not read are named in left-out.txt with the missing right, and the bundle has the rest.
+Secrets are never read. Everything else is redacted, since secrets may be misplaced: objects by ``redact_object`` (a
+password in an environment variable of a template), logs by ``redact`` (a token), a sidecar's bundle by the sidecar.
+Names of Secrets stay, since a diagnosis needs them. Parts that the user may not read are named in left-out.txt with the
+missing right, and the bundle has the rest.
 """
 
 from __future__ import annotations

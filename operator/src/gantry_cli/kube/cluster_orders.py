@@ -4,10 +4,10 @@
                    ^                              |
                    `---- conflict: read again ----'
 
-The patch applies only to the version that was read, so two users never overwrite each other's orders. A promotion is
-done when the operator has removed the order and the status names the master of the newest epoch; a fence is done when
-the status of the shard shows it. If the wait times out or is interrupted, the order stays pending, and the command
-prints how to withdraw it.
+The patch applies only to the version that was read, so two users never overwrite each other's orders. A promotion or a
+restore is done when the operator has removed the order and the status names the master of the newest epoch; a fence is
+done, or lifted, when the status of the shard shows it. If the wait times out or is interrupted, the order stays
+pending, and the command prints how to withdraw it.
 """
 
 from __future__ import annotations

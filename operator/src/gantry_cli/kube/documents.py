@@ -57,7 +57,7 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     shard: int
     number: int
     phase: str
-    """The phase of the pod; `Missing` if there is none."""
+    """The phase of the pod; `Terminating` while it is being deleted, `Missing` if there is none."""
     is_ready: bool
     """Whether the pod is ready for clients."""
     restarts: int
@@ -82,7 +82,7 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why the broker is ready or not."""
     problem: str | None
     fault: str | None
-    """Why its sidecar has not answered; null if it has, was not asked, or the user may not ask it."""
+    """Why there is no usable answer of its sidecar; null if there is one, or if the sidecar was not asked."""
 
 
 @final

@@ -1,4 +1,7 @@
-"""The options that name a group in a cluster. `-n` is not among them: it is the name server of clients."""
+"""The options that name a group in a cluster, and their shell completion.
+
+`-n` is the namespace for `kubectl gantry` only: for `gantry` it is the name server of clients.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def cli() -> None:
     GROUP may be left out if the namespace has only one. The operator executes the orders; these commands act with your
     own rights, which docs/kubectl.md lists, and never read a Secret.
 
-    Exit codes: 0 success, 1 failure or the group is not available, 2 invalid usage, 3 group not found.
+    Exit codes: 0 success, 1 failure or the group is not available, 2 invalid usage, 3 not found, 130 interrupted.
     """
 
 

@@ -1,8 +1,8 @@
 """`gantry bundle`: packs everything needed to diagnose a local group into one file, without a secret.
 
-The bundle has the manifest, the group's records, Leases and last reports, the latest decisions, the ends of all logs,
-and each sidecar's own bundle (``/v1/bundle``). It has no tokens, messages or stores. A sidecar that does not answer is
-named in ``left-out.txt``.
+The bundle has the manifest, the group's records, Leases and last reports, the latest decisions, the settings files of
+all processes and the ends of their logs, and each sidecar's own bundle (``/v1/bundle``). It has no tokens, messages or
+stores. A sidecar that does not answer is named in ``left-out.txt``.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ POLL_S: Final = 0.05
 def down(data: Path) -> None:
     """Stop what `gantry up` started.
 
-    The broker stops first and writes everything to disk. Messages stay in the directory. If nothing runs there, the
+    Every broker writes everything to disk before it stops. Messages stay in the directory. If nothing runs there, the
     command prints a note and succeeds.
     """
     directory = StackDirectory(data)

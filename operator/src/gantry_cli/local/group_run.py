@@ -49,7 +49,8 @@ from gantry_spec.manifest import BrokerGroup, check_changes
 READY_TIMEOUT_S: Final = 120.0
 READY_POLL_S: Final = 0.05
 STARTS_MAX: Final = 3
-"""Before the group is ready, a process that has failed and was started this often makes the start fail."""
+"""Before the group is ready, a broker or name server that has failed and was started this often makes the start fail.
+A sidecar that was started this often is not waited for any longer."""
 TOPIC_INTERVAL_S: Final = 2.0
 WITHOUT_ADMIN: Final = "no sidecars, no console: their packages are not installed (pip install 'gantry-mq[admin]')"
 
@@ -78,7 +79,8 @@ async def run_group(options: UpOptions, output: RunOutput) -> None:
 def choose_group(options: UpOptions) -> BrokerGroup:
     """Return the group of the given manifest, else that of the folder's manifest, else the default. Raises CliError.
 
-    With --single it is the group of one broker. Creates the folders, and writes the manifest of a group if it is new.
+    With --single it is the group of one broker. Creates the folders, and writes the manifest into the folder unless it
+    came from there or there is none, as with --single.
     """
     state = GroupState(options.data)
     if options.launch.single is not None:
@@ -202,7 +204,7 @@ class GroupRun:
         self._output.ready(await asyncio.to_thread(self._summary, trip))
 
     async def _wait_for_sidecars(self, deadline: float) -> None:
-        """Wait until every printed address answers. A sidecar that cannot start is only reported."""
+        """Wait until the sidecars answer, whose addresses are printed. One that cannot start is only reported."""
         for member in self.supervisor.members.values():
             sidecar = member.sidecar
             while sidecar is not None and not await is_listening(SIDECAR_HOST, member.record.sidecar_port):

@@ -104,14 +104,17 @@ STALE_MS: Final = 10_000
 
 
 def read_running_status(data: Path) -> LocalGroupStatus | None:
-    """Return the status of the group that runs in a folder; None if none runs. Raises CliError for a damaged file."""
+    """Return the status of the group that runs in a folder; None if none runs, or before the first round of one.
+
+    Raises CliError for a damaged file.
+    """
     if not StackDirectory(data).is_running():
         return None
     return read_json_file(GroupState(data).decision_file, LocalGroupStatus, "try again: it is rewritten every second")
 
 
 def require_status(data: Path) -> LocalGroupStatus:
-    """Return the status of the group that runs in a folder. Raises NotFoundError if none runs."""
+    """Return what ``read_running_status`` returns. Raises NotFoundError if that is None."""
     status = read_running_status(data)
     if status is None:
         raise NotFoundError(f"no group runs in {data}", "start one with `gantry up`, or name its folder with --data")

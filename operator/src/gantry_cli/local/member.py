@@ -173,7 +173,10 @@ class LocalMember:
         return bool(self.record.identity) and not Path(self.record.store).is_dir()
 
     async def replace_disk(self) -> None:
-        """Restart the broker with an empty store, as a member that has never reported."""
+        """Restart the broker, whose store's folder does not exist any more, as a member that has never reported.
+
+        Nothing is deleted here: the start creates an empty store, since there is none.
+        """
         await self.broker.stop()
         self.record.identity, self.report = "", None
         self.broker.start()

@@ -46,7 +46,7 @@ spec:
   failover: {after: 3s}
 """
 SINGLE_CONF: Final = {"brokerClusterName": "DefaultCluster", "brokerName": "broker-a"}
-"""RocketMQ's default names of a cluster and a broker."""
+"""The names in the broker.conf that RocketMQ ships."""
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: BROKER_PORT, SIDECAR: 8080}
 SIDECAR_HOST: Final = "127.0.0.1"
 """The address of all sidecars, also if brokers listen elsewhere: sidecars show internals only to this machine."""

@@ -21,7 +21,8 @@ from gantry_remoting.addresses import join_address
 from gantry_status.broker_ports import PORT_END, fast_port_of, replication_port_of
 
 ANY_PORT_RANGE: Final = range(20_000, 31_000)
-"""The range of free ports: below those that the kernel assigns to connections while the servers start."""
+"""Where the search for a free port begins, at random, if port 0 is chosen: below the ports that the kernel assigns to
+connections while the servers start."""
 
 
 class Kind(NamedTuple):

@@ -1,6 +1,7 @@
 """The folder of a local group, STATE: its members, its orders, and the state that survives a restart of its supervisor.
 
     STATE/lock, stack.json   the lock of the running supervisor, and its addresses (``gantry_cli.stack``)
+    STATE/up.log             the output of `gantry up --detach`
     STATE/manifest.yaml      the manifest that was applied last
     STATE/group.json         its members: names, ports, folders, processes
     STATE/annotations.json   orders of users, as annotations are in a cluster
@@ -10,6 +11,7 @@
     STATE/last-reports.json  the last report of each master
     STATE/decision.json      the status of the group and the latest decisions, for other processes
     STATE/token              the token of the sidecars, which permits every order
+    STATE/secrets/           and replication-secret: accounts and certificates (``access``)
     STATE/stores/master-0/   and logs/, conf/, nameserver-0/
     STATE/broker/            the only store of `gantry up --single`, beside nameserver/; there is no manifest then
 

@@ -155,7 +155,7 @@ class Supervisor:
         self._report(text)
 
     def replace_settings(self, settings: MemberSettings) -> None:
-        """Start members with new settings, and decide by the new spec, from now on."""
+        """Use new settings from now on: for the next start of each member, and for all decisions."""
         self.settings = settings
 
     def wake(self) -> None:

@@ -27,7 +27,7 @@ class LocalTopicReconciler:
         self._name_servers: Final = name_servers
         self._reconciler: Final = TopicReconciler(clock_s)
         self._failure = ""
-        """The failure that was reported last, which is not reported again every second."""
+        """The failure that was reported last, which is not reported again in each round."""
 
     async def reconcile(self, spec: Spec, masters: Sequence[MasterTerm]) -> list[str]:
         """Reconcile these masters if they are due. Return what was changed, or why it could not be."""
@@ -79,7 +79,7 @@ class ShardDecommissioner:
         self._report_event: Final = report_event
         self._clock_s: Final = clock_s
         self._withdrawn_s: Final[dict[int, float]] = {}
-        """When each surplus shard was withdrawn from the routes."""
+        """When the first attempt to withdraw each surplus shard from the routes began."""
         self._ends: Final[dict[int, int]] = {}
         """The end of a shard's log when its queues were found empty."""
         self._closed: Final[set[int]] = set()

@@ -217,7 +217,7 @@ async def _send_all(
     summary: SendSummary,
     settings: ProducerSettings,
 ) -> None:
-    """Send in order, at most OUTSTANDING_MAX concurrently. Stops at the first failure. Raises CliError."""
+    """Send in order, about OUTSTANDING_MAX concurrently at most. Stops at the first failure. Raises CliError."""
     in_flight: asyncio.Queue[asyncio.Task[SendReceipt] | None] = asyncio.Queue(OUTSTANDING_MAX)
 
     async def collect() -> None:

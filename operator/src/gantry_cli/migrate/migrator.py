@@ -179,6 +179,8 @@ class MigrationResult:
     end: int = -1
     pause_ms: float = -1.0
     late_commits: int = 0
+    """How many offsets were copied to the new broker because consumers had committed them at the old one after the
+    switch."""
 
 
 @final

@@ -196,7 +196,10 @@ class Migration:
         return log.end
 
     async def _roll_back(self, error: BaseException) -> None:
-        """Restore the old broker after a failed switch. Raises MigrationError with the state of the old broker."""
+        """Restore the old broker after a failed switch.
+
+        Raises MigrationError with the state of the old broker if that fails, and after a timeout of the switch.
+        """
         if self.record.phase is not Phase.STOPPING:
             return
         try:

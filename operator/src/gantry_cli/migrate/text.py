@@ -48,7 +48,7 @@ def progress_text(progress: Progress) -> str:
     if progress.left_s is not None:
         left = f", {duration_text(progress.left_s)} left"
     else:
-        left = ", the old log grows at the same rate" if progress.per_s > 0 and progress.copied < progress.total else ""
+        left = ", the old log grows at least as fast" if progress.per_s > 0 and progress.copied < progress.total else ""
     size = f"{bytes_text(progress.copied)} of {bytes_text(progress.total)} ({share}%)"
     return f"copied {size}, {bytes_text(int(progress.per_s))}/s{left}"
 

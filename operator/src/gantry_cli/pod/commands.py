@@ -78,7 +78,8 @@ def broker(run_folder: Path, stalled_s: int, alive: int, ignored: tuple[str, ...
     member = parse_pod_name(_variable(os.environ, "POD_NAME"))
     if member is None:
         name = os.environ["POD_NAME"]
-        raise CliError(f"POD_NAME={name} is not the name of a broker's pod", "set it to GROUP-SHARD-slave-ORDINAL")
+        remedy = "set it to GROUP-SHARD-master-0 or GROUP-SHARD-slave-ORDINAL"
+        raise CliError(f"POD_NAME={name} is not the name of a broker's pod", remedy)
     addresses = Addresses(run_folder, _variable(os.environ, "POD_NAMESPACE"))
     start_settings = _variable(os.environ, "GANTRY_BROKER_CONF")
 

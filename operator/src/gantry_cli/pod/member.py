@@ -1,4 +1,4 @@
-"""Derives the member and the shard of a pod from the pod's name alone.
+"""The member of a broker's pod, derived from the pod's name alone; its Services' addresses; its broker's watchdog.
 
     orders-0-master-0   member 1 of the shard with the Service orders-0
     orders-0-slave-1    member 3; a member's own Service has the name of its pod

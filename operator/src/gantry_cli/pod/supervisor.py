@@ -42,8 +42,8 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def pod_restart_policy() -> RestartPolicy:
     """Return the policy of a server in a container: restart at once, and with a delay only after several crashes.
 
-    Kubelet would wait 15 s from the second crash on, and longer each time. A broker that finds its write buffers again
-    loses nothing in a crash, so the wait would be the only damage.
+    Kubelet would wait from the second crash on: 10 s at first, and twice as long each time. A broker that finds its
+    write buffers again loses nothing in a crash, so the wait would be the only damage.
     """
     return RestartPolicy(
         immediate_restarts_max=IMMEDIATE_RESTARTS_MAX,

@@ -83,7 +83,8 @@ def rows(reading: Reading) -> Iterator[Row]:
     yield "oldest byte", _optional_offset(status.min_physical)
     if status.log_missing_bytes:
         lost = ranges_text(status.log_missing_bytes, status.log_missing_ranges)
-        yield "missing", f"{lost} of the log are missing; sends and deliveries are refused; see gantry ha accept-loss"
+        effect = "sends are refused, delayed messages and transactions wait"
+        yield "missing", f"{lost} of the log are missing; {effect}; see gantry ha accept-loss"
     if status.log_accepted_loss_bytes:
         yield "accepted loss", f"{bytes_text(status.log_accepted_loss_bytes)} of the log"
     yield "write buffer", _write_buffer_text(reading)

@@ -158,7 +158,7 @@ def _record_document(message: StoredMessage) -> dict[str, Any]:
 
 
 def _body_fields(message: StoredMessage, form: BodyForm) -> dict[str, str]:
-    """Return the body as a consumer would receive it, or why it cannot be decompressed."""
+    """Return the body as a consumer would receive it, or why it cannot be decompressed; as ``hex``, as it is stored."""
     if form == "none":
         return {}
     if form == "hex":
