@@ -4,7 +4,8 @@
                                  `gantry` prints the candidates, one a line, and exits
 
 Commands and options are completed without a request, and the module of a command is imported only when the cursor is
-behind its name. Topics and groups are requested from the name server (`completers`).
+behind its name. Topics and consumer groups are requested from the name server (`completers`), names in a Kubernetes
+cluster from `kubectl` (`kube.options`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Orders for one shard (promote, fence, restore): their syntax, their combination with other orders, their output.
 
-In a cluster an order is an annotation of the group's object. A local group has only promotions: they are the same
-annotation, in the folder of the group.
+In a cluster an order is an annotation of the group's object. For a local group there is a command for promotions only:
+they are the same annotation, in the folder of the group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OrderDocument(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     shard: int
     order: str
-    """The value of the annotation."""
+    """The entry in the annotation: the shard, for a promotion `SHARD[=MEMBER]@TIME`."""
     is_done: bool
     """Whether the order was completed; false with `--timeout 0`, which does not wait."""
     master: str

@@ -88,7 +88,9 @@ class PromotionDocument:
     master: str
     number: int
     loss: str
+    """The possible loss in words; empty if nothing can be lost."""
     is_complete: bool
+    """Whether every member that answers follows the master."""
     steps: list[Step]
 
 

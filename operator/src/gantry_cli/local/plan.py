@@ -77,7 +77,7 @@ def single_group(options: Mapping[str, str]) -> BrokerGroup:
 
 
 def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
-    """Return the notes of a start: the fields that have no effect on one machine, and the place of write buffers."""
+    """Return the notes of a start: fields for images and pods that have no effect, and the place of buffers."""
     cluster = {"image": spec.image, "resources": spec.resources, "template": spec.template != Spec().template}
     ignored = [f"spec.{name}" for name, is_set in cluster.items() if is_set]
     notes = [f"without effect on one machine: {', '.join(ignored)}"] if ignored else []

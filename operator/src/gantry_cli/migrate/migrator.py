@@ -174,10 +174,14 @@ class MigrationResult:
     broker_name: str
     findings: list[Finding] = field(default_factory=list)
     is_blocked: bool = False
+    """Whether a finding blocks the migration; always false without --dry-run, since the command then fails."""
     address: str = ""
+    """The address of the new broker; empty if this run did not make it the master."""
     epoch: int = 0
     end: int = -1
+    """The end of the old broker's log, at which the new broker continues to write it; -1 before the switch."""
     pause_ms: float = -1.0
+    """The duration of the write pause; -1 before the switch."""
     late_commits: int = 0
     """How many offsets were copied to the new broker because consumers had committed them at the old one after the
     switch."""

@@ -115,12 +115,13 @@ async def connection_failure(address: str) -> str:
 
 
 def ports_in_use(host: str, ports: tuple[int, ...]) -> list[int]:
-    """Return the ports on which another process listens. Raises MigrationError if ``host`` is no local address."""
+    """Return the ports on which another process listens. Raises MigrationError if this process may not listen there."""
     is_free = port_probe(host)
     try:
         return [port for port in ports if not is_free(port)]
     except (OSError, OverflowError) as error:
-        raise MigrationError(f"bindAddress {host!r} cannot be used: {error}", "choose another address") from error
+        reason = f"this machine does not let the new broker listen on bindAddress {host!r}: {error}"
+        raise MigrationError(reason, "choose another bindAddress with -o, or another --port") from error
 
 
 def free_bytes(path: Path) -> int:
