@@ -1,4 +1,4 @@
-"""The command `gantry pipeline`: run a Spark job with its own options, as a child process that receives our signals.
+"""The command `gantry pipeline`: run a Spark job with its own options, as a child that gets Ctrl-C and SIGTERM.
 
 The name server of a local `gantry up` and the credentials of this command are passed to the job in its environment. The
 configuration of a job overrides them.

@@ -204,7 +204,7 @@ def last_log_line(log: Path) -> str:
 
 
 def boot_id_of(pid: int) -> str:
-    """Return the pid with the start time of its process, which identifies it; empty if there is no such process."""
+    """Return the pid with the start time of its process, which identifies it; empty if no such process runs."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

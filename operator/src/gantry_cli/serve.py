@@ -46,7 +46,7 @@ def nameserver(arguments: tuple[str, ...]) -> None:
     ("gantry broker -c broker.conf", "use a settings file of RocketMQ"),
     ("gantry broker -c broker.conf -n 'ns1:9876;ns2:9876'", "register with two name servers"),
     ("gantry broker -o listenPort=10921 -o storePathRootDir=DIR", "override single settings"),
-    ("gantry broker --settings", "list every setting with its default and reason"),
+    ("gantry broker --settings", "list every setting with its default and meaning"),
     ("gantry broker --help", "show all options"),
 )
 def broker(arguments: tuple[str, ...]) -> None:

@@ -114,7 +114,7 @@ class LocalMember:
 
     @property
     def is_starting(self) -> bool:
-        """Whether its broker started within ``STARTING_MS`` and has not answered since."""
+        """Whether its broker started within ``STARTING_MS`` and did not answer the last request."""
         started_ms = self.broker.started_ms
         is_new = self.broker.is_running and started_ms is not None and self._now_ms() - started_ms < STARTING_MS
         return is_new and not self.is_answering

@@ -412,7 +412,8 @@ def read_json_file(path: Path, kind: type[T], remedy: str) -> T | None:
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------
-# All times of a local group are of the machine's boot-time clock, which also counts while the machine sleeps.
+# Decisions, holds and last reports use the machine's boot-time clock, which also counts while the machine sleeps. What
+# is only shown to people, such as the start of the group and the times of events, has the time of the wall clock.
 
 
 def now_ms() -> int:

@@ -5,7 +5,7 @@
     execute    ``LocalActionExecutor``: orders, Lease files, processes; one decision per shard at a time
 
 It keeps no state that a later supervisor could not recover: the Leases, the last reports of masters, and the members
-are in STATE. All times are those of the machine's boot-time clock, which brokers use, too.
+are in STATE. Decisions use the machine's boot-time clock, as brokers do; only events have times of the wall clock.
 """
 
 from __future__ import annotations
