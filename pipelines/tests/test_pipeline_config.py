@@ -225,7 +225,9 @@ def test_memory_and_executors_follow_the_fields() -> None:
         spark_conf(read(own), {})
 
 
-RESERVED_SETTING = "engine.sparkConf: a key of sparkConf is reserved, because another field of engine controls it"
+RESERVED_SETTING = (
+    "engine.sparkConf: a key of sparkConf is reserved, because another field or Gantry itself controls it"
+)
 
 
 def test_reserved_spark_setting_is_refused_by_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

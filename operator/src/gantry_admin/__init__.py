@@ -6,6 +6,7 @@
 
 The invariant: **no answer about the state waits for the broker.** Data that only the broker can report is requested in
 the background and answered from memory, with its age. Only requests that the broker itself has to execute wait for it,
-with a time limit: orders, resends, the search by key, ``/v1/role/now``. The sidecar uses the broker's status page,
-control socket, port and files, and none of the broker's own code. ``docs/sidecar.md`` describes it for users.
+with a time limit: orders, resends, the search by key or by a sender's message id, ``/v1/role/now``, and the broker's
+settings in a bundle. The sidecar uses the broker's status page, control socket, port and files, and none of the
+broker's own code. ``docs/sidecar.md`` describes it for users.
 """

@@ -1,7 +1,8 @@
 """The HTTP application: every endpoint, the form of error answers, and the checks that come before any endpoint.
 
 No answer allows another origin, so a page of another site can read nothing. A body that is longer than any order is
-refused while it is received. Every error answer has the same form: `{"reason": ...}`.
+refused while it is received. Every error answer of the application has the same form: `{"reason": ...}`; a probe that
+fails answers with its own document.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class BodyTooLong(HTTPException):
 
 @final
 class SecurityMiddleware:
-    """Bounds request bodies, and adds the security headers to every answer."""
+    """Bounds request bodies, and adds the security headers to every answer but that of an internal error (500)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app: Final = app

@@ -42,7 +42,7 @@ def parse_token_file(text: str, path: Path) -> tuple[BearerToken, ...]:
 
 @final
 class TokenFile:
-    """The tokens of one file. It is reloaded in one thread and may be used from any."""
+    """The tokens of one file. It may be used from any thread, and is reloaded by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         """Load the file. Raises ``SettingsError`` if it cannot be used."""

@@ -7,7 +7,7 @@ from typing import final
 
 
 class SidecarError(Exception):
-    """The base of all exceptions that this package raises on purpose. It is never raised itself."""
+    """The base of ``SettingsError`` and ``Problem``. It is never raised itself."""
 
 
 @final

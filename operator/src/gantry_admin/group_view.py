@@ -8,9 +8,9 @@ The ledger is `gantry_spec.ledger`'s, made from what the sidecars report:
     statuses of a shard's sidecars -> ObservedShard -> ledger_of(...) -> Ledger       once a second, and when asked
 
 The supervisor and the operator use the same function, so the number shown here is the one by which a rolling update
-waits or a failover is refused. The facts that they know from the Lease and the spec are taken from the master's own
-report: its epoch, the electable members, the acks it needs, and whether it flushes before it answers. Where roles do
-not move, no member is electable, and every slave of the master counts as a copy.
+waits. (A failover is refused by the loss that its election computes.) The facts that they know from the Lease and the
+spec are taken from the master's own report: its epoch, the electable members, the acks it needs, and whether it flushes
+before it answers. Where roles do not move, no member is electable, and every slave of the master counts as a copy.
 
 An unknown flush mode is treated as the weaker one: the data at risk may be overstated, never understated.
 """
@@ -60,7 +60,7 @@ class RiskDocument(Document):
 
 
 class LedgerDocument(Document):
-    """The durability ledger of a shard, by which rolling updates wait and failovers are refused."""
+    """The durability ledger of a shard, by which rolling updates wait."""
 
     is_fresh: bool = Field(description="Whether it is based on a recent report.")
     master: int | None = Field(description="The number of the master.")

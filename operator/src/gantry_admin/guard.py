@@ -7,7 +7,7 @@
     | change           |  no       |  no                |  no (403)  |  yes                      |
 
 (1) if no credentials are configured, or with --open-reads. On loopback without a token, the Host header must be a name
-of this machine, which defeats DNS rebinding: a website that lets its own name resolve to 127.0.0.1 is refused. No
+of loopback, which defeats DNS rebinding: a website that lets its own name resolve to 127.0.0.1 is refused. No
 answer ever allows another origin, and no credential is a cookie, so a browser sends none by itself.
 """
 
@@ -49,7 +49,7 @@ ANONYMOUS: Final = Caller(None, False)
 
 @final
 class Guard:
-    """The checks of the table above. They may be called from any thread; the token files are read in one thread."""
+    """The checks of the table above. They may be called from any thread; one thread at a time reads the token files."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         """Raises ``SettingsError`` for a file that cannot be used."""
@@ -121,7 +121,7 @@ class Guard:
         if not self._is_open(scope):
             raise Problem(401, "a token is required", headers=UNAUTHORIZED_HEADERS)
         if not is_own_name(host):
-            raise Problem(403, "without a token the Host header must be a name of this machine")
+            raise Problem(403, "without a token the Host header must be localhost or a loopback address")
 
     def _is_open(self, scope: Scope) -> bool:
         if not self._is_loopback:

@@ -121,7 +121,7 @@ def ready(
     if observation.reading.status.phase is not Phase.SERVING:
         return Verdict(is_good=False, reason=_phase_words(observation.reading), is_final=True)
     if state is None:
-        return Verdict(is_good=False, reason="the broker has not reported its role for 10 s")
+        return Verdict(is_good=False, reason="no report of the broker's role in the last 10 s")
     return _in_role(state, following, settings)
 
 

@@ -1,6 +1,7 @@
 """Topics, consumer groups and their offsets, read from the broker itself or from its files.
 
-From the broker: three tables, and the ends of each topic's queues, over its ordinary port with the project's client.
+From the broker: three tables, the ends of each topic's queues, and its runtime table, over its ordinary port with the
+project's client.
 From disk: the same tables as the broker last saved them (it does so every few seconds), and the ends as the queue files
 show them, below the limit of what may be read. RocketMQ's system topics are many, and internal: only their numbers of
 messages are shown, because delayed messages and open transactions are stored there.

@@ -33,7 +33,8 @@ OLD_S: Final = 10.0
 BROKER_WAIT_S: Final = 0.06
 """How long a request waits for the broker; together with the wait for the disk it stays under a tenth of a second."""
 SETTINGS_RETRY_S: Final = 15.0
-"""The wait before a broker that did not report its settings is asked again; shorter if it answers another request."""
+"""The wait before a broker that did not report its settings is asked again. It ends early when a request for the
+inventory succeeds after a failed one."""
 DISK_WAIT_S: Final = 0.03
 
 
@@ -73,7 +74,7 @@ class InventoryCache:
         self._fault = "not requested yet"
         self._disk_fault = "not read yet"
         self._has_recovered: Final = asyncio.Event()
-        """Set when the broker answers again after a failed request."""
+        """Set when the broker answers a request for the inventory: the first one, or the first after a failed one."""
 
     def __repr__(self) -> str:
         return f"<InventoryCache from_broker={self._from_broker is not None} from_disk={self._from_disk is not None}>"

@@ -1,4 +1,4 @@
-"""The limits of the sidecar's service: concurrent waiters, concurrent readers of the log, and its bytes per second.
+"""The limits of the sidecar's service: concurrent waiters, event streams and readers of the log, its bytes per second.
 
 Reading costs the broker memory bandwidth, page cache and a core, regardless of its load; so it is limited here, for
 both listeners together. The bucket lets a reader go into debt and then wait: a range is never refused for its size, and

@@ -82,7 +82,9 @@ class FoundDocument(Document):
 class DeadLetterQueueDocument(MessagesDocument):
     """One queue of dead letters."""
 
-    sent_again_end: int | None = Field(description="The offset before which all were resent; null if unknown.")
+    sent_again_end: int | None = Field(
+        description="The offset before which all were resent; null if none were, or unknown."
+    )
 
 
 class DeadLettersDocument(Document):

@@ -1,4 +1,7 @@
-"""The metrics that Apache's RocketMQ exporter has too, by its names: one broker's part of them."""
+"""The metrics that Apache's RocketMQ exporter has too, by its names: one broker's part of them.
+
+Three metrics of the inventory behind them are added: its age, and the topics and groups without metrics.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Labels = list[str]
 
 
 def rocketmq_metrics(sidecar: Sidecar, snapshot: InventorySnapshot | None) -> Iterator[Metric]:
-    """Yield all metrics with the exporter's names; topics and groups from the last inventory."""
+    """Yield all metrics of this module; those of topics and groups, and the rates, are from the last inventory."""
     state, reading = sidecar.broker.link.role_report.status, sidecar.broker.reading
     assert reading is not None, "there is a page"
     broker_labels = [state.cluster if state is not None else "", reading.origin.broker_name]

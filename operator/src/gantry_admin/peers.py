@@ -3,8 +3,8 @@
 Their addresses come from the command line, so no caller can make this process connect to another address. An answer is
 bounded in size and time, and it is untrusted: it is validated, or discarded.
 
-A peer measures its broker's rates only while a client of this sidecar reads the view of the group: the requests of two
-sidecars alone would otherwise keep each other's brokers polled for ever.
+This sidecar lets a peer measure its broker's rates only while one of its own clients reads the view of the group: the
+requests of two sidecars alone would otherwise keep each other's brokers polled for ever.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Sidecar:
     """One sidecar with all its parts."""
 
     def __init__(self, settings: SidecarSettings, *, fast_port: int | None = None, clock: Clock = now) -> None:
-        """Create it without contacting the broker. Raises ``SettingsError`` for token files that cannot be used.
+        """Create it without contacting the broker. Raises ``SettingsError`` for files that cannot be used.
 
         ``fast_port`` is the port of the listener for ranges by sendfile, or None without one.
         """

@@ -99,7 +99,7 @@ class Promote(OrderAction, frozen=True, kw_only=True):
 
 @final
 class Resume(OrderAction, frozen=True, kw_only=True):
-    """Order a drained master to take sends again. It is a promotion in the master's own epoch."""
+    """Order a drained or withdrawn master to take sends again. It is a promotion in the master's own epoch."""
 
     epoch: int
     electable: tuple[int, ...]
@@ -152,7 +152,7 @@ class TakeEpoch(LeaseAction, frozen=True, kw_only=True):
 
 @final
 class RecordMaster(LeaseAction, frozen=True, kw_only=True):
-    """Record the master of the epoch that was taken."""
+    """Record the master of the epoch that was taken, or of the first record of a shard."""
 
 
 @final
@@ -217,3 +217,4 @@ class ClearRequest(Action, frozen=True, kw_only=True):
     """Remove a person's request that is done or can never be done."""
 
     request: str
+    """The id of the request: of a promotion (``PromotionRequest.id``), or of a restore (``ObservedShard.restore``)."""

@@ -30,7 +30,7 @@ RECORD_ROOM: Final = 65_536
 
 @final
 class BrokerPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one member that the others do not share."""
+    """The settings of one member that are not in the spec, although all members share some of them."""
 
     group: str
     """The name of the group."""

@@ -5,8 +5,9 @@ returns the reason against it, in bytes. It is called for every action when the 
 again with a newer ledger immediately before execution, since its actions wait for each other.
 
 A person can override a check only with a request whose acceptance is part of the action: an accepted loss
-(``RecordMaster``, ``ReplaceDisk.is_accepted``) or a fence (``Withdraw.is_ordered``). A shard that was found empty
-(``Remove.is_empty``) has nothing to lose. The other checks do not depend on the origin of an action.
+(``RecordMaster``, ``ReplaceDisk.is_accepted``), or a fence, a scale-in or a hibernation (``Withdraw.is_ordered``). A
+shard that was found empty (``Remove.is_empty``) has nothing to lose. The other checks do not depend on the origin of an
+action.
 """
 
 from __future__ import annotations
@@ -68,11 +69,12 @@ def check_loss(at_most: int | None, spec: Spec, *, accepted: int | None = 0) -> 
     """Return whether a loss of ``at_most`` bytes is allowed. Only a person can accept an unknown loss (None)."""
     if accepted is None or at_most == 0:
         return ALLOWED
-    limit = max(int(spec.failover.max_data_loss_bytes), accepted)
+    allowed = int(spec.failover.max_data_loss_bytes)
     if at_most is None:
         return Verdict(False, "the possible loss is unknown", None)
-    if at_most > limit:
-        what = f"{bytes_text(at_most)} could be lost, but spec.failover.maxDataLossBytes allows {bytes_text(limit)}"
+    if at_most > max(allowed, accepted):
+        what = f"{bytes_text(at_most)} could be lost, but spec.failover.maxDataLossBytes allows {bytes_text(allowed)}"
+        what += f", and the request accepts {bytes_text(accepted)}" if accepted > allowed else ""
         return Verdict(False, what, at_most)
     return ALLOWED
 

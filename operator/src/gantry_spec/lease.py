@@ -7,9 +7,9 @@ The record is replaced only by compare-and-swap, so all deciding processes agree
 however old their observations are. A new epoch is taken here before any member is asked to promise it, and its master
 is recorded here before the master is promoted. So an epoch never has two masters.
 
-A *term* is an epoch with a master. Every recorded term must be outvoted before another begins, not only the newest,
-because it may be unknown whether a recorded master was promoted and reached its slaves. A term is dropped when the
-master of a newer one has everything that it acknowledged.
+A *term* is an epoch with a master. Every recorded term must be outvoted before a master is elected, not only the
+newest, because it may be unknown whether a recorded master was promoted and reached its slaves. A term is dropped when
+the master of a newer one has everything that it acknowledged.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class InvalidLeaseRecord(ValueError):
 
 
 def lease_annotations(record: LeaseRecord) -> dict[str, str]:
-    """Return the annotations for ``record``, which replaces the record with its ``version``."""
+    """Return the annotations for a record. Its ``version`` is that of the record that it replaces; empty for none."""
     fields = {name: getattr(record, name) for name in record.__struct_fields__ if name != "version"}
     count = _count(record.version) if record.version else 0
     return {RECORD: msgspec.json.encode(fields).decode(), VERSION: str(count + 1)}

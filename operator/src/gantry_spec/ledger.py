@@ -2,11 +2,11 @@
 
     [0 ......... flushed ......... committed ......... acknowledged ... wrote)       the master
     [0 ................... received)                                                 its furthest slave
-                                    `---- at risk if the machine is lost ----|
+                                    `- at risk if machine is lost -|
 
-A fault loses what was acknowledged beyond every copy that survives it. If a number is not known the risk is unknown,
-and unknown is never zero: it blocks every action that would add to the risk. Status and alerts show bands, since exact
-byte counts would change at every observation."""
+A fault loses what was acknowledged beyond every copy that survives it. If a number is not known, and no other copy has
+everything, the risk is unknown, and unknown is never zero: it blocks every action that would add to the risk. Status
+and alerts show bands, since exact byte counts would change at every observation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BANDS: Final = ((0, "none"), (64 << 10, "64Ki"), (1 << 20, "1Mi"), (16 << 20, "1
 
 
 class Fault(StrEnum):
-    """A fault of a master for which the loss is calculated."""
+    """A fault in a shard for which the loss is calculated."""
 
     PROCESS = "process"
     """The master's process fails; its machine keeps running."""

@@ -33,7 +33,7 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
         {"slaves": 0, "replication": {"mode": "Async"}, "durability": {"maxAtRisk": "100ms"}},
     ),
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
-    ("another field of the spec controls it", {"broker": {"brokerRole": "SLAVE"}}),
+    ("another field or Gantry itself controls it", {"broker": {"brokerRole": "SLAVE"}}),
 ]
 """Every rule, by the message of the API server, and a spec that violates it."""
 

@@ -30,7 +30,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("destination.pvc.claimName is required", "TopicArchive", {"destination": {}}),
     ("set both, or neither", "TopicArchive", {"checkpoint": {"pvc": {"path": "a"}}}),
     ("engine.cores applies to mode local only", "TopicArchive", {"engine": {"mode": "kubernetes", "cores": 2}}),
-    ("another field of engine controls it", "LogAudit", {"engine": {"sparkConf": {"spark.master": "local[2]"}}}),
+    ("another field or Gantry itself controls it", "LogAudit", {"engine": {"sparkConf": {"spark.master": "local[2]"}}}),
     ("must be set with the check archive", "LogAudit", {"checks": ["archive"]}),
 ]
 """Every rule, by the message of the API server, with a kind and a spec that violates it."""

@@ -119,7 +119,10 @@ def test_fields_that_kubernetes_adds_are_accepted() -> None:
         ),
         ("failover: {mode: Disabled, switchback: true}", "spec.failover.switchback: true contradicts mode Disabled"),
         ("topics: [{name: a}, {name: a}]", "spec.topics: duplicate name"),
-        ("broker: {brokerRole: SLAVE}", "spec.broker: brokerRole: reserved, since other fields control it"),
+        (
+            "broker: {brokerRole: SLAVE}",
+            "spec.broker: brokerRole: reserved, since other fields or Gantry itself control it",
+        ),
     ],
 )
 def test_contradictory_fields_are_refused(spec: str, problem: str) -> None:

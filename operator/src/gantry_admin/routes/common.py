@@ -34,9 +34,9 @@ _TEXTS: Final = {
     416: "The log does not reach that offset (yet); `end` is the end of its readable part.",
     422: "A field is missing or invalid.",
     429: "Too many at a time; retry after `Retry-After` seconds.",
-    502: "The broker failed to execute it.",
+    502: "The broker, or the sidecar of another shard, failed to answer it.",
     503: "Unavailable, for the `reason` given.",
-    504: "The broker did not answer in time; the order may have been executed.",
+    504: "No answer came in time; if it is an order, it may have been executed.",
 }
 
 

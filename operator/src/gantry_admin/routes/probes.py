@@ -1,4 +1,4 @@
-"""The probes for kubelet, supervisors and people; they need no credentials.
+"""The probes for kubelet, supervisors and people, and the proof of the sidecar's certificate; none needs credentials.
 
 `/livez` is about the sidecar: it reports the state of the broker, and does not fail with it, because restarting the
 sidecar would repair nothing. `/readyz` is about the broker. `/startupz` fails until recovery is complete, and reports

@@ -30,7 +30,7 @@ def is_shown_in_status(kind: str, is_true: bool | None, message: str) -> bool:
 def conditions(
     spec: Spec, all_views: Sequence[ShardView], observed: ObservedGroup, fences: Fences, *, is_acting: bool
 ) -> tuple[Condition, ...]:
-    """Return all conditions of a group. ``all_views`` are the views of its observed shards."""
+    """Return the conditions of a group. ``all_views`` has the shards whose Lease could be read."""
     states = (
         *_requested_states(spec, all_views, observed, fences),
         _condition("Paused", observed.is_paused, "ByAnnotation", "NotPaused", []),

@@ -35,6 +35,7 @@ class RoleMove(NamedTuple):
     """The member to promote; None for the best candidate."""
 
     request: str = ""
+    """The id of the person's request that is the reason; empty for any other reason."""
 
 
 def plan_change(view: ShardView, master: Report) -> list[Action]:

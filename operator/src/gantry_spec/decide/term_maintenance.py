@@ -3,7 +3,7 @@
 In a healthy shard, members that do not follow the master are ordered to do so in every round. In addition, the first of
 these steps that is due is taken: record in the Lease which stores have votes, and drop old terms; wait while the newest
 term does not contain what older ones acknowledged; change the electable set; and then the planned changes for people,
-machines and the spec.
+machines and the spec. A person's request that is done is removed in any round that does not write voters or terms.
 """
 
 from __future__ import annotations

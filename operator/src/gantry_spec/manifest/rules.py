@@ -144,7 +144,7 @@ RULES: Final = (
     Rule(
         "spec.failover.switchback",
         lambda spec: not spec.failover.switchback or spec.failover.mode is not FailoverMode.DISABLED,
-        lambda _: "true contradicts mode Disabled, which never moves the role; set mode Manual or Automatic",
+        lambda _: "true contradicts mode Disabled, which does not move the role back; set mode Manual or Automatic",
         "!(self.failover.switchback && self.failover.mode == 'Disabled')",
         "switchback moves the master's role, and failover.mode Disabled forbids that",
     ),
@@ -166,10 +166,11 @@ RULES: Final = (
         "spec.broker",
         lambda spec: not RESERVED_KEYS & spec.broker.keys(),
         lambda spec: (
-            f"{', '.join(sorted(RESERVED_KEYS & spec.broker.keys()))}: reserved, since other fields control it"
+            f"{', '.join(sorted(RESERVED_KEYS & spec.broker.keys()))}: reserved,"
+            " since other fields or Gantry itself control it"
         ),
         f"!self.broker.exists(key, key in [{', '.join(repr(key) for key in sorted(RESERVED_KEYS))}])",
-        "a key of broker is reserved, because another field of the spec controls it",
+        "a key of broker is reserved, because another field or Gantry itself controls it",
     ),
 )
 

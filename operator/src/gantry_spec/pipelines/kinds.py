@@ -123,7 +123,7 @@ class PipelineKind(NamedTuple):
     plural: str
     short: str
     job: str
-    """The name of its `gantry pipeline` command, which is also the suffix of its objects' names."""
+    """The name of its `gantry pipeline` command, which is also the end of ``Pipeline.base``."""
 
     spec: type[PipelineSpec]
     purpose: str

@@ -85,7 +85,7 @@ RULES: Final = (
         "spec.engine.sparkConf",
         lambda spec: not RESERVED_SETTINGS & spec.engine.spark_conf.keys(),
         f"!self.engine.sparkConf.exists(key, key in [{', '.join(repr(key) for key in sorted(RESERVED_SETTINGS))}])",
-        "a key of sparkConf is reserved, because another field of engine controls it",
+        "a key of sparkConf is reserved, because another field or Gantry itself controls it",
         is_general=True,
     ),
     Rule(

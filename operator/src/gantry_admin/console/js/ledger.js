@@ -72,7 +72,7 @@ export function risks(status) {
 
 const FAULTS = { process: "the process", machine: "the machine", disk: "the disk", slave: "a slave, then the disk" };
 
-/** Return the acknowledged data at risk for each fault, where every copy counts; failovers are decided by it. */
+/** Return the acknowledged data at risk for each fault, where every copy counts; rolling updates wait by it. */
 export function acknowledgedRisks(shardLedger) {
   if (!shardLedger?.is_fresh) return null;
   return h("p", { class: "acknowledged-risks", key: "acknowledged-risks" }, h("span", null, "Acknowledged data at risk, counting slaves:"),

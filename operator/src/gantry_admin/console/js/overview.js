@@ -35,7 +35,7 @@ function tiles(shards) {
     tile("Bytes in", rateOf(newest("bytesIn")), "per second, as stored", "in"),
     tile("Acknowledgement latency", ...acknowledgementTexts(), "ack"),
     tile("Not flushed", bytes(atRisk.bytes), atRisk.seconds === null ? "lost if the machine fails" : atRisk.bytes === 0 ? "nothing at risk" : `up to ${duration(atRisk.seconds)} old`, atRisk.bytes > 0 ? "warn" : "good"),
-    tile("Replication lag", bytes(lag), lag === null ? "no slaves" : "of the slowest slave", lag > 0 ? "warn" : "good"));
+    tile("Replication lag", bytes(lag), lag === null ? "no slaves, or unknown" : "of the slowest slave", lag > 0 ? "warn" : "good"));
 }
 
 const rateOf = (value) => (value === null ? "–" : bytes(value));

@@ -1,8 +1,8 @@
 // The state of the page, and its updates: the group is polled once a second, this broker's offsets come by events, and
-// tables are polled while a view shows them. The page is drawn once per frame at most.
+// tables are polled more often while a view shows them. The page is drawn once per frame at most.
 //
 // While the sidecar does not answer, the last state remains, with its time. Answers and events may overtake each other:
-// of two, the one that was observed later is used, so no offset ever goes back.
+// of two, the one that was observed later is used, so no offset goes back to an older observation.
 
 import { events, get, Refused, Unreachable } from "./api.js";
 import { record } from "./series.js";

@@ -104,7 +104,7 @@ const opener = (open, name) =>
 const search = (what, label) =>
   h("input", { type: "search", class: "search", placeholder: label, "aria-label": label, "data-search": true, value: filter[what], oninput: (event) => { filter[what] = event.target.value; changed(); } });
 
-/** Return a note on the source of a table, if it is not the broker. */
+/** Return a note if a table is outdated, comes from disk, or leaves rows out; otherwise null. */
 function sourceNote(document) {
   if (state.tablesFault !== null) return note("warn", `Outdated: ${state.tablesFault}`);
   if (document.source === "disk") return note("warn", `From the broker's files, ${duration(document.age_ms / 1000)} old: ${document.reason ?? ""}`);
