@@ -6,10 +6,10 @@
     delete     requires the uid of the object
     create     raises `Conflict` if the object exists
 
-Apart from ``apply``, there is no unconditional update: a late or repeated call must fail if its object was replaced
-meanwhile. ``apply`` has no precondition: it sets the fields that it sends, also in an object that was created anew.
-Errors of the API server are raised as leaves of ``errors.ApiError``; a call returns the object as it is after the
-change.
+Apart from ``apply`` and ``status``, there is no unconditional update: a late or repeated call must fail if its object
+was replaced meanwhile. These two have no precondition: they set the fields that they send, also in an object that was
+created anew. Errors of the API server are raised as leaves of ``errors.ApiError``; every change but ``delete`` returns
+the object as it is afterwards.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def ref_of(document: Mapping[str, Any]) -> ObjectRef:
 
 
 def manifest_of(document: Mapping[str, Any]) -> Object:
-    """Return the document without its status, which is the part that users write."""
+    """Return the part of a document that users write: everything except its status."""
     return {key: value for key, value in document.items() if key != "status"}
 
 

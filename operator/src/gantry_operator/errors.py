@@ -13,12 +13,12 @@ from typing import Final, NamedTuple, final
 
 
 class OperatorError(Exception):
-    """Base class of all errors that this package raises on purpose. It is never raised itself."""
+    """Base class of all errors in this module. It is never raised itself."""
 
 
 @final
 class SettingsError(OperatorError):
-    """The options contradict one another, or a file cannot be used. The text names the option to change."""
+    """An option is invalid, or a file or the Secret with the operator's key cannot be used. The text names it."""
 
 
 # -- the API server ----------------------------------------------------------------------------------------------------
@@ -109,7 +109,10 @@ class SidecarRefused(SidecarError):
 
 @final
 class SidecarUnauthorized(SidecarError):
-    """The sidecar does not accept the operator's token. The group's Secret may be missing or outdated: create it."""
+    """The sidecar rejected the operator's token, or did not prove that it knows the token, which then was not sent.
+
+    The group's Secret may be missing or outdated: create it.
+    """
 
 
 @final

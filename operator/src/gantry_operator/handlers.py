@@ -3,9 +3,9 @@
     brokergroups, pods, statefulsets, services, claims, leases, nodes   -->   WatchedResources.apply_event
     topicarchives, logaudits, topicanalytics, jobs, cronjobs            -->   the same, with the cache of pipelines
 
-Kopf does not retry an event handler that raises, keeps no state on objects, and gives no order between kinds. The loop
-of each resource does all of this: it compares the present state, not single changes. Handlers and settings belong to
-one registry, which is created for one operator: nothing here is global.
+Kopf does not retry an event handler that raises, keeps no state on objects, and gives no order between kinds. None of
+this is needed: the loop of each resource compares the present state, not single changes, and retries. Handlers and
+settings belong to one registry, which is created for one operator: nothing here is global.
 """
 
 from __future__ import annotations

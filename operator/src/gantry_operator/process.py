@@ -3,7 +3,7 @@
 probes and metrics    are served from the start to the end of the process
 the leader Lease      is acquired before anything is changed; when it is lost, the process exits at once
 a full list           comes before the first reconciliation, so that no decision rests on an incomplete cache
-Kopf                  only reports watch events to the cache
+Kopf                  reports watch events to the cache, and changes nothing in the cluster
 SIGTERM               cancels the loops of all resources, waits for pending calls to the API server, releases the Lease,
                       so that the next leader need not wait for its expiry, and only then waits briefly for Kopf to stop
 
@@ -113,7 +113,7 @@ class Operator:
         self._stop: Final = asyncio.Event()
         self._signals: Final = _Signals(self.stop)
         self._is_idle = True
-        """Whether no API call of this process can still be pending."""
+        """Whether no API call of this process can still be pending; determined at shutdown, and true until then."""
 
     def stop(self) -> None:
         """Request an orderly shutdown of this operator."""

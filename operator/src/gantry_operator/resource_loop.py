@@ -5,9 +5,10 @@
     reconcile    depends on the kind of resource: a `Reconciler`, which is passed to the constructor
     report       the status, if it needs to be written, and then the events
 
-The first rounds of new resources are limited to ``FIRST_ROUNDS_MAX`` at a time, because the first round creates all
-objects of a resource. When many resources are created at once, some are set up while the others wait, and API calls for
-running groups do not queue behind all of them. A resource with a status never waits: a group may need a new master.
+The first rounds of new groups are limited to ``FIRST_ROUNDS_MAX`` at a time, and so are those of new pipelines, because
+the first round creates all objects of a resource. When many resources are created at once, some are set up while the
+others wait, and API calls for running groups do not queue behind all of them. A resource with a status never waits: a
+group may need a new master.
 
 No error ends a loop. Rejections by the API server become conditions or events. An unexpected error is logged, counted
 and retried later, for this resource alone. There is no finalizer: a resource that was deleted, or whose namespace is
@@ -50,7 +51,8 @@ REPEAT_MS: Final = 60_000
 """An error that repeats is logged as a warning again after this time."""
 
 FIRST_ROUNDS_MAX: Final = 8
-"""First rounds that run at the same time. Each makes its calls one by one, so this equals the threads for calls."""
+"""First rounds of groups that run at the same time, and as many of pipelines. Each makes its calls one by one, so this
+equals the threads for calls."""
 
 
 class WrittenStatus(NamedTuple):

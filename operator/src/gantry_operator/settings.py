@@ -64,7 +64,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The duration of the Leases of shards, in milliseconds, for Leases that are created from now on."""
 
     can_read_nodes: bool = True
-    """Whether Nodes and PersistentVolumes may be read. Without them, cordons and lost disks are not detected."""
+    """Whether Nodes and PersistentVolumes may be read. Without them, cordons and disks of lost machines are unknown."""
 
     operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "gantry-operator"),)
     """The labels of the operator's own pods, which the network policies of groups admit."""

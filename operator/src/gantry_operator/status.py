@@ -1,7 +1,8 @@
 """The status of a group, made from a decision and its observations, and when to write it. Pure.
 
-    written at once       changes of conditions, masters, epochs, actions and the reasons that block them
-    at most every 10 s    changes of byte bands, lags, messages, and the forecast for the loss of a master
+    written at once       changes of conditions, the phase, the generation, the number of ready shards, masters, epochs,
+                          fences, actions and the reasons that block them
+    at most every 10 s    all other changes: of byte bands, lags, messages, and the forecast for the loss of a master
 
 Exact byte counts are in `gantry status` and the metrics; in the status they would cause a write in each round. A
 condition keeps the time of its last transition over restarts of the operator, because the status in the cluster is read

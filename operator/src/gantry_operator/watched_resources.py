@@ -122,7 +122,7 @@ class WatchedResources:
         metrics.stalest.set(self.groups.age_ms_max() / 1000)
 
     def describe_stale(self, after_s: float) -> str:
-        """Return a text that names the resources that were not reconciled for this time; empty if there are none."""
+        """Return a text that names the groups, or else the pipelines, that were not reconciled for this time."""
         return next((text for manager in self._managers if (text := manager.describe_stale(after_s))), "")
 
     async def close(self) -> None:

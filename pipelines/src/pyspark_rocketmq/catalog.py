@@ -75,7 +75,7 @@ class Catalog:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, Bounds]:
-        """Return the readable range of each queue: within min(confirmed, committed) or, by pulls, the visible part."""
+        """Return the readable range of each queue; `replica_view` has its limits for each transport."""
         return self._call_per_broker("the bounds of its queues", queues, lambda some, view: view.bounds(some))
 
     def offsets_at(self, queues: Iterable[QueueId], timestamp_ms: int) -> dict[QueueId, int]:

@@ -2,8 +2,9 @@
 
 Rows come in the order of the piece, and are exactly its records, except those with another tag than requested: a queue
 unit has only the hash of a tag, so the tag itself is compared here. A compressed body is decompressed. If that fails,
-because the body is damaged, of an unknown codec, or too large, `body` is null: no replica has a better one, and with
-an error no query could ever read beyond the message.
+because the body is damaged, of an unknown codec, or too large, `body` is null: with an error no query could ever read
+beyond the message. Another replica has a better body only if this one does not match its CRC, which is noticed only
+where bodies are verified.
 """
 
 from __future__ import annotations

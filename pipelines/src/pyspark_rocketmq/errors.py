@@ -22,8 +22,8 @@ class NoReplica(RocketMQSourceError):
 
 @final
 class DataLost(RocketMQSourceError):
-    """Messages that the query had yet to read were deleted: accept the loss with failOnDataLoss=false, or
-    choose another start."""
+    """Messages that the query had yet to read were deleted, or a queue ends before a message that was read: accept the
+    loss with failOnDataLoss=false, or choose another start."""
 
 
 @final

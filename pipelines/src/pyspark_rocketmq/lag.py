@@ -8,7 +8,8 @@ LagListener.serve(spark, port=9095)
 
 After each batch Spark reports to a listener where the batch ended and where the queues ended then. The difference is
 the lag in messages; bytes are estimated from the size of a typical message; seconds are the age of the oldest unread
-message. When a query terminates, its series are removed, since a number that no longer changes is misleading.
+message. When a query terminates, the series of its lag are removed, since a number that no longer changes is
+misleading; the counter of skipped messages stays.
 """
 
 import json
@@ -127,7 +128,7 @@ class LagListener(StreamingQueryListener):
         """Do nothing: an idle query has no new progress."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Remove the series of the query."""
+        """Remove the series of the query's lag."""
         run = str(event.runId)
         for labels in self._series.pop(run, set()):
             for gauge in (self._rows, self._bytes, self._seconds):

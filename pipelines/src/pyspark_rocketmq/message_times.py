@@ -1,6 +1,6 @@
 """Look up when single messages were stored: the age of the oldest unread message.
 
-This is for display only, and not part of a read. A broker that does not answer is skipped without waiting, and an
+This is for display only, and not part of a read. A broker that does not answer is skipped after one attempt, and an
 unknown age is left out.
 """
 
@@ -20,7 +20,7 @@ def store_times_ms(offsets: Mapping[QueueId, int], catalog: CatalogPort, setting
     """Return the store time of the message at each of these offsets.
 
     Messages of unavailable brokers are left out, and so are those whose stored time is outside of the years 1 to 9999.
-    ``catalog`` must not wait for a broker, either.
+    ``catalog`` must not repeat a request to an unavailable broker, either.
     """
     non_waiting = replace(settings, patience_ms=0, is_body_verified=False)
     found: dict[QueueId, int] = {}

@@ -14,8 +14,9 @@ begins (its latest message, a timestamp, a group's committed offset) is decided 
 would give another answer. For the same reason the offset before the first one is empty: it is the same whenever Spark
 asks for it.
 
-Second, `brokers` has for each broker the newest epoch of its log at that time, and one past the last byte that was
-read of it. A newer epoch that begins there or later has all that was read; one that begins below replaced some of it.
+Second, `brokers` has for each broker with known epochs the newest epoch of its log at that time, and one past the last
+byte that was read of it. A newer epoch that begins there or later has all that was read; one that begins below replaced
+some of it.
 """
 
 from collections.abc import Mapping

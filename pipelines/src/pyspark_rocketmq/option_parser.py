@@ -95,7 +95,7 @@ class OptionParser:
         match = _DURATION.fullmatch(given_text)
         value = int(match[1]) * _DURATION_UNITS_MS[(match[2] or "").lower()] if match else -1
         if value < minimum:
-            raise _invalid(name, given_text, "a duration like 500ms, 30s or 15m")
+            raise _invalid(name, given_text, f"a duration like 500ms, 30s or 15m, {minimum} ms or more")
         return value
 
     def time_ms(self, name: str) -> int:

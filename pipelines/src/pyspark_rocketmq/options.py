@@ -83,7 +83,7 @@ class ReadOptions:
     gaps_path: str
     commit_group: str
     bytes_target: int | None
-    """Bytes of a task; None for a default that depends on the columns."""
+    """Bytes of a task; None for a default that depends on the columns and on whether tags are filtered."""
     partitions_min: int
     discovery_interval_ms: int
 

@@ -11,8 +11,9 @@ the records that begin in them those that are in the ranges. Where little is wan
 and a task has *ranges* of queues.
 
 A task costs some 20 ms in any case, so there are about as many as cores, or fewer for a small read. There are more only
-if they would be larger than `bytes_target`, or to have `partitions_min`. Sizes are estimates, ranges are not: however
-wrong the estimates, the tasks together have exactly the requested messages, each once.
+if they would be larger than `bytes_target`, to have `partitions_min`, or because a task reads from one broker: each
+broker with messages has at least one. Sizes are estimates, ranges are not: however wrong the estimates, the tasks
+together have exactly the requested messages, each once.
 """
 
 import math
@@ -26,7 +27,7 @@ from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, Transport
 BYTES_TARGET: Final = 128 * 1024 * 1024
 """Bytes of a task, at most approximately; Spark's own value for files."""
 BYTES_TARGET_HEADERS: Final = 4 * BYTES_TARGET
-"""The same for reads without bodies: such a task reads few of its bytes."""
+"""The same for reads of only `HEADER_COLUMNS`, without a filter by tags: such a task decodes few of its bytes."""
 BYTES_WORTHWHILE: Final = 8 * 1024 * 1024
 """A read of fewer bytes is not split to use an idle core: reading it takes no longer than a task costs."""
 DENSITY_MIN: Final = 0.5

@@ -104,7 +104,7 @@ def _final_error(
     reasons = "; ".join(str(error) for error in errors_found) or "no replica found"
     for error in errors_found:
         if isinstance(error, DamagedRecord):
-            return DamagedRecord(f"no replica has a good copy: {reasons}")
+            return DamagedRecord(f"no good copy of the record could be read: {reasons}")
     if errors_found and all(isinstance(error, RangeDeleted) for error in errors_found):
         return DataLost(f"{left} were deleted on all replicas: {reasons}")
     for error in errors_found:

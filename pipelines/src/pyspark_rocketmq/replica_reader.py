@@ -115,7 +115,8 @@ class ReplicaViews:
     def call(self, broker: str, request: Callable[[View], T]) -> T:
         """Return the response of the first replica that answers.
 
-        Raises Unreachable, DataLost if all replicas have deleted the range, or Refused as soon as one replica refuses.
+        Raises Unreachable, or DataLost if all replicas have deleted the range; Refused or DamagedRecord as soon as one
+        replica raises it.
         """
         errors_found: list[ViewError] = []
         for attempt in list_attempts(self.replicas(broker), self._settings.transport):

@@ -5,7 +5,8 @@ which messages a batch reads. Both follow from Spark's log, from what brokers re
 
 - what an offset contains is final (see `offsets`); nothing is decided twice;
 - a queue that is new after the first batch is read from its first message, also if it appeared between two runs;
-- a queue whose broker is unavailable keeps its position until the broker is back; see `_find_missing`;
+- a queue that is not listed any more keeps its position for its return. If it may have unread messages and losses are
+  fatal, the query fails after `patience_ms`; else reading continues without the queue (`_find_missing`);
 - with Trigger.AvailableNow the ends are fixed when the query starts, and the query reads up to them and no further.
 """
 

@@ -49,10 +49,11 @@ from pyspark_rocketmq.stream_planner import AlignRanges, StreamPlanner
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.1
-"""Seconds between two polls of the brokers, at least; Spark polls every 10 ms when it has nothing to do."""
+"""Seconds between two polls of the brokers, at least, if the first one found no batch; Spark would poll every 10 ms."""
 PAUSE_TO_POLL_RATIO: Final = 9
-"""A pause is this many times as long as the poll before it, at most `POLL_INTERVAL_MAX_S`: so polling takes a tenth of
-the time, or more if a poll is slow. Many queues, polled one by one, would keep their brokers busy."""
+"""A pause is this many times as long as the poll before it, but from `POLL_INTERVAL_S` to `POLL_INTERVAL_MAX_S`: so
+polling takes at most a tenth of the time, or more if a poll is slow. Otherwise many queues, polled one by one, would
+keep their brokers busy."""
 POLL_INTERVAL_MAX_S: Final = 1.0
 
 AGE_INTERVAL_S: Final = 1.0

@@ -1,9 +1,10 @@
-"""Deletes the objects that a group no longer needs: external Services, the Service of a removed slave, removed shards.
+"""Deletes the objects that a group no longer needs: those of a removed part of its spec, and those of removed shards.
 
 Server-side apply removes fields, but never objects: without pruning, the objects of a removed part of the spec would
 stay, and an external address would stay open.
 
-    checked      when other objects are rendered than before, when this process starts, and every ``REAPPLY_MS``
+    checked      when other objects are rendered than before, then every ``RETRY_MS`` until nothing is left over; when
+                 this process starts; and every ``REAPPLY_MS``
     not checked  for a new group that has neither an edit nor a status: it never had other objects
     deleted      Services, budgets and policies that this group owns, and the StatefulSet of its name servers
     kept         objects of a shard whose StatefulSets have no replicas: a hibernated shard keeps them, and those of a
@@ -73,7 +74,7 @@ class Pruner:
         self._api: Final = api
         self._clock: Final = clock
         self._pruned: frozenset[ObjectRef] = frozenset()
-        """The objects that were rendered at the last check that found nothing left over."""
+        """The objects that were rendered at the last check that left nothing over; those of a new group unchecked."""
 
         self._pruned_ms: int | None = None
 
@@ -144,7 +145,7 @@ class Pruner:
         return (one for one in stateful_sets if (one.get("spec") or {}).get("replicas"))
 
     def _is_in_use(self, document: Object, rendered: Sequence[Object]) -> bool:
-        """Return whether a running pod still uses the object."""
+        """Return whether a pod that still exists uses the object."""
         pod = ObjectRef(PODS, self._key[0], document["metadata"]["name"])
         if self._cache.get(pod) is not None:
             return True

@@ -1,7 +1,7 @@
 """The role labels of pods, which the disruption budgets select, and from which the Service of a shard follows.
 
     the Lease names another member          the label of the old master is removed first
-    the named member reports as the master  only then it gets the label
+    the named member reports as the master  only then it gets the label; until then its label of a slave is removed
     a slave follows the master              it is labelled as a slave
 
 A master that merely does not answer keeps its label, because no other member has its role. A new pod has no label until

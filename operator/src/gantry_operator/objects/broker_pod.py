@@ -11,6 +11,9 @@
     replication  read     -          the secret with which brokers authenticate each other
     sidecar      -        read       the tokens that the sidecar accepts
     api          -        read       the token for the shard's Lease, which allows nothing else
+    accounts     read     read       the Secret of ``access.aclSecret``, if it is set
+    certificates read     read       the Secret of ``access.tlsSecret``, if it is set
+    tmp          write    write      temporary files
 
 Probes: the pod is ready when its sidecar reports so. The liveness probe of the broker's container uses a port of its
 supervisor, which is open while the broker recovers, however long that takes. The startup probe of the sidecar is

@@ -2,7 +2,7 @@
 
     g-0-master      StatefulSet, 1 pod: g-0-master-0, member 1
     g-0-slave       StatefulSet: g-0-slave-0 is member 2, g-0-slave-1 member 3, ...
-    g-0             Service of the present master, ConfigMap, Lease, ServiceAccount, Role
+    g-0             Service of the present master, ConfigMap, Lease, ServiceAccount, Role, RoleBinding
 
 The names of StatefulSets show the initial roles. The present role is the label ``gantry.dev/role`` of a pod, which only
 the operator writes. No selector or template of a StatefulSet contains it, or moving a role would replace pods.

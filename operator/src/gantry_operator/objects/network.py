@@ -130,13 +130,13 @@ def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
     """Return the network policies. They admit only these connections, if the cluster's network enforces policies.
 
         from                      broker 10911 10909   replication 10912   sidecar 8080   log 8081   name server 9876
-        the whole cluster         yes                  -                   -              -          yes
+        anywhere                  yes                  -                   -              -          yes
         brokers of the group      yes                  yes                 yes            yes        yes
         pipelines that read it    yes                  -                   yes            yes        yes
         the operator              yes                  -                   yes            -          yes
         Prometheus                -                    -                   yes            -          -
-        outside, if enabled       broker 10911, and the external listener of name servers, 9886
 
+    With external access, the external listener of the name servers, 9886, is open to connections from anywhere, too.
     Pipelines are pods of the group's namespace with the label `reads.gantry.dev/GROUP`; they use the token for reading.
     Probes of kubelet come from the machine itself, to which policies do not apply. Egress is not limited: the addresses
     of other name servers, and of the cluster's DNS and API server, are not known here.

@@ -100,7 +100,7 @@ class ShardMemory:
         self.last_report = last_report_after(self.last_report, report)
 
     def reset_empty(self) -> None:
-        """Forget that the shard was empty, because it has messages."""
+        """Forget that the shard was empty, because it has messages, or because that is unknown."""
         self.empty_log_end = None
 
     def record_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:

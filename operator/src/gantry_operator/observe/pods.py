@@ -4,16 +4,16 @@ The first row that matches counts. A container has never run, too, if its pod ha
 
     the machine is off (out-of-service)                                    stopped
     the machine is unreachable                                             unknown, regardless of the pod's status
-    the broker's container runs                                            running
+    the broker's container runs                                            running; unknown if its pod has ended
     the container has run, and waits or has ended                          stopped
     no pod exists, and none is to be created; the last pod had ended,
     or the member is the master of no recorded term                        absent
     the container never ran, or no pod exists; the last pod had ended      stopped
     the same, and the last pod had not ended, or its end is not known      unknown: it may have been deleted by force
 
-Elections rest on the state "stopped", so it needs a reliable source: kubelet for a container, or a user for a machine.
-The absence of a pod alone proves nothing. ``process_state_of`` returns "stopped" also where the container never ran;
-``GroupObjects.process_state`` applies the last three rows.
+Elections rest on the state "stopped", so it needs a reliable source: kubelet for a container; for a machine a user
+or the cloud provider. The absence of a pod alone proves nothing. ``process_state_of`` returns "stopped" also where the
+container never ran; ``GroupObjects.process_state`` applies the last three rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The configuration of the program in a pipeline's pods: the spec, and the key `runtime` with settings for these pods.
 
 The program is `gantry pipeline`; the same document with another `runtime` runs on a laptop. It includes Spark's own
-settings for executors in pods: the driver runs in client mode in a pod of the operator, without submission or webhook.
+settings for executors in pods: the driver runs in client mode in a pod of its workload, without submission or webhook.
 """
 
 from __future__ import annotations

@@ -78,7 +78,10 @@ class Problem(NamedTuple):
 def facts_or_problem(
     pipeline: Pipeline, engine: EngineFacts, group: Mapping[str, Any] | None, others: Sequence[Pipeline]
 ) -> PipelineFacts | Problem:
-    """Return the facts for rendering a pipeline, or the problem that keeps it from running."""
+    """Return the facts for rendering a pipeline, or the problem that keeps it from running.
+
+    ``others`` are the pipelines of its namespace; it may be one of them.
+    """
     spec = pipeline.spec
     problem = Problem(SHARED_DESTINATION, shared_folder(pipeline, others))
     if problem.text:

@@ -85,7 +85,7 @@ class PipelineReconciler:
 
     async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         pipeline = pipeline_of(manifest_of(document))
-        found = facts_or_problem(pipeline, self._context.engine, self._group(pipeline), self._others())
+        found = facts_or_problem(pipeline, self._context.engine, self._group(pipeline), self._pipelines_of_namespace())
         outdated_pods: tuple[str, ...] = ()
         if isinstance(found, PipelineFacts):
             outdated_pods = await self._apply(pipeline, found)
@@ -113,8 +113,8 @@ class PipelineReconciler:
         names = pipeline.spec.broker_groups
         return self._context.groups.get(ObjectRef(GROUPS, self.key[0], names[0])) if names else None
 
-    def _others(self) -> list[Pipeline]:
-        """Return all pipelines of this namespace that have a valid spec."""
+    def _pipelines_of_namespace(self) -> list[Pipeline]:
+        """Return the pipelines of this namespace, with this one, that have a valid spec and are not being deleted."""
         found = []
         for key in self._context.cache.owner_keys():
             document = self._context.cache.owner(key) if key[0] == self.key[0] else None
@@ -173,7 +173,7 @@ class PipelineReconciler:
         self._pruned = wanted
 
     def _outdated_pods(self, workload: ObjectRef) -> tuple[str, ...]:
-        """Return the names of pods that have not ended, and that the present workload has not created."""
+        """Return the names of driver pods that have not ended, and that the present workload has not created."""
         cache, found = self._context.cache, []
         documents = {uid_of(one): one for kind in WORKLOAD_KINDS for one in cache.of_group(kind, self.key)}
         for document in cache.of_group(PODS, self.key):

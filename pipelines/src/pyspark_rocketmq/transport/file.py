@@ -51,7 +51,7 @@ RANGE_BYTES_MIN: Final = 32 * 1024 * 1024
 """Only the records of a mapped range are touched, so ranges are long, and gaps between records cost nothing."""
 GAP_BYTES_MIN: Final = RANGE_BYTES_MIN
 TORN_UNITS_MAX: Final = 100_000
-"""How many units at the end of a queue may have no whole record, in a store without a page."""
+"""How many units at the end of a queue may have no whole record, where no page of the current boot gives the range."""
 NO_DIRECTORY: Final = os.devnull
 """The directory of a queue with an invalid name: it lists no files."""
 

@@ -103,7 +103,7 @@ def _in_log_order(task: Task, span: tuple[int, int], source: LogSource, settings
     locations = locations.pick((locations.physical >= begin) & (locations.physical < end))
     locations = locations.pick(np.argsort(locations.physical, kind="stable"))
     if (locations.physical[1:] < locations.ends[:-1]).any():
-        raise DamagedRecord(f"{source.where}: units of two queues claim the same bytes of the log [{begin}, {end})")
+        raise DamagedRecord(f"{source.where}: two queue units claim the same bytes of the log [{begin}, {end})")
     runs = find_runs(locations.physical, locations.size, settings)
     ends = [int(locations.ends[last - 1]) for _, last in runs[:-1]] + [end]
     yield from _read(source, locations, runs, [replace(task, physical=(min(at, end), end)) for at in ends])

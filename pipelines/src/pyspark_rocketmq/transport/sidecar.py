@@ -37,7 +37,10 @@ IDLE_MAX: Final = 8
 
 @final
 class NoSuchQueue(ViewError):
-    """404: the sidecar's store has no files of the queue, since it has no message yet."""
+    """404: the sidecar's store has no files of the queue, since it has no message yet.
+
+    For any other path, the server at this address is no sidecar of Gantry's.
+    """
 
 
 class Answer(NamedTuple):
