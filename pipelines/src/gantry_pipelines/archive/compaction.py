@@ -65,7 +65,10 @@ class CompactedDay:
 
 
 def compact(writer: ArchiveWriter, rules: CompactionRules, packing: Packing, now_ms: int) -> Iterator[CompactedDay]:
-    """Merge each due day, one after the other. Raises CannotCompact."""
+    """Merge each due day, one after the other, except days whose folder differs from the manifest.
+
+    Raises CannotCompact.
+    """
     storage = writer.storage
     if not isinstance(storage, Folder) or not storage.can_exchange():
         storage.exchange("one", "other")  # raises CannotCompact with the reason

@@ -33,7 +33,7 @@ TOPIC_COLUMN: Final = "topic"
 
 ROW_GROUP_ROWS: Final = 1 << 16
 ROW_GROUP_BYTES_MAX: Final = 64 << 20
-"""Buffered bytes of all open files of a task."""
+"""Buffered bytes of all open files of a task, shared evenly; each file has at least 1 MiB, also with more than 64."""
 
 STATISTICS: Final = ("offset", "storeTime")
 """Columns with statistics, by which readers skip row groups; those of bodies would only make files larger."""
