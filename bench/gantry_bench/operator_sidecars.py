@@ -110,17 +110,17 @@ class StandInSidecars:
     def advance(self, now_ms: int, load: float) -> None:
         """Let the brokers store and copy messages. Raises BenchmarkFailed once an invariant was violated."""
         for shard in self.shards.values():
-            with self._record_broken_promise():
+            with self._record_violation():
                 shard.advance(now_ms - shard.now_ms, load)
                 for number, broker in list(shard.brokers.items()):
                     if broker.role is Role.SLAVE:
                         shard.copy(number, COPIED_MAX)
                     shard.flush(number)
         if self.broken_promise:
-            raise BenchmarkFailed(f"a promise was broken: {self.broken_promise}")
+            raise BenchmarkFailed(f"an invariant was violated: {self.broken_promise}")
 
     @contextmanager
-    def _record_broken_promise(self) -> Iterator[None]:
+    def _record_violation(self) -> Iterator[None]:
         """Record a violated invariant, because the sender of an order would only send it again."""
         try:
             yield
@@ -160,7 +160,7 @@ class StandInSidecars:
         key, member = self._find_member(request)
         order, expected = order_from(request.match_info["name"], await request.json())
         try:
-            with self._record_broken_promise():
+            with self._record_violation():
                 self.shards[key].obey(member, order, expected)
         except Refused as error:
             return web.json_response({"reason": str(error)}, status=409)
