@@ -291,7 +291,7 @@ def document_rows(kind: Any, path: str = "") -> Iterator[str]:
 
 
 def kind_text(kind: Any) -> str:
-    """Return the JSON type of a field in words: text, number, list, mapping, or null."""
+    """Return the JSON type of a field in words: text, number, true or false, list, mapping, object, or null."""
     name = type(kind).__name__.removesuffix("Type")
     if name == "Union":
         return ", ".join(kind_text(one) for one in kind.types if type(one).__name__ != "UnsetType") + (
