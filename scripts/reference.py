@@ -262,7 +262,7 @@ def field_texts(kind: type) -> dict[str, str]:
 def own_field_texts(kind: type) -> dict[str, str]:
     """Return the docstrings of the fields that a class itself defines."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(node, ast.ClassDef), "only classes have fields"
+    assert isinstance(node, ast.ClassDef), "expected a class"
     return {
         field.target.id: text_of(after)
         for field, after in zip(node.body, [*node.body[1:], None], strict=True)

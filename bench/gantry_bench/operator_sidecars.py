@@ -94,7 +94,7 @@ class StandInSidecars:
 
     async def _listen(self) -> str:
         """Listen at the next free loopback address."""
-        assert self._runner is not None, "entered before it is used"
+        assert self._runner is not None, "expected to be entered before it is used"
         for _ in range(TRIES_MAX):
             self._tried += 1
             address = f"127.{self._network}.{self._tried // 250}.{self._tried % 250 + 1}"
@@ -145,7 +145,7 @@ class StandInSidecars:
     def _find_member(self, request: web.Request) -> MemberKey:
         if not request.headers.get("Authorization", "").startswith("Bearer "):
             raise web.HTTPUnauthorized
-        assert request.transport is not None, "it is connected"
+        assert request.transport is not None, "expected a request with a connection"
         return self._members_by_address[request.transport.get_extra_info("sockname")[0]]
 
     async def _get_status(self, request: web.Request) -> web.Response:

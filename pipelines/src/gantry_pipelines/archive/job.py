@@ -138,7 +138,7 @@ class ArchiveRun:
     def _stop(self) -> None:
         """Stop the query, after its current batch if that ends within `STOP_GRACE_S`."""
         query = self._query
-        assert query is not None, "the callback is registered after the query has started"
+        assert query is not None, "expected the callback to be registered after the query has started"
         if query.isActive and query.status["isTriggerActive"]:
             self._batch_committed.wait(STOP_GRACE_S)
         query.stop()
@@ -165,7 +165,7 @@ class ArchiveRun:
     def _commit_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Let the workers write the files of a batch, and add them to the archive; called in the query's thread."""
         self._query_started.wait()
-        assert self._query is not None, "the event is set after the query"
+        assert self._query is not None, "expected the event to be set after the query"
         files = [file_of(row.asDict()) for row in sort_file_rows(frame).collect()]
         try:
             with map_archive_errors(self._settings.destination):
