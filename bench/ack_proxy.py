@@ -138,6 +138,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # The signals are taken by sigwait; otherwise they would end any of the threads.
+    # Blocked in all threads, the signals are received by sigwait; otherwise they would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     sys.exit(main())

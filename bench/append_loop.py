@@ -62,7 +62,7 @@ def fail(error: Exception) -> None:
 
 
 class Loop:
-    """A store and the drafts for it. Everything runs in one thread."""
+    """A store and the drafts for it. Its methods run in one thread; the store has helper threads of its own."""
 
     def __init__(self, plan: LoopPlan) -> None:
         self._plan = plan

@@ -4,7 +4,7 @@ A *program* is what the sender does over its one connection: it writes many send
 once, or one-way sends at a steady rate. Each program runs against both brokers in turn, beside 0, 8 and 20 busy
 processes, with unique ids in the form of Java's clients and with ids in another form. Meanwhile an honest client sends
 one message at a time to the same broker.
-The exit code is 1 when a goal was missed and `--assert-goals` was given.
+The exit code is 1 when a run failed, or when a goal was missed and `--assert-goals` was given.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def main(
     """Measure bursts, compared with Apache's broker: refusals, losses, an honest client's p99. About ten minutes."""
     is_full_run = (tuple(names), tuple(loads), count) == (get_args(ProgramName), LOADS, BURST_COUNT)
     if is_publishing and (is_alone or not is_full_run):
-        raise click.UsageError("--publish needs a complete run, without --program, --load and --without-apache")
+        raise click.UsageError(
+            "--publish needs a complete run, without --program, --load, --count and --without-apache"
+        )
     console = Console(width=None if sys.stdout.isatty() else 200)
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     plan = Plan(

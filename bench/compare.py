@@ -132,7 +132,7 @@ def goals_of(cells: Sequence[Cell]) -> list[Goal]:
 
 @contextmanager
 def extract_commit(revision: str, folder: Path) -> Iterator[Path]:
-    """Extract the files of a commit into a folder of their own."""
+    """Extract the source folders of a commit into a folder of their own."""
     place = folder / "before"
     done = subprocess.run(
         ["git", "-C", str(ROOT), "archive", "--format=tar", revision, *SOURCE_ROOTS], capture_output=True, check=False
@@ -265,7 +265,9 @@ def print_cells(console: Console, cells: Sequence[Cell]) -> None:
     "--only", "names", multiple=True, type=click.Choice(get_args(PartName)), default=get_args(PartName),
     show_default=True, help="Part to run; may be given several times.",
 )  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1, 100), default=10, show_default=True, help="Loads of each cell.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), default=10, show_default=True, help="Loads of each cell and side."
+)
 @click.option("--duration-ms", type=click.IntRange(100, 60_000), default=1000, show_default=True)
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(before: str, names: Sequence[PartName], *, rounds: int, duration_ms: int, assert_goals: bool) -> None:

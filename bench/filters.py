@@ -3,8 +3,8 @@
 Two figures for each filter. *Evaluations* are verdicts on parsed properties, which is also the input of RocketMQ's
 evaluator. *Records* are verdicts on records as they are stored in the log: the broker finds the properties that the
 filter names, and evaluates them. Both are counted per second of CPU time of this process, so that other work on the
-machine does not count. Each filter evaluates the same 512 messages again and again, and accepts some of them. The goal
-is for evaluations of each of the first five filters; the largest allowed filter is shown without a goal.
+machine does not count. Each filter evaluates the same 512 messages again and again. The goal is for evaluations of each
+of the first five filters, which accept some of them; the largest allowed filter, which accepts none, has no goal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`make bench-store`: the cost of the store's guarantees.
 
 Four parts: the tail of an append with and without a write buffer, synchronous flush beside asynchronous, how fast a
-start reads a log after a kill, and memory. Everything is measured in one run, in turn with what it is compared with.
+start reads a log after a kill, and memory. Everything is measured in one run; what goals compare is measured in turn.
 Goals are printed as met or not met; the exit code is 1 when an answer was wrong, or when a goal was missed and
 `--assert-goals` was given. With `--publish` the tables of docs/promises.md are replaced by this run's.
 """

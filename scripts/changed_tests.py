@@ -34,7 +34,7 @@ def git(*words: str) -> list[str]:
 
 
 def default_since() -> str:
-    """Return the merge base with main; on main itself the last commit."""
+    """Return the merge base with origin/main, else with main; without either, the last commit."""
     for name in ("origin/main", "main"):
         if subprocess.run(["git", "rev-parse", "-q", "--verify", name], cwd=ROOT, capture_output=True).returncode == 0:
             return git("merge-base", "HEAD", name)[0]

@@ -1,6 +1,6 @@
 """The Grafana dashboard of broker groups, generated from a table of panels with their expressions and units.
 
-The first rows show the masters and the data at risk, the following rows the details. Every expression selects one group
+The first row shows the masters and the data at risk, the following rows the details. Every expression selects one group
 of one namespace by variables. A test checks that sidecars export the metrics (docs/sidecar.md).
 """
 

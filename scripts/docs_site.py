@@ -2,7 +2,7 @@
 
 The site is made of the same files that people read in the repository. They are copied with their folders into a
 separate folder, so that relative links stay valid; a linked file that is no page (a test, a picture) is copied as well.
-The navigation is made from docs/README.md: each `##` heading is a group, each link below it a page.
+The navigation is made from docs/README.md: each `##` heading is a group, each page is where it is linked first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def targets_of(root: Path, page: Path) -> Iterator[Path]:
 
 
 def navigation_of(root: Path) -> list[dict[str, list[dict[str, str]]]]:
-    """Read the groups of pages and their titles from the map. Raises SiteError for a page that no group names."""
+    """Read the groups of pages and their titles from the map. Raises SiteError for a page in docs/ without a link."""
     groups: list[dict[str, list[dict[str, str]]]] = []
     named: set[str] = set()
     for line in (root / MAP).read_text(encoding="utf-8").splitlines():

@@ -1,9 +1,9 @@
-"""Write the generated files for Kubernetes: the CRDs, the schemas and READMEs of the charts, and `manifests/`.
+"""Write the generated files for Kubernetes: CRDs, the schema of broker-group, READMEs, dashboard and `manifests/`.
 
     gantry_spec.manifest.crd     -> charts/gantry-operator/templates/crd.yaml, manifests/crd.yaml,
                                     charts/broker-group/values.schema.json
     gantry_spec.pipelines.crds   -> charts/gantry-operator/templates/crd-pipelines.yaml, manifests/crd-pipelines.yaml
-    values.yaml of each chart    -> its README.md
+    Chart.yaml and values.yaml   -> README.md of the same chart
     scripts/dashboard.py         -> charts/gantry-operator/dashboards/gantry.json
     the chart, by helm template  -> manifests/operator.yaml, for installation with kubectl
 

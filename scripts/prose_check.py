@@ -6,9 +6,9 @@
     dense prose        three or more vague words ("says", "goes", "thing") in one docstring, comment or paragraph
     long subject       a commit subject of more than 72 characters, in the range of commits that is checked
 
-Prose is what people read: docstrings, comments, string literals, Markdown, and the comments and strings of the other
-files. The check is a floor and no substitute for reading. Exceptions are in `scripts/prose_allowed.toml`, each with its
-reason; one that matches nothing is an error, and there are at most 20.
+Prose is what people read: in Python docstrings, comments and string literals, and the whole text of Markdown and of the
+other files (`PROSE_FILES`). The check is a floor and no substitute for reading. Exceptions are in
+`scripts/prose_allowed.toml`, each with its reason; one that matches nothing is an error, and there are at most 20.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def tracked_files(root: Path) -> list[str]:
 
 
 def read_subjects(root: Path, commits: str) -> dict[str, str]:
-    """Return the subjects of a range of commits, merges left out; empty outside a git checkout."""
+    """Return the subjects of a range of commits, merges left out."""
     words = ["--max-count", commits] if commits.isdigit() else [commits]
     lines = _git(root, "log", "--no-merges", "--format=%h %s", *words).splitlines()
     return dict(line.split(" ", 1) for line in lines if " " in line)

@@ -262,7 +262,7 @@ def field_texts(kind: type) -> dict[str, str]:
 def own_field_texts(kind: type) -> dict[str, str]:
     """Return the docstrings of the fields that a class itself defines."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(node, ast.ClassDef), "only classes have fields"
+    assert isinstance(node, ast.ClassDef), "expected a class"
     return {
         field.target.id: text_of(after)
         for field, after in zip(node.body, [*node.body[1:], None], strict=True)
@@ -291,7 +291,7 @@ def document_rows(kind: Any, path: str = "") -> Iterator[str]:
 
 
 def kind_text(kind: Any) -> str:
-    """Return the JSON type of a field in words: text, number, list, mapping, or null."""
+    """Return the JSON type of a field in words: text, number, true or false, list, mapping, object, or null."""
     name = type(kind).__name__.removesuffix("Type")
     if name == "Union":
         return ", ".join(kind_text(one) for one in kind.types if type(one).__name__ != "UnsetType") + (

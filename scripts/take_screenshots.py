@@ -1,7 +1,7 @@
 """Take the screenshots of the console in the documents: wide and dark, narrow and light.
 
 Without `--url` the script starts a group, a master with two slaves, and puts load on it. With `--url` it uses a console
-that is already running, for example that of a local group. A screenshot that is too large for a repository is refused.
+that is already running, for example that of a local group. A screenshot that is too large for a repository is an error.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def count_codes(data: bytes) -> Counter[int]:
 
 @final
 class Peer:
-    """A connection with one request at a time."""
+    """A connection, on which `send_request` has one request at a time."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

@@ -53,7 +53,7 @@ def frame_parts(level: int, queue_id: int) -> tuple[bytes, bytes]:
     }  # fmt: skip
     frame = Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields).encode()
     before, key, behind = frame[FRAME_HEAD.size :].partition(_KEY)
-    assert key, "the unique id is written as it is"
+    assert key, "expected the unique id in the frame as it is"
     return before, behind
 
 

@@ -83,7 +83,7 @@ class HaCell(msgspec.Struct, frozen=True):
     p99_us: float
     p99_9_us: float
     failures: dict[str, int]
-    """The number of error answers by code."""
+    """The number of error answers by code, and of wrong answers (`WRONG`)."""
 
     messages: int
     other_cores: float

@@ -17,8 +17,8 @@ from gantry_bench.measurement import Goal
 LEVELS: Final = (1, 16, 64, 256)
 SHARE_LEVEL_MIN: Final = 64
 SHARE_MIN: Final = 0.7
-"""Goal: from this level on, replication with a buffer reaches at least this share of the rate without replication and
-without a buffer.
+"""Goal: from this level on, synchronous replication with a buffer reaches at least this share of the rate of
+asynchronous replication without a buffer.
 """
 RELAY_RATIO_MAX: Final = 3.0
 """Goal: with one send in flight the median latency is at most so many times the relay's."""

@@ -77,6 +77,8 @@ class ServerUsage(msgspec.Struct, frozen=True):
     system_seconds: float
     cpu_seconds: float
     is_precise: bool
+    """Whether `cpu_seconds` is from the scheduler's count of nanoseconds, and not from clock ticks of 10 ms."""
+
     cpu_us_per_message: float
     utilisation: float
 

@@ -80,12 +80,12 @@ class StandInCluster:
         Call it right after `run` was cancelled: closing a TLS connection that is idle by then does not wait for the
         server.
         """
-        assert self._session is not None, "entered before it is closed"
+        assert self._session is not None, "expected to be entered before it is closed"
         await self._session.close()
 
     async def request(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Send a request. Raises BenchmarkFailed if it is refused."""
-        assert self._session is not None, "entered before it is used"
+        assert self._session is not None, "expected to be entered before it is used"
         data = None if body is None else json.dumps(body)
         async with self._session.request(method, self._url + path, data=data, headers={"Content-Type": kind}) as answer:
             text = await answer.text()
@@ -115,7 +115,7 @@ class StandInCluster:
             tasks.create_task(self._renew())
 
     async def _watch(self, path: str, on_object: Callable[[dict[str, Any]], None]) -> None:
-        assert self._session is not None, "entered before it is used"
+        assert self._session is not None, "expected to be entered before it is used"
         while True:
             async with self._session.get(f"{self._url}{path}?watch=1&resourceVersion=0&timeoutSeconds=3600") as answer:
                 while line := await answer.content.readline():

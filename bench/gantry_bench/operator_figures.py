@@ -98,6 +98,8 @@ class OperatorReport(msgspec.Struct, frozen=True):
     """The renewals of shards' Leases at rest by the stand-ins of sidecars."""
 
     bugs: int
+    """The operator's unexpected errors since its start."""
+
     not_ready: int
     """The groups that were not Ready at the end."""
 

@@ -94,7 +94,7 @@ class StandInSidecars:
 
     async def _listen(self) -> str:
         """Listen at the next free loopback address."""
-        assert self._runner is not None, "entered before it is used"
+        assert self._runner is not None, "expected to be entered before it is used"
         for _ in range(TRIES_MAX):
             self._tried += 1
             address = f"127.{self._network}.{self._tried // 250}.{self._tried % 250 + 1}"
@@ -110,17 +110,17 @@ class StandInSidecars:
     def advance(self, now_ms: int, load: float) -> None:
         """Let the brokers store and copy messages. Raises BenchmarkFailed once an invariant was violated."""
         for shard in self.shards.values():
-            with self._record_broken_promise():
+            with self._record_violation():
                 shard.advance(now_ms - shard.now_ms, load)
                 for number, broker in list(shard.brokers.items()):
                     if broker.role is Role.SLAVE:
                         shard.copy(number, COPIED_MAX)
                     shard.flush(number)
         if self.broken_promise:
-            raise BenchmarkFailed(f"a promise was broken: {self.broken_promise}")
+            raise BenchmarkFailed(f"an invariant was violated: {self.broken_promise}")
 
     @contextmanager
-    def _record_broken_promise(self) -> Iterator[None]:
+    def _record_violation(self) -> Iterator[None]:
         """Record a violated invariant, because the sender of an order would only send it again."""
         try:
             yield
@@ -145,7 +145,7 @@ class StandInSidecars:
     def _find_member(self, request: web.Request) -> MemberKey:
         if not request.headers.get("Authorization", "").startswith("Bearer "):
             raise web.HTTPUnauthorized
-        assert request.transport is not None, "it is connected"
+        assert request.transport is not None, "expected a request with a connection"
         return self._members_by_address[request.transport.get_extra_info("sockname")[0]]
 
     async def _get_status(self, request: web.Request) -> web.Response:
@@ -160,7 +160,7 @@ class StandInSidecars:
         key, member = self._find_member(request)
         order, expected = order_from(request.match_info["name"], await request.json())
         try:
-            with self._record_broken_promise():
+            with self._record_violation():
                 self.shards[key].obey(member, order, expected)
         except Refused as error:
             return web.json_response({"reason": str(error)}, status=409)

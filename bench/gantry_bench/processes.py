@@ -1,4 +1,4 @@
-"""The servers of a run: echo server, name server and broker, as processes of their own that never outlive it.
+"""The servers of a run: echo server, relay, name server and broker, as processes of their own that never outlive it.
 
 Each server writes its output to a file in the run's own folder, and gets SIGTERM before it is killed. If a core is
 given, the server is tied to it with all its threads. If a server does not start, the error shows the end of its output.

@@ -1,4 +1,4 @@
-"""Runs recoveries: fill, kill, recover, kill, recover. Every store is removed afterwards.
+"""Runs recoveries: fill, kill, and then three times recover, kill. Every store is removed afterwards.
 
 A disk without enough room is refused before anything is written.
 """

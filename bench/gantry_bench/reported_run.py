@@ -1,6 +1,6 @@
 """The steps of a benchmark: measure in a folder of its own, print figures and goals, write all results to a file.
 
-The exit code is 1 if answers were wrong, or if a goal was missed and `--assert-goals` was given.
+The exit code is 1 if there were errors, or if a goal was missed and `--assert-goals` was given.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
     figures: Callable[[ReportT, ScaleT], Figures]
     goals: Callable[[ReportT, ScaleT], Sequence[Goal]]
     errors: Callable[[ReportT], int] = lambda report: 0
-    """Returns how many answers were wrong or refusals."""
+    """Returns how many errors there were: wrong answers and refusals, missing rows, failed groups."""
 
     def run(self, scale: ScaleT, *, assert_goals: bool) -> None:
         """Measure, print, write the results, and end the process."""
@@ -77,6 +77,6 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
         console.print(f"written to {path}", highlight=False)
         errors = self.errors(report)
         if errors:
-            console.print(f"{errors} answers were wrong or refusals", style="red")
+            console.print(f"{errors} errors: wrong answers, refusals, missing rows or failed groups", style="red")
         is_missed = any(not goal.is_met for goal in goals)
         sys.exit(1 if errors or (assert_goals and is_missed) else 0)

@@ -82,6 +82,8 @@ class SparkReport(msgspec.Struct, frozen=True):
     archive_bytes: int
     parquet_bytes: int
     rows_missing: int
+    """The number of rows that were missing or too many, over all ways that were counted."""
+
     other_cores: float
     """CPU use of other programs before and after the measurement, when nothing of the benchmark ran."""
 

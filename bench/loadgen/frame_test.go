@@ -49,7 +49,7 @@ func TestJSONHeaderIsAJavaClients(t *testing.T) {
 	}
 }
 
-// Two sendings of one slot differ only in opaque, unique id and time.
+// Every sending of a slot has another unique id, with the same fixed part.
 func TestStampMakesEverySendingUnique(t *testing.T) {
 	for _, kind := range []string{headerJSON, headerRocketMQ} {
 		o := sampleOptions()
@@ -114,7 +114,7 @@ func TestNextFrameTrustsNoLength(t *testing.T) {
 		{0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0},
 	} {
 		if _, _, _, err := nextFrame(lie); err == nil {
-			t.Fatalf("%v was believed", lie)
+			t.Fatalf("a wrong length was accepted: %v", lie)
 		}
 	}
 }

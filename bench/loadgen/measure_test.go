@@ -48,7 +48,7 @@ func TestStatIsReadBehindTheName(t *testing.T) {
 		t.Fatalf("%+v, %v", used, err)
 	}
 	if _, err := parseStat([]byte("7 (short) S 1")); err == nil {
-		t.Fatal("a short line was believed")
+		t.Fatal("a short line was accepted")
 	}
 }
 

@@ -47,7 +47,7 @@ const (
 	frameBytesExtra = 4096
 )
 
-// ParseOptions reads the command line; an error is one line that names the flag at fault.
+// ParseOptions reads the command line; an error names the flag or the value at fault.
 func ParseOptions(arguments []string) (Options, error) {
 	var o Options
 	set := flag.NewFlagSet("loadgen", flag.ContinueOnError)

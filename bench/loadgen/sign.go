@@ -23,7 +23,8 @@ type Signer struct {
 	sum         [sha1.Size]byte
 }
 
-// signedFields are the two that an account adds, in the order in which they are signed: before all others.
+// signedFields are the two fields that an account adds. By their names they come before all others, which is the order
+// of signing; the signature itself is not signed.
 func signedFields(o Options) [][2]string {
 	if o.AccessKey == "" {
 		return nil

@@ -109,7 +109,7 @@ async def test_violated_guarantee_ends_the_run(monkeypatch: pytest.MonkeyPatch) 
         answers[0] = broken
         async with session.post(url, json={"epoch": 3}, headers=headers) as answer:
             assert answer.status == 200
-        with pytest.raises(BenchmarkFailed, match="a promise was broken: two masters"):
+        with pytest.raises(BenchmarkFailed, match="an invariant was violated: two masters"):
             sidecars.advance(2_000, 0.0)
 
 

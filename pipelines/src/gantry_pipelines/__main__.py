@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     argument_parser = argparse.ArgumentParser(
         prog="gantry pipeline",
-        description="Run a pipeline job: archive, audit, analytics, or a maintenance job of an archive.",
+        description="Run a pipeline job: archive, audit, analytics, migrate-check, or a maintenance job of an archive.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

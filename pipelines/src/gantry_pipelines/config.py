@@ -67,7 +67,7 @@ class RuntimeConfig(Part, frozen=True):
     """Spark settings of the operator, which place the executors; they override `engine.sparkConf`."""
 
     archive: str = ""
-    """Folder of the archive that an audit compares with the brokers' log."""
+    """Folder or address of the archive that an audit compares with the brokers' log."""
 
     once: bool = False
     """Process the present messages and exit, even without a `schedule`: set by `--once`, and in pods of a CronJob."""

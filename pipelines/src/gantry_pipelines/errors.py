@@ -1,4 +1,4 @@
-"""The errors that end a job: each is shown as one line with a remedy, never as a traceback."""
+"""The errors that end a job, shown without a traceback: a line for each problem, with the remedy if there is one."""
 
 from __future__ import annotations
 

@@ -98,5 +98,5 @@ def load_job(name: str) -> Job[Any, Any]:
             reason="NotInstalled",
         ) from error
     job = found()
-    assert isinstance(job, Job), "the table names jobs"
+    assert isinstance(job, Job), "expected the table to name jobs"
     return job

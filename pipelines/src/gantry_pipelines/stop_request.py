@@ -1,9 +1,10 @@
 """The request to stop a run: by Ctrl-C, by SIGTERM from Kubernetes, or by a call from the program.
 
 A signal handler runs in the main thread, which often is in the middle of a call to the JVM on a socket that must not
-be used twice at once. So the handler only queues the signal, and a thread of its own handles it: the thread marks the
-run as stopping and calls the registered callbacks, for example a query's ``stop``. A second signal ends the process at
-once. Spark installs its own handler when a session starts; ``StopRequest.install_handlers`` is called again after that.
+be used twice at once. So the handler only queues the signal. One thread waits for it, and starts another one that marks
+the run as stopping and calls the registered callbacks, for example a query's ``stop``: so a second signal ends the
+process at once, even if a callback hangs. Spark installs its own handler when a session starts;
+``StopRequest.install_handlers`` is called again after that.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Figures:
     latencies: tuple[Chart, ...]
     """One chart for each of the four busiest topics: p50, p95 and p99."""
     queues: tuple[Row, ...]
-    """Rows with topic, broker, queue, messages, share, timesEven; the most uneven first."""
+    """Rows with topic, broker, queue, messages, share, timesEven; the largest timesEven first."""
     keys: tuple[Row, ...]
     """Rows with topic, key, messages, bytes; the most messages first."""
     lag: Chart | None

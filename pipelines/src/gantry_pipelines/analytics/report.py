@@ -1,7 +1,7 @@
 """The report: one self-contained HTML file without scripts and external resources, to be opened, mailed and printed.
 
-It has the period, the key numbers, and a chart for each question with its numbers in a table below. A content security
-policy forbids the browser to load anything, so that a topic's name or a key stays text.
+It has the period, the key numbers, and a chart for each question with its numbers in a table below. Names of topics and
+keys are escaped; in addition, a content security policy forbids the browser to load anything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The tables: their columns, and their Parquet files by day, each of which a run replaces atomically.
 
     DESTINATION/throughput/day=2026-11-22/part.parquet         a table has one file for each day (UTC)
-    DESTINATION/_staged/<run>/...                              the files of a run that is not committed
-    DESTINATION/_journal.json                                  a committed run: the files to be moved into place
+    DESTINATION/_staged/<run>/...                              files of a run that are not moved into place yet
+    DESTINATION/_journal.json                                  a committed run: its files in `_staged` must be kept
     DESTINATION/_progress.json                                 the end of the written windows
+    DESTINATION/_lock                                          held by the writer
 
 A run writes all of its files to `_staged`, then the journal, which commits it, and then moves the files. A run that
 crashes before the journal is written has changed nothing; one that crashes later is completed by the next run, before
@@ -141,7 +142,7 @@ class Tables:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._lock is not None, "entered"
+        assert self._lock is not None, "expected to be entered"
         os.close(self._lock)
         self._lock = None
 

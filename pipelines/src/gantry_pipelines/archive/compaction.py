@@ -65,7 +65,10 @@ class CompactedDay:
 
 
 def compact(writer: ArchiveWriter, rules: CompactionRules, packing: Packing, now_ms: int) -> Iterator[CompactedDay]:
-    """Merge each due day, one after the other. Raises CannotCompact."""
+    """Merge each due day, one after the other, except days whose folder differs from the manifest.
+
+    Raises CannotCompact.
+    """
     storage = writer.storage
     if not isinstance(storage, Folder) or not storage.can_exchange():
         storage.exchange("one", "other")  # raises CannotCompact with the reason
@@ -132,7 +135,7 @@ def _merge_day(
     other_files = [  # a record of an earlier compaction has files of a single day, which is this one
         file for name in replaced for file in writer.manifest.records[name].files if file.place not in day_places
     ]
-    assert not other_files, "records of data have files of one day"
+    assert not other_files, "expected records of data to have files of one day"
     name = f"{quote_name(topic)}/day={day}~merged~{folder.rpartition('-')[2]}.json"
     record = Record(name, tuple(new), replaced, exchange=folder)
     writer.add_record(record)
@@ -157,7 +160,7 @@ def _merge(
         parquet.add_key_value_metadata(range_metadata(queue_range))
     with pq.ParquetFile(local) as whole:
         rows = whole.metadata.num_rows
-    assert rows == queue_range.count == sum(file.rows for file in run), "a merge neither adds nor drops a row"
+    assert rows == queue_range.count == sum(file.rows for file in run), "expected as many rows as before the merge"
     sync_file(local)
     size, checksum = local.stat().st_size, checksum_of(local)
     first, last = min(file.first_time_us for file in run), max(file.last_time_us for file in run)
@@ -193,7 +196,9 @@ def _expire_day(writer: ArchiveWriter, topic: str, day: str, files: list[Archive
             replaced.append(record.name)
             expired_files += record.files
         elif any(file.place in places for file in record.files):
-            assert all(file.place in places for file in record.files), "records of data have files of one day"
+            assert all(file.place in places for file in record.files), (
+                "expected records of data to have files of one day"
+            )
             replaced.append(record.name)
     writer.add_record(Record(name, tuple(merge_ranges(expired_files, RangeKind.EXPIRED)), tuple(replaced)))
     crash_points.hit(crash_points.MID_EXPIRY)

@@ -27,7 +27,8 @@ class ManifestBroken(ArchiveError):
 
 @final
 class RangesDoNotMeet(ArchiveError):
-    """A batch does not begin where the archive ends: checkpoint and archive do not belong together."""
+    """A batch does not begin where the archive ends, so checkpoint and archive do not belong together: delete the
+    checkpoint; the next run then continues at the end of the archive."""
 
 
 @final
@@ -52,12 +53,14 @@ class ReadIncomplete(ArchiveError):
 
 @final
 class CannotCompact(ArchiveError):
-    """This destination has no atomic exchange of folders, so its files are not compacted."""
+    """This destination has no atomic exchange of folders, so its files are not compacted: use a folder on ext4, XFS,
+    Btrfs or tmpfs."""
 
 
 @final
 class RestoreFailed(ArchiveError):
-    """Messages could not be sent; the progress file has the position: run the restore again."""
+    """A restore cannot start or continue: correct what the message names, and run it again. The progress files have the
+    positions."""
 
 
 @final

@@ -33,7 +33,7 @@ TOPIC_COLUMN: Final = "topic"
 
 ROW_GROUP_ROWS: Final = 1 << 16
 ROW_GROUP_BYTES_MAX: Final = 64 << 20
-"""Buffered bytes of all open files of a task."""
+"""Buffered bytes of all open files of a task, shared evenly; each file has at least 1 MiB, also with more than 64."""
 
 STATISTICS: Final = ("offset", "storeTime")
 """Columns with statistics, by which readers skip row groups; those of bodies would only make files larger."""
@@ -165,7 +165,7 @@ class _QueueWriter:
             self._next = self._pieces[0].begin if self._pieces else self._next
 
     def _close(self, piece: QueueRange) -> ArchivedFile:
-        assert self._open is not None, "rows were written to an open file"
+        assert self._open is not None, "expected an open file with the rows"
         open_file, self._open = self._open, None
         return open_file.close(QueueRange(piece.queue, open_file.begin, self._next))
 
@@ -207,7 +207,7 @@ class _OpenFile:
 
     def close(self, queue_range: QueueRange) -> ArchivedFile:
         place = Place(queue_range, self.day)
-        assert self._rows == queue_range.count, "every row was counted as it came"
+        assert self._rows == queue_range.count, "expected all rows of the range"
         self._flush()
         self._writer.add_key_value_metadata(range_metadata(queue_range))
         self._writer.close()

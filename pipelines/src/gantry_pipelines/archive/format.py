@@ -72,9 +72,9 @@ def read_format(storage: Storage) -> ArchiveFormat:
 
 
 def ensure_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
-    """Return the archive's format, or create the archive if the storage is empty. Only the writer may call it.
+    """Return the archive's format, or create the archive if the storage has no data files. Only the writer may call it.
 
-    Raises OtherArchive if the format is not as wanted, and NoArchive for data without a manifest.
+    Raises OtherArchive if the format is not as wanted, and NoArchive for a damaged format, or data without a format.
     """
     try:
         found = read_format(storage)

@@ -138,13 +138,16 @@ class ArchiveRun:
     def _stop(self) -> None:
         """Stop the query, after its current batch if that ends within `STOP_GRACE_S`."""
         query = self._query
-        assert query is not None, "the callback is registered after the query has started"
+        assert query is not None, "expected the callback to be registered after the query has started"
         if query.isActive and query.status["isTriggerActive"]:
             self._batch_committed.wait(STOP_GRACE_S)
         query.stop()
 
     def _wait_for_end(self, query: StreamingQuery, *, is_last: bool) -> bool:
-        """Wait until the query ends; return False if it must be started again. Raises the query's error."""
+        """Wait until the query ends; return False if it must be started again.
+
+        Raises the query's error, unless a stop was requested: stopping a query makes it fail, too.
+        """
         try:
             while not query.awaitTermination(1):
                 self._reporter.mark_alive()
@@ -160,9 +163,9 @@ class ArchiveRun:
         return True
 
     def _commit_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """Add the files of a batch to the archive; called in the query's thread after its workers have written them."""
+        """Let the workers write the files of a batch, and add them to the archive; called in the query's thread."""
         self._query_started.wait()
-        assert self._query is not None, "the event is set after the query"
+        assert self._query is not None, "expected the event to be set after the query"
         files = [file_of(row.asDict()) for row in sort_file_rows(frame).collect()]
         try:
             with map_archive_errors(self._settings.destination):

@@ -2,9 +2,13 @@
 
     data/topic=orders/day=2026-11-22/broker-a-3-00000000000000100000-00000000000000200000.parquet
     _manifest/format.json             the archive's immutable format: grid, time zone, columns
-    _manifest/writer.json, .lock      the current writer
+    _manifest/writer.json             the current writer
+    _manifest/writer.lock             its lock, in a folder
     _manifest/records/TOPIC/*.json    the records of archived ranges (`manifest`)
-    _staged/*.part                    incomplete files; readers' listings do not show them
+    _staged/*.part                    files that are not published; a record may name one, so do not delete them by hand
+    _staged/merged-*/                 a day that is being merged (`compaction`)
+    _aside/                           files after the end of the manifest, which a start has moved out of `data`
+    _checkpoint/, _restore/           Spark's checkpoint, and the progress of a restore, unless they are elsewhere
 
 A file name has broker, queue and the half-open range of queue offsets, so that two files can be compared without
 opening them, and a range that is written again gets the same name. Offsets have twenty digits, so that the names of a
@@ -79,8 +83,8 @@ def stem_of(queue_range: QueueRange) -> str:
 
 def quote_name(text: str) -> str:
     """Percent-encode a name for a path, including a leading dot or underscore, since readers skip such files."""
-    words = quote(text, safe="")
-    return f"%{ord(words[0]):02X}{words[1:]}" if words[:1] in (".", "_") else words
+    quoted = quote(text, safe="")
+    return f"%{ord(quoted[0]):02X}{quoted[1:]}" if quoted[:1] in (".", "_") else quoted
 
 
 def place_of(path: str) -> Place | None:

@@ -10,7 +10,7 @@ from gantry_pipelines.archive.manifest import Manifest, Record, decode
 from gantry_pipelines.archive.storage import Storage
 
 LISTINGS_MAX: Final = 20
-"""Listings before the reader gives up; a listing only fails if a compaction runs at the same moment."""
+"""Listings before the reader gives up; a listing only fails if the writer deletes records at the same moment."""
 
 
 @final

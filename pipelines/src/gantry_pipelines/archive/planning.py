@@ -99,7 +99,10 @@ def plan_tasks(
 
 
 def _group_extents(extents: Iterable[Extent], target: int, row_bytes_max: int) -> list[list[Extent]]:
-    """Group extents in log order up to about `target` bytes, or `row_bytes_max` for extents that overlap the group."""
+    """Group extents in log order up to about `target` bytes, or up to `row_bytes_max` while they overlap.
+
+    An extent counts as overlapping if it begins in the first half of the group's first extent.
+    """
     groups: list[list[Extent]] = []
     filled = middle = 0
     for extent in sorted(extents, key=lambda extent: (extent.begin, extent.range)):

@@ -94,7 +94,10 @@ class QueueRestoreResult:
 def restore(
     storage: Storage, plan: RestorePlan, target: Target, clock: Clock | None = None
 ) -> list[QueueRestoreResult]:
-    """Send the messages that are not restored yet. Raises RestoreFailed, NoArchive, ManifestBroken, ClientError."""
+    """Send the messages that are not restored yet.
+
+    Raises RestoreFailed, NoArchive, OtherArchive, ManifestBroken, ClientError.
+    """
     missing = [name for name in REQUIRED_COLUMNS if name not in read_format(storage).columns]
     if missing:
         raise RestoreFailed(f"the archive in {storage} has no column {missing[0]}, which a restore needs")

@@ -22,7 +22,7 @@ from gantry_spec.pipelines.parts import Compression, OnDataLoss
 @final
 @dataclass(frozen=True)
 class ArchiveParameters:
-    """The parameters of all archive jobs; jobs that only read an archive use the destination alone."""
+    """The parameters of the jobs that write or compact an archive; the others take its destination."""
 
     destination: str
     """A path, or the address of an object store."""

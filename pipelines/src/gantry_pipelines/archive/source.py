@@ -190,7 +190,7 @@ class ArchiveReader(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Write the files of a task, and yield a row for each completed file."""
-        assert isinstance(partition, ArchivePartition), "Spark passes the partitions of this reader"
+        assert isinstance(partition, ArchivePartition), "expected a partition of this reader"
         yield files_batch(partition.lost)
         if partition.task is not None:
             batches = read_task(partition.task, self.options.settings)

@@ -34,7 +34,10 @@ class Storage(Protocol):
 
     @property
     def is_folder(self) -> bool:
-        """Whether it has rename, links and exchange; otherwise a file is visible as soon as it is written."""
+        """Whether files are staged and then renamed; otherwise a file is visible as soon as it is written.
+
+        A folder need not have `exchange`: NFS has none.
+        """
 
     def paths(self, folder: str = "") -> list[str]:
         """Return all files below a folder, sorted; none if the folder does not exist."""

@@ -3,7 +3,7 @@
     ranges      the ranges of each queue tile: no gap, no overlap
     files       each file exists, published or still staged, with the size, row count and range of its record; readers
                 see no other file
-    deep        the checksum of each file matches, and every row has the right offset and day
+    deep        the checksum of each file matches, and every row has the right offset, day, queue and broker
 
 Changes by a writer during the verification are no findings: a file that is not in the manifest is checked again with a
 newer manifest, and a finding about a file counts only if a newer manifest still has the file.

@@ -161,8 +161,8 @@ class ArchiveWriter:
     def _remove_strays(self) -> None:
         """Remove files of replaced records, and files after the manifest's end; in a folder, move these to `_aside`.
 
-        Raises UnknownFile for a file within the manifest's ranges: it may show rows twice, and an administrator has to
-        decide about it.
+        Raises UnknownFile for a file within the manifest's ranges, and for one whose name is not that of a range: it
+        may show rows twice, and an administrator has to decide about it.
         """
         known_paths = {file.place.path for file in self.manifest.data()}
         replaced = {

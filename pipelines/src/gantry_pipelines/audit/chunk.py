@@ -32,8 +32,8 @@ from gantry_wire.message import RECORD_BYTES_MAX, StoredMessage, check_record, d
 TAIL_BYTES: Final = 128 << 10
 """Bytes read after a chunk at first, for the end of its last record."""
 LOOKBACK_BYTES: Final = 5 << 20
-"""Bytes read before a chunk that differs, for the beginning of a record that extends into it; a body has at most 4 MiB
-by default."""
+"""Bytes read before a chunk for the beginning of a record that extends into it, if its copies differ or no record
+begins in it; a body has at most 4 MiB by default."""
 
 
 @final

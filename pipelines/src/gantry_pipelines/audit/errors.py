@@ -1,4 +1,4 @@
-"""The errors because of which an audit cannot be done."""
+"""The errors of an audit. All except `Expired` mean that it could not be done: a task turns that one into a note."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import final
 
 
 class AuditError(Exception):
-    """The root of these errors: the audit failed, and its result says nothing about the log."""
+    """The root of these errors. If one ends an audit, there is no result, and nothing is known about the log."""
 
 
 @final

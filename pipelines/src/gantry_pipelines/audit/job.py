@@ -77,7 +77,7 @@ class AuditJob(Job[AuditSpec, AuditParameters]):
     def parse(self, config: PipelineConfig[AuditSpec]) -> AuditParameters:
         """Return the run's parameters; reads token and credential files. Raises ``ConfigError``."""
         if AuditCheck.ARCHIVE in config.spec.checks and not config.runtime.archive:
-            raise ConfigError(["runtime.archive: missing; the check `archive` needs the folder of the archive"])
+            raise ConfigError(["runtime.archive: missing; the check `archive` needs the archive's folder or address"])
         source_settings = replace(
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,

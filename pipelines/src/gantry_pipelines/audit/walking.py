@@ -110,7 +110,7 @@ def walk(data: Bytes, begin: int, stop: int, sealed_spans: tuple[Span, ...] | No
         check = check_record(view, position, physical_offset=data.begin + position, is_sealed=bool(is_required))
         if check.is_good:
             found = record_at(data, data.begin + position, sealed_spans)
-            assert found is not None, "`check_record` has just accepted it"
+            assert found is not None, "expected the record that `check_record` has accepted"
             is_last_sealed = found.grade is not Grade.PLAIN
             result.records.append(found)
             position += check.size

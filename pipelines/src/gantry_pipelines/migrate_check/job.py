@@ -163,7 +163,7 @@ def ranges_of(
 
 
 def collect_unless_stopped(frame: DataFrame, stop: StopRequest) -> list[dict[str, Any]] | None:
-    """Collect the rows of a frame; None if a stop was requested, which cancels the jobs of its session."""
+    """Collect the rows of a frame; None if a stop request came first, which cancels all jobs of its Spark context."""
     is_collected = threading.Event()
 
     def cancel_after_stop() -> None:
