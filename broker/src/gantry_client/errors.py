@@ -1,8 +1,8 @@
 """The errors of the client.
 
-Each error states whether to correct the call, to retry, or to check the cluster. An error after which a message may or
-may not be stored sets `is_outcome_unknown`: sending the message again may store it twice, not sending it again may lose
-it, and only the application can choose.
+Each error states whether to correct the call, to retry, or to check the cluster. A failed request or send after which a
+message may or may not be stored sets `is_outcome_unknown`: sending the message again may store it twice, not sending it
+again may lose it, and only the application can choose. `NoReply` has no such attribute: its text states it.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,10 @@ class UnreadableBody(ClientError):
 
 @final
 class OffsetsUnreadable(ClientError):
-    """The offsets file of a broadcast consumer is damaged. The caller should repair it, or delete it to start over."""
+    """The offsets file of a broadcast consumer is damaged or cannot be read.
+
+    The caller should repair it, or delete it to start over.
+    """
 
 
 @final
@@ -113,7 +116,7 @@ class BadReply(RequestFailed):
 
 @final
 class DamagedMessage(RequestFailed):
-    """The body of a message does not match its checksum on any replica that replied.
+    """The body of a message does not match its checksum on any replica that returned the message.
 
     The caller should check the disks of the brokers, and continue at `queue_offset + 1` to skip the message.
     """
