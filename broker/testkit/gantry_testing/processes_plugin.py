@@ -159,7 +159,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests in every process in the same order: slow files, then the files with most tests."""
+    """Shuffle the tests if requested, and sort those of worker processes, slow files first.
+
+    In the usual order the files with most tests come next. Every worker process has the same order.
+    """
     order = config.stash[ORDER]
     if order:
         _shuffle(items, random.Random(order))
