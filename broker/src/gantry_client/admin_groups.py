@@ -75,7 +75,10 @@ class Groups:
         return None
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, QueueProgress]:
-        """Return the progress of `group` in every queue of the topics in which it has offsets, or of `topic`."""
+        """Return the progress of `group` in every queue of `topic`, or of all topics in which it has offsets.
+
+        Topics to which the consumers of a running group do not subscribe are left out.
+        """
         return (await self.stats(group, topic)).offset_table
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
