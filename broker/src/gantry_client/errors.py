@@ -46,7 +46,8 @@ class RetryLater(Exception):
     """Raised by a handler to request redelivery of its message. It is not a ClientError.
 
     `delay_level` is 1 (1 s) to 18 (2 h); 0 leaves the delay to the broker, which increases it each time; -1 moves the
-    message to the dead letter topic of the group.
+    message to the dead letter topic of the group. An ordered consumer uses only -1: for any other level it repeats the
+    message after `ordered_retry_delay_ms`. A broadcast consumer that is not ordered drops it.
     """
 
     def __init__(self, delay_level: int = 0) -> None:
