@@ -1,7 +1,7 @@
 """Gantry's client: producers, consumers and administration for RocketMQ-compatible brokers.
 
-The API is asyncio; `gantry_client.sync` has the same classes for programs without an event loop. Only the names that
-this package exports stay compatible.
+The API is asyncio; `gantry_client.sync` has `Producer`, `PullConsumer`, `PollConsumer` and `Admin` for programs without
+an event loop. Only the names that this package exports stay compatible.
 """
 
 from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials

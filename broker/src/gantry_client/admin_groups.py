@@ -75,7 +75,10 @@ class Groups:
         return None
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, QueueProgress]:
-        """Return the progress of `group` in every queue that it has consumed, with its `lag`."""
+        """Return the progress of `group` in every queue of `topic`, or of all topics in which it has offsets.
+
+        Topics to which the consumers of a running group do not subscribe are left out.
+        """
         return (await self.stats(group, topic)).offset_table
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
@@ -94,7 +97,10 @@ class Groups:
         return ConsumeStats(offset_table=dict(ordered), consume_tps=per_s)
 
     async def lag(self, group: str, topic: str | None = None) -> int:
-        """Return how many messages `group` has not consumed; without `topic` including those that wait for a retry."""
+        """Return how many messages `group` has not consumed; without `topic` including those in its retry topic.
+
+        A message whose handler failed is in the retry topic only after its delay, and is not counted until then.
+        """
         return sum(progress.lag for progress in (await self.progress(group, topic)).values())
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
@@ -124,7 +130,8 @@ class Groups:
         """Reset `group` to `offset` in one queue and return the new offset. Raises BrokerRefused outside the queue.
 
         A broker without `useServerSideResetOffset` leaves resets to the consumers, for all queues at once. There the
-        offset is committed instead, and the call raises InvalidMessage while the group has consumers.
+        offset is committed instead, also one outside the queue, and the call raises InvalidMessage while the group has
+        consumers.
         """
         self._session.require_open()
         request = ResetOffsets(
@@ -200,7 +207,7 @@ class Groups:
         return dict(sorted(spans.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
 
     async def retry_lag(self, group: str) -> int:
-        """Return how many messages of the group failed and wait for redelivery."""
+        """Return how many failed messages of the group can be redelivered now; others wait for their delay."""
         progress = await self.progress(group, retry_topic(group))
         return sum(queue.lag for queue in progress.values())
 

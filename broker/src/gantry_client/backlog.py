@@ -100,7 +100,7 @@ class Backlog:
         self._changed.set()
 
     def mark_done(self, offset: int) -> None:
-        """Record that the message at `offset` is consumed, or was accepted by the broker for redelivery."""
+        """Record that the message at `offset` is consumed, accepted by the broker for redelivery, or dropped."""
         self._bytes -= self._sizes.pop(offset, 0)
         while self._order and self._order[0] not in self._sizes:
             self._order.popleft()

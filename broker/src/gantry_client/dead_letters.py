@@ -60,7 +60,7 @@ class ResendResult:
     sent: Counter[str] = field(default_factory=Counter)
     """The number of messages sent by topic; in a dry run, the number that would be sent."""
     unreadable: list[str] = field(default_factory=list)
-    """Ids of messages that cannot be decompressed or sent unchanged; they are skipped."""
+    """Ids of messages that are damaged, or cannot be decompressed or sent unchanged; they are skipped."""
     without_origin: list[str] = field(default_factory=list)
     """Ids of messages without an original topic; they are skipped, too."""
     remaining: int = 0

@@ -1,8 +1,8 @@
 """The errors of the client.
 
-Each error states whether to correct the call, to retry, or to check the cluster. An error after which a message may or
-may not be stored sets `is_outcome_unknown`: sending the message again may store it twice, not sending it again may lose
-it, and only the application can choose.
+Each error states whether to correct the call, to retry, or to check the cluster. A failed request or send after which a
+message may or may not be stored sets `is_outcome_unknown`: sending the message again may store it twice, not sending it
+again may lose it, and only the application can choose. `NoReply` has no such attribute: its text states it.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,10 @@ class UnreadableBody(ClientError):
 
 @final
 class OffsetsUnreadable(ClientError):
-    """The offsets file of a broadcast consumer is damaged. The caller should repair it, or delete it to start over."""
+    """The offsets file of a broadcast consumer is damaged or cannot be read.
+
+    The caller should repair it, or delete it to start over.
+    """
 
 
 @final
@@ -43,7 +46,8 @@ class RetryLater(Exception):
     """Raised by a handler to request redelivery of its message. It is not a ClientError.
 
     `delay_level` is 1 (1 s) to 18 (2 h); 0 leaves the delay to the broker, which increases it each time; -1 moves the
-    message to the dead letter topic of the group.
+    message to the dead letter topic of the group. An ordered consumer uses only -1: for any other level it repeats the
+    message after `ordered_retry_delay_ms`. A broadcast consumer that is not ordered drops it.
     """
 
     def __init__(self, delay_level: int = 0) -> None:
@@ -113,7 +117,7 @@ class BadReply(RequestFailed):
 
 @final
 class DamagedMessage(RequestFailed):
-    """The body of a message does not match its checksum on any replica that replied.
+    """The body of a message does not match its checksum on any replica that returned the message.
 
     The caller should check the disks of the brokers, and continue at `queue_offset + 1` to skip the message.
     """

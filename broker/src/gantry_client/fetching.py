@@ -107,7 +107,7 @@ class Fetcher:
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Pull from the broker that has the queue. Raises NoRoute or a RequestFailed.
 
-        Raises DamagedMessage only if the first message is damaged on every replica that replies.
+        Raises DamagedMessage only if the first message is damaged on every replica that returns it.
         """
         route = await self._session.routes.get(request.queue.topic)
         preferred = self._suggested.get(request.queue, MASTER_ID)

@@ -168,7 +168,7 @@ class GroupMember:
         self._rebalance_wanted.set()
 
     async def commit(self) -> None:
-        """Write the offsets of all queues to the offset store."""
+        """Write the offsets that have moved to the offset store; a failure is logged and retried at the next commit."""
         await commit_readers(self._offsets, self.readers.values())
 
     def commit_soon(self) -> None:

@@ -34,7 +34,7 @@ SendBack = Callable[[ReceivedMessage, int], Awaitable[None]]
 """`send_back` of one consumer: takes a message and its delay level."""
 
 LOCAL_RETRY_MS: Final = 5000
-"""The pause before a message that no broker accepted is handled again here; the same as in RocketMQ's clients."""
+"""The pause before a message that its broker did not accept is handled again here; as in RocketMQ's clients."""
 
 TIMEOUT_LEVEL: Final = 3
 """The delay level of a message whose handler timed out; the same as in RocketMQ's clients."""
@@ -121,16 +121,14 @@ class HandlerCalls:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # The consumer is closing.
-            log.warning(
-                "handler cancelled itself; message will be redelivered", extra={"message_id": message.message_id}
-            )
+            log.warning("handler cancelled itself; message not consumed", extra={"message_id": message.message_id})
             return Outcome(RetryLater(), "CancelledError")
         except Exception as error:
             log_fields = {"topic": message.topic, "message_id": message.message_id}
             if limit.expired():
-                log.warning("handler timed out; message will be redelivered", extra=log_fields)
+                log.warning("handler timed out; message not consumed", extra=log_fields)
                 return Outcome(RetryLater(TIMEOUT_LEVEL), f"timed out after {self._timeout_ms} ms")
-            log.exception("handler failed; message will be redelivered", extra=log_fields)
+            log.exception("handler failed; message not consumed", extra=log_fields)
             return Outcome(RetryLater(), f"{type(error).__name__}: {error}")
         return Outcome(None)
 

@@ -31,7 +31,7 @@ _RESERVED = frozenset(
         SHARDING_KEY,
     }
 )
-"""Properties that are set by arguments of Message and therefore are not allowed in its `properties`."""
+"""Properties that the client sets, from arguments of Message or as its id; not allowed in its `properties`."""
 
 
 @final
@@ -168,7 +168,9 @@ def _check_body(message: Message, bytes_max: int) -> bytes:
 def _format_properties(message: Message, message_id: str) -> str:
     reserved = _RESERVED.intersection(message.properties)
     if reserved:
-        raise InvalidMessage(f"properties {sorted(reserved)} must be set by the arguments of Message")
+        raise InvalidMessage(
+            f"properties {sorted(reserved)} are reserved: the client sets them, most from arguments of Message"
+        )
     pairs = dict(message.properties)
     pairs[property_names.UNIQUE_KEY] = message_id
     pairs[property_names.WAIT_STORE] = _java_boolean(message.waits_for_store)

@@ -75,7 +75,7 @@ class PollConsumer(MemberClient):
         return messages
 
     async def commit(self) -> None:
-        """Mark the messages of the last poll as consumed, and commit the offsets to the brokers."""
+        """Mark the messages of the last poll as consumed, and commit the offsets. A failure is logged and retried."""
         self._session.require_open()
         self._consume_polled()
         await self._member.commit()

@@ -76,7 +76,7 @@ class PushConsumer(MemberClient, ReplyingClient):
             await asyncio.Event().wait()
 
     async def commit(self) -> None:
-        """Commit what is done now, without waiting for the commit interval."""
+        """Commit what is done now, without waiting for the commit interval. A failure is logged and retried."""
         self._session.require_open()
         await self._member.commit()
 

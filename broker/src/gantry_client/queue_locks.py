@@ -1,7 +1,7 @@
 """The locks that give an ordered group one reader per queue, even while its consumers disagree on the assignment.
 
-A broker locks a queue for one client for 60 s. The client renews every 20 s and trusts a grant for 30 s: a client that
-could not renew stops consuming well before the broker grants the queue to another client.
+A broker locks a queue for one client for 60 s. The client renews its lock every 20 s and trusts it for 30 s: a client
+that could not renew it stops consuming well before the broker locks the queue for another client.
 """
 
 import asyncio
@@ -30,25 +30,25 @@ class QueueLocks:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._granted_at: dict[MessageQueue, float] = {}
+        self._locked_at: dict[MessageQueue, float] = {}
 
     def __repr__(self) -> str:
-        return f"<QueueLocks {self._group} held={len(self._granted_at)}>"
+        return f"<QueueLocks {self._group} held={len(self._locked_at)}>"
 
     def is_held(self, queue: MessageQueue) -> bool:
         """Return whether this consumer certainly holds the lock of `queue`."""
-        since = self._granted_at.get(queue)
+        since = self._locked_at.get(queue)
         return since is not None and asyncio.get_running_loop().time() - since < GRANT_TRUSTED_S
 
     def granted_at_ms(self, queue: MessageQueue) -> int:
-        """Return the wall time of the last grant of `queue`; 0 if it is not held."""
-        since = self._granted_at.get(queue)
+        """Return the wall time at which `queue` was last locked or its lock renewed; 0 without a lock."""
+        since = self._locked_at.get(queue)
         if since is None:
             return 0
         return wall_ms() - int((asyncio.get_running_loop().time() - since) * 1000)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock `queues`, or renew their locks; return the queues that were granted."""
+        """Lock `queues`, or renew their locks; return the queues that are locked now."""
         by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             by_broker[queue.broker_name].append(queue)
@@ -57,7 +57,7 @@ class QueueLocks:
 
     async def unlock(self, queue: MessageQueue) -> None:
         """Unlock `queue`. If the request fails, the lock expires on the broker."""
-        self._granted_at.pop(queue, None)
+        self._locked_at.pop(queue, None)
         try:
             address = await self._master_of(queue)
             await self._session.calls.request_success(
@@ -76,16 +76,16 @@ class QueueLocks:
             reply = await self._session.calls.request(
                 address, RequestCode.LOCK_BATCH_MQ, body=self._request(queues), timeout_ms=LOCK_TIMEOUT_MS
             )
-            granted = set(parse_document(require_success(reply, address), LockBatchResult, address).lock_ok_mq_set)
+            locked = set(parse_document(require_success(reply, address), LockBatchResult, address).lock_ok_mq_set)
         except ClientError as error:
             log.warning("failed to lock queues", extra={"broker": queues[0].broker_name, "reason": str(error)})
             return set()
         for queue in queues:
-            if queue in granted:
-                self._granted_at[queue] = requested_at
+            if queue in locked:
+                self._locked_at[queue] = requested_at
             else:
-                self._granted_at.pop(queue, None)
-        return granted.intersection(queues)
+                self._locked_at.pop(queue, None)
+        return locked.intersection(queues)
 
     async def _master_of(self, queue: MessageQueue) -> str:
         route = await self._session.routes.get(queue.topic)

@@ -129,7 +129,7 @@ class RouteTable:
         return route
 
     def find_for_sending(self, topic: str) -> Route | None:
-        """Return the route that `for_sending` would return without a query; None if it needs a query."""
+        """Return the route that `for_sending` would return without a query; None if it would query or raise."""
         route = self._routes.get(topic)
         return route if route is not None and route.write_queues else None
 

@@ -2,7 +2,9 @@
 
 Without a sharding key, queues are selected round-robin. A broker that failed during the same send is not tried again
 while another broker has a queue, and a broker whose connection failed recently is tried after the others. With a
-sharding key the key alone determines the queue, so that equal keys stay in order; no other broker can replace it.
+sharding key, the key and the queues of the route determine the queue, and no failed attempt changes it. So equal keys
+stay in order as long as the queues for sending are the same; a broker without a master has none, unless the topic has
+an order configuration.
 """
 
 from collections.abc import Collection

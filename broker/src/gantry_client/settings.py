@@ -1,4 +1,4 @@
-"""The settings of a client, by concern. Every field documents the reason of its default; no file is read."""
+"""The settings of a client, by concern. They are given in code: this package reads no configuration file."""
 
 import ssl
 from collections.abc import Sequence
@@ -130,15 +130,16 @@ class ConsumerSettings:
     """How long a broker may hold a pull while there are no messages; RocketMQ's default."""
 
     cached_messages_max: int = 1000
-    """The maximum number of fetched messages of one queue that are not handled yet. RocketMQ's default."""
+    """Fetching of a queue pauses while it has this many messages that are not handled yet; RocketMQ's default. The last
+    pull before that may exceed it."""
 
     cached_bytes_max: int = 100 * 1024 * 1024
-    """The maximum body bytes of fetched messages of one queue that are not handled yet; RocketMQ's default,
-    100 MiB."""
+    """Fetching of a queue pauses while its messages that are not handled yet have this many body bytes; RocketMQ's
+    default, 100 MiB. The last pull before that may exceed it."""
 
     cached_span_max: int = 2000
-    """The maximum distance between the first message that is not handled yet and the next fetch; RocketMQ's default. It
-    bounds how many messages are redelivered when a consumer with one stuck handler crashes."""
+    """Fetching of a queue pauses while the first message that is not handled yet is this far behind the next fetch;
+    RocketMQ's default. It bounds how many messages are redelivered when a consumer with one stuck handler crashes."""
 
     commit_interval_ms: int = 5000
     """The interval between commits; RocketMQ's default. After a crash, what was consumed since the last one is consumed

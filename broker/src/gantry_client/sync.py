@@ -1,8 +1,8 @@
 """The clients for programs without an event loop.
 
 Each object runs one asyncio client on an event loop in a separate thread and waits for it; `with` starts and stops
-both. Methods may be called from any thread, also concurrently: sends of several threads share one connection. Inside a
-running event loop, use the asyncio clients: these classes would block the loop.
+both. Methods may be called from any thread, also concurrently: sends of several threads share one connection for each
+broker. Inside a running event loop, use the asyncio clients: these classes would block the loop.
 """
 
 import asyncio
@@ -272,7 +272,7 @@ class PollConsumer(_Synchronous[poll_consumer.PollConsumer]):
         return self.wait(self._async.poll(messages_max, timeout_ms=timeout_ms))
 
     def commit(self) -> None:
-        """Mark the messages of the last poll as consumed, and commit the offsets to the brokers."""
+        """Mark the messages of the last poll as consumed, and commit the offsets. A failure is logged and retried."""
         self.wait(self._async.commit())
 
     def __iter__(self) -> Iterator[ReceivedMessage]:

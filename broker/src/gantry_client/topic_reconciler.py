@@ -5,7 +5,8 @@
                        consumers would otherwise lose the messages in them
     as in the spec     not changed, because every change is announced to all clients
 
-Each broker is compared with its own table: what an administrator set on one broker is neither reset nor copied.
+Each broker is compared with its own table: what an administrator set on one broker is neither reset, nor copied to
+another broker that has the topic. A missing topic gets the settings that it has on the first broker that has it.
 """
 
 from __future__ import annotations

@@ -142,7 +142,8 @@ class TransactionProducer(ProducerClient):
     ) -> HalfMessage:
         """Store `message` as a half message, invisible to consumers. Raises like `Producer.send`.
 
-        A half message that is stored but not acknowledged (codes 10, 11, 12) is rolled back and raises BrokerRefused.
+        A half message that is stored but not acknowledged (codes 10, 11, 12) raises BrokerRefused. It is rolled back;
+        if that fails, it stays open.
         """
         self._session.require_open()
         if message.delay_level:

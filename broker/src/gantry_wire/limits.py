@@ -1,7 +1,8 @@
-"""The limits that the wire layer enforces.
+"""Limits of frames, headers, bodies, records and names.
 
-A peer decides how many bytes it sends, but not how many are kept: each limit is checked on the length field itself,
-before memory is allocated for the bytes.
+A peer decides how many bytes it sends, but not how many are kept: the sizes of a frame and of its header are checked on
+their length fields, before memory is allocated for the bytes. The other limits apply to bytes that a frame has brought,
+and that of a decompressed body during the decompression. Callers may replace the limits of messages and bodies.
 """
 
 from dataclasses import dataclass

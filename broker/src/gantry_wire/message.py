@@ -209,7 +209,7 @@ def encode_record(message: StoredMessage, *, is_sealed: bool = False) -> bytes:
 class RecordFault(Enum):
     """The reason why `check_record` found no good record at a position."""
 
-    END = "zeroes, or fewer bytes than a length field: the log ends here"
+    END = "zeroes, or fewer than eight bytes: the log ends here"
     BLANK = "a blank record: continue in the next file"
     MAGIC = "an unknown magic"
     LENGTH = "an invalid length"

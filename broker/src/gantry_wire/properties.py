@@ -1,7 +1,8 @@
 """Message properties: `name 0x01 value 0x02`, repeated.
 
 The names that the broker itself reads or writes are constants here, in RocketMQ's spelling. Parsing is lenient as
-Java's is (a last pair may lack its 0x02, a pair without 0x01 is skipped); writing is strict.
+Java's is (a last pair may lack its 0x02, a pair without 0x01 is skipped), except that ``parse_properties`` keeps an
+empty value, and Java skips its pair; writing is strict.
 """
 
 from collections.abc import Iterable, Mapping
@@ -83,7 +84,7 @@ def message_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the pairs of a property string. The last of two equal names wins, as in Java's map."""
+    """Return the pairs of a property string, also those with empty values. The last of two equal names wins."""
     pairs: dict[str, str] = {}
     for pair in text.split(VALUE_END):
         name, separator, value = pair.partition(KEY_END)

@@ -65,7 +65,7 @@ async def guarded_broker(path: Path, *, clock: Clock | None = None, **conf: str)
 async def signed_dialogue(
     broker: Broker, credentials: Credentials | None, kind: SignatureKind = SignatureKind.V1, *, port: int | None = None
 ) -> AsyncIterator[Dialogue]:
-    """Open a connection that signs all requests."""
+    """Open a connection that signs all requests with `credentials`, or none if they are None."""
     async with raw_dialogue(broker, signer(credentials, kind), port=port) as one:
         yield one
 

@@ -2,16 +2,18 @@
 
     each run                 .gantry/durations.json     seconds by test, including set-up and clean-up
     GANTRY_DURATIONS=1       a table at the end: the slowest tests, and the time of each area
-    GANTRY_SECONDS_MAX=5     a test that takes longer fails, except with `--verify` and `--slow`; if several
-                             processes share the tests, it is listed in .gantry/too-long.txt, to be measured alone
+    GANTRY_SECONDS_MAX=5     a test that takes longer fails, except with `--verify` or if it is marked `slow`; if
+                             several processes share the tests, it is listed in .gantry/too-long.txt, to be measured
+                             alone
     --verify                 a table at the end: the time of each part
     GANTRY_RERUN=1           the run repeats a few tests of the last run: their seconds replace those in the file
 
-An area is the first word of the file's name, as in `broker/tests/test_store_*.py`, or the folder. The seconds are those
-of the processes that ran the tests, so with three processes their sum is three times the elapsed time.
+An area is a package with the first folder below its `tests`, as in `broker/tests/store/`, or else the first word of the
+file's name. The seconds are those of the processes that ran the tests, so with three processes their sum is three times
+the elapsed time.
 
-A limit for a test is no measurement of the product. It keeps `make test` short, so it does not count shared
-(set-up and clean-up). It grows with ``slowness.cost``, which measures the processor and not the contention between, for
+A limit for a test is no measurement of the product. It keeps `make test` short. It does not count set-up and clean-up,
+which tests may share. It grows with ``slowness.cost``, which measures the processor and not the contention between, for
 example, three JVMs that start at once; so no test fails by it in a run with several processes. The load of the machine
 is left out: after such a run the average of the last minute would allow a test two or three times as long.
 """

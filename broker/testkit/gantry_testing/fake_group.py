@@ -1,9 +1,9 @@
 """A model of a broker group that consists of logs and promises, for tests of code that sends orders to brokers.
 
-Each member follows the rules of the control socket like a broker: a promise is never revoked, no member has a role
-of an epoch below its promise, a fenced master acknowledges nothing more. Its log is a list of records with the epoch
-of their master, and replication is a method, so a test decides how far each member is when an order arrives. The group
-records the acknowledged messages, so that a loss can be detected.
+Each member follows the rules of the control socket like a broker: a promise is never revoked, no member follows or is a
+master in an epoch below its promise, a fenced master acknowledges nothing more. Its log is a list of records with the
+epoch of their master, and replication is a method, so a test decides how far each member is when an order arrives. The
+group records the acknowledged messages, so that a loss can be detected.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class FakeMember:
     drain_reason: str = ""
     """The reason for refusing to drain; empty to allow it."""
     granted_ms: int = 0
+    """How long its last grant is still valid when it gives a promise."""
     name: str = "b"
     granted_ms_at_promotion: int | None = None
     """The rest of its last grant when it was promoted; None before that."""
@@ -200,7 +201,7 @@ class FakeMember:
             return
         slaves = [self.group.members[number] for number in self.electable]
         if self.group.acks_needed == 0:
-            if all(one._is_following(self) for one in slaves):  # each of them grants the lease
+            if all(one._is_following(self) for one in slaves):  # each of them gives a grant
                 self.group.acknowledged.update(self.log)
             return
         ends = sorted(

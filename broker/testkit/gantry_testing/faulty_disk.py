@@ -149,7 +149,7 @@ class FaultyLock:
 
 @final
 class FaultyDisk:
-    """The disk. ``life`` counts crashes; files of an earlier life are invalid."""
+    """The disk. ``life`` counts crashes and kills; files of an earlier life are invalid."""
 
     def __init__(self, *, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity
@@ -187,7 +187,7 @@ class FaultyDisk:
             node.durable[offset] ^= mask
 
     def kill(self) -> None:
-        """End the process: open files and locks are gone, all bytes stay."""
+        """End the process: open files, locks, and faults that were not met yet are gone; all bytes stay."""
         self.life += 1
         self.locked.clear()
         self._faults.clear()
@@ -214,7 +214,7 @@ class FaultyDisk:
         self._crash(None)
 
     def write_back(self, seed: int) -> None:
-        """Write a random part of the unsynced bytes to the disk, as the kernel does in the background."""
+        """Write a random part of the unsynced bytes of files that were synced before, as the kernel does by itself."""
         chance = random.Random(seed)
         for node in self._nodes():
             node.write_back(by_chance(chance))

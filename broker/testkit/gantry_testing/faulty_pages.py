@@ -62,6 +62,7 @@ class Node:
         self.cache = bytearray(size)
         self.durable = bytearray()
         self.durable_size = -1
+        """The size of the file on the disk; -1 if it was never synced."""
         self.reserved = 0
         self.lost: dict[int, bytes] = {}
 
@@ -107,7 +108,7 @@ class Node:
                 del self.lost[sector]
 
     def write_back(self, survives: Survives) -> None:
-        """Write dirty sectors to the disk, as the kernel does in the background."""
+        """Write dirty sectors to the disk, as the kernel does by itself; none of a file that was never synced."""
         if self.durable_size < 0:
             return
         self.durable = self.durable.ljust(len(self.cache), b"\0")

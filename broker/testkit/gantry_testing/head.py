@@ -5,8 +5,8 @@ from __future__ import annotations
 from gantry_broker.store.message_store import MessageStore
 from gantry_testing.store_world import StoreWorld
 
-POINT_INTERVAL_MS = 60_000
-"""The interval is longer than the time that any test lets pass between two recovery points."""
+CLOCK_STEP_MS = 60_000
+"""A step of the clock after which a recovery point is due: longer than the interval of the test's store."""
 
 
 def remove_before(store: MessageStore, offset: int) -> int:
@@ -27,5 +27,5 @@ def remove_files(store: MessageStore, count: int) -> int:
 
 def write_point(world: StoreWorld) -> None:
     """Have a recovery point written, everything before it synced, and retired files closed."""
-    world.clock.advance(POINT_INTERVAL_MS)
+    world.clock.advance(CLOCK_STEP_MS)
     world.store.flush_step()

@@ -20,7 +20,7 @@ async def http_server(app: web.Application, *, port: int = 0, tls: ssl.SSLContex
     """Serve on 127.0.0.1; yields the port, which the system chooses if ``port`` is 0."""
     runner = web.AppRunner(app, shutdown_timeout=CLOSE_S)
     await runner.setup()
-    assert runner.server is not None, "it is set up"
+    assert runner.server is not None, "setup() made no server"
     server = await asyncio.get_running_loop().create_server(runner.server, "127.0.0.1", port, ssl=tls)
     try:
         yield int(server.sockets[0].getsockname()[1])

@@ -1,6 +1,7 @@
-"""A model of RocketMQ's broker for administrators, in this process: settings, tables and statistics.
+"""A model of RocketMQ's broker for administrators, in this process: settings, offsets, tables and statistics.
 
-It keeps settings like RocketMQ, and answers with the ``bodies`` of the test; other requests get code 3.
+It keeps settings and committed offsets like RocketMQ, and has the same first offset and end for every queue. Other
+requests get the ``bodies`` of the test, or code 3 without one.
 """
 
 from __future__ import annotations

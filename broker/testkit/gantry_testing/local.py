@@ -210,7 +210,7 @@ class Dialogue:
         return asyncio.ensure_future(self.pull(offset, wait_ms=wait_ms, code=RequestCode.PULL_MESSAGE, **fields))
 
     async def read(self, offset: int = 0, **fields: str) -> list[StoredMessage]:
-        """Return the messages of a pull; none if it finds none."""
+        """Return the messages of a pull; none if it finds none, or if it is refused."""
         reply = await self.pull(offset, wait_ms=0, code=RequestCode.PULL_MESSAGE, **fields)
         return decode_records(reply.body) if reply.code == 0 else []
 

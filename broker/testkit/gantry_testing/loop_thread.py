@@ -25,7 +25,7 @@ class LoopThread:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._is_ready.wait(60), "the loop runs"
+        assert self._is_ready.wait(60), "the loop did not start within 60 s"
         return self
 
     def __exit__(

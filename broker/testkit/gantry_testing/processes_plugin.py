@@ -2,7 +2,8 @@
 
 A file's tests stay together, since they share expensive fixtures. All tests that mount disks, use the machine's huge
 pages or make network namespaces stay together as well, because these resources belong to the whole machine. So do those
-that need Spark, which then starts only once and is warm from the second file on, and those that share an API server.
+of `pipelines/` that need Spark, which then starts only once and is warm from the second file on, and those that share
+an API server.
 
 Slow files run first, so that the processes end at about the same time. `LONG` lists them: a file that starts many
 programs has few tests, and would run last if the number of tests determined the order.
@@ -159,7 +160,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests in every process in the same order: slow files, then the files with most tests."""
+    """Shuffle the tests if requested, and sort those of worker processes, slow files first.
+
+    In the usual order the files with most tests come next. Every worker process has the same order.
+    """
     order = config.stash[ORDER]
     if order:
         _shuffle(items, random.Random(order))

@@ -89,7 +89,7 @@ class NotRunTally:
 
 
 def missing_commands(*names: str) -> str | None:
-    """Return the first of the commands that is not on PATH; None if all are."""
+    """Return a text that names the first of the commands that is not on PATH; None if all are."""
     for name in names:
         if shutil.which(name) is None:
             return f"no {name} on PATH"

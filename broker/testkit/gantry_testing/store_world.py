@@ -2,7 +2,8 @@
 
     world.open(); world.send("topic", 3); world.kill(); world.open(); world.messages("topic")
 
-Files are so small (a log file holds about a hundred messages) that every test rolls, grows and wraps files.
+Files are so small (a log file holds about a hundred messages) that a test rolls, grows and wraps them with a few
+hundred messages.
 The world records what it sent, so that a checker knows which messages must be stored and which must not.
 """
 
@@ -57,10 +58,11 @@ class StoreWorld:
         self.root: Final = root
         self.settings = settings
         self.memory_scope = ""
+        """The scope in which memory survives a kill, like the uid of a pod; a test changes it between two processes."""
         self.clock: Final = FakeClock()
         self.fatal: Final[list[Exception]] = []
         self.sent: Final[list[tuple[int, str, int, int, bytes]]] = []
-        """(end of the record, topic, queue id, queue offset, body) of everything appended, in order."""
+        """(end of the record, topic, queue id, queue offset, body) of every message but half messages, in order."""
         self.records: Final[dict[int, bytes]] = {}
         """Every record as it was written, by its physical offset."""
         self._store: MessageStore | None = None

@@ -16,7 +16,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 @final
 class FieldError(ValueError):
-    """A request lacks a field or has a wrong one. The caller should answer code 1 with this text."""
+    """A header or body lacks a field or has a wrong one. A server should answer a request with code 1 and this text."""
 
 
 class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename="camel"):

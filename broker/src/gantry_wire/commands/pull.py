@@ -29,7 +29,7 @@ class PullMessage(Fields):
 
 
 class PullResult(Fields):
-    """The reply to a pull. Its `remark` names the status in RocketMQ's words."""
+    """The header of the reply to a pull. The remark of the reply names the status in RocketMQ's words."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

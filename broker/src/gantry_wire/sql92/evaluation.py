@@ -1,8 +1,9 @@
 """The closures of which terms are made. Each takes a look-up of properties and returns a value.
 
-An unknown operand makes the result unknown, except for AND with a false operand and OR with a true one. In a test for
-equality an unknown left side gives unknown, an unknown right side gives false, and two unknown sides are equal. The
-order of evaluation is part of the result, because a fault on the right does not occur when the left has decided.
+An unknown operand makes the result unknown, except for AND with a false operand and OR with a true one, and for
+CONTAINS, STARTSWITH and ENDSWITH, which then give false, with NOT as well. In a test for equality an unknown left side
+gives unknown, an unknown right side gives false, and two unknown sides are equal. The order of evaluation is part of
+the result, because a fault on the right does not occur when the left has decided.
 
 The most common form, a property compared with a literal, has closures of its own that do the same in one call. This
 code runs for every message, so it uses primitives and no objects.
@@ -178,7 +179,8 @@ def property_compared_with_whole(symbol: str, name: str, number: int) -> Evaluat
 def search(word: str, operand: Evaluate, wanted: str, *, is_negated: bool) -> Evaluate:
     """Return CONTAINS, STARTSWITH or ENDSWITH, also with NOT.
 
-    An empty search text gives false without evaluating the operand, with NOT as well.
+    The result is false, with NOT as well, for an operand that is unknown or no text, and for an empty search text, with
+    which the operand is not evaluated.
     """
     if not wanted:
         return constant(False)

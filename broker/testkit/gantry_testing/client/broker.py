@@ -43,7 +43,7 @@ class FakeBroker:
         self._port = 0
 
     def __repr__(self) -> str:
-        return f"<FakeBroker {self.name} {self.address} messages={len(self.requests)}>"
+        return f"<FakeBroker {self.name} {self.address} requests={len(self.requests)}>"
 
     @property
     def address(self) -> str:

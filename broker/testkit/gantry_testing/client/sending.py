@@ -25,7 +25,7 @@ from gantry_wire.properties import (
 
 def send(state: BrokerState, command: Command, connection: Connection) -> Command:
     """Handle sends (codes 10, 310 and 320)."""
-    header = SendMessage.read(command.ext) if command.code == RequestCode.SEND_MESSAGE else _long_names(command)
+    header = SendMessage.read(command.ext) if command.code == RequestCode.SEND_MESSAGE else _read_v2(command)
     config = state.topic(header.topic, queues=header.default_topic_queue_nums)
     if config is None:
         return missing_topic(command, header.topic)
@@ -61,7 +61,7 @@ def _with_cluster(state: BrokerState, properties: str | None) -> bytes:
 async def send_reply(state: BrokerState, command: Command, connection: Connection) -> Command:
     """Handle replies (codes 324 and 325): push them to the requester without storing them."""
     is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
-    header = SendMessage.read(command.ext) if is_long else _long_names(command)
+    header = SendMessage.read(command.ext) if is_long else _read_v2(command)
     client_id = parse_properties(header.properties or "").get(REPLY_TO_CLIENT)
     found = [one for one, beat in state.clients.items() if beat.client_id == client_id and beat.producer_data_set]
     if not found:
@@ -87,7 +87,7 @@ async def send_reply(state: BrokerState, command: Command, connection: Connectio
     return command.reply(ext=SendResult(msg_id="0", queue_id=header.queue_id, queue_offset=0).write())
 
 
-def _long_names(command: Command) -> SendMessageV2:
+def _read_v2(command: Command) -> SendMessageV2:
     return SendMessageV2.read(command.ext)
 
 
