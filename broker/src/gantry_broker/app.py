@@ -321,7 +321,7 @@ class Broker(Host):
     def is_commit_awaited(self) -> bool:
         """Return whether consumers, or a master, wait for the commit of the log.
 
-        A slave's master waits for every ack, and a slave with an anonymous buffer acknowledges only committed bytes.
+        A slave's master may wait for every ack, and a slave with an anonymous buffer acknowledges only committed bytes.
         """
         return self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
 

@@ -11,7 +11,10 @@ from typing import Final, final
 
 
 class BrokerError(Exception):
-    """Root of every error that a broker raises on purpose. Never raised itself."""
+    """Root of the errors of the store, of access files, and of a broker's start and stop. Never raised itself.
+
+    The refusal of a single request or order is none: ``Refused``, ``NotChangeable``, ``OrderRefused``.
+    """
 
 
 @final
@@ -53,7 +56,7 @@ class PoolExhausted(StoreError):
 
 @final
 class LogReadOnly(StoreError):
-    """The log takes no more bytes, since a flush failed or the store is closing or closed.
+    """The log takes no more bytes, since a write or a flush failed, or the store is closing or closed.
 
     Answer like a broker that is shutting down. It never becomes writable again in this process.
     """
@@ -61,7 +64,9 @@ class LogReadOnly(StoreError):
 
 @final
 class StoreFailed(StoreError):
-    """The store failed permanently: a write or fsync failed, or a log file was replaced by one of another store.
+    """The store failed permanently: a commit or fsync failed, or a log file was replaced by one of another store.
+
+    The write of a small file counts, too; a failed write of an append only makes the log read-only (``LogReadOnly``).
 
     Acknowledge nothing more and end the process with a non-zero code. A failed fsync is never retried.
     """

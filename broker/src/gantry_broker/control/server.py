@@ -41,7 +41,7 @@ from gantry_status.socket_path import socket_address
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 64
-"""Length of the kernel's queue of connections that are not accepted yet."""
+"""Length of the kernel's queue of connections until the event loop serves the socket, which then sets its own: 100."""
 
 CONNECTIONS_MAX: Final = 16
 """Largest number of connections; a supervisor needs one or two."""

@@ -1,9 +1,9 @@
 """Time, as a port.
 
-Three clocks that are never mixed. The wall clock stamps records and file names: it may jump, so no wait uses it. The
-monotonic clock measures deadlines: it has no meaning outside this process, so it is never stored. The boot clock
-measures ages: it includes suspended time, and together with the boot id it is valid for every process until the machine
-boots again.
+Three clocks that are never mixed. The wall clock stamps records and file names: it may jump, so a wait uses it only if
+its start is the stamp of a record, as for delayed messages and checks of transactions. The monotonic clock measures
+deadlines: it has no meaning outside this process, so it is never stored. The boot clock measures ages: it includes
+suspended time, and together with the boot id it is valid for every process until the machine boots again.
 """
 
 from __future__ import annotations

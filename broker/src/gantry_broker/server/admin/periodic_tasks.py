@@ -1,4 +1,7 @@
-"""The periodic tasks of a broker: they write tables, sample counters, expire clients, repair queues and the index."""
+"""The periodic tasks of a broker.
+
+They write tables, sample counters, expire clients and queue locks, and repair queues and the key index.
+"""
 
 from __future__ import annotations
 

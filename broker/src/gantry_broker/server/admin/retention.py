@@ -127,7 +127,7 @@ class Retention:
                 continue
 
     async def _check_space(self) -> None:
-        """Read the usage of the disk, and refuse sends or accept them again."""
+        """Read the usage of the disk, refuse sends or accept them again, and create a log file that waits for room."""
         core, store = self._core, self._core.store
         try:
             self._space = space = await run_in_thread(lambda: core.disk.space(store.root))

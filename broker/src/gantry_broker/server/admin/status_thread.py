@@ -42,7 +42,7 @@ OpenPage = Callable[[str, Origin, Status], Page]
 
 @final
 class PageThread:
-    """The thread ``gantry-status``. Any thread may call ``open`` once; all else belongs to the event loop's thread."""
+    """The thread ``gantry-status``. Any thread may call ``open`` and ``end`` once each; ``put`` is the event loop's."""
 
     def __init__(self, path: str, origin: Origin, open_page: OpenPage) -> None:
         self._path: Final = path

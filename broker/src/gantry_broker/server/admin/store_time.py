@@ -87,7 +87,10 @@ class StoreTime:
         return None
 
     async def _save(self, clock: RetentionClock, now: ClockReading) -> None:
-        """Write the record after a new note, at most once a minute, and every hour while no messages arrive."""
+        """Write the record if it is due: every hour, and after a change of the notes, of doubt, or of ``cuts``.
+
+        A new note is made at most once a minute.
+        """
         identity = self._core.store.identity
         state = clock.note_changes, clock.is_doubtful, now.boot_ms // CLAIM_MS_MIN, identity.cuts
         if state == self._recorded:

@@ -74,7 +74,10 @@ def message_topic_lookup(store: MessageStore) -> TopicAt:
 
 
 def find_queued_message(store: MessageStore, offset: int) -> StoredMessage | None:
-    """Return the message at an offset that a client names; None if no queue has a message at exactly that offset."""
+    """Return the message at an offset that a client names; None if no queue has a message at exactly that offset.
+
+    A half message is found before its queue has it.
+    """
     record = store.guard.message_at(offset) if offset >= 0 else None
     try:
         message = None if record is None else decode_record(record)
@@ -84,7 +87,7 @@ def find_queued_message(store: MessageStore, offset: int) -> StoredMessage | Non
 
 
 def is_in_its_queue(store: MessageStore, message: StoredMessage, offset: int) -> bool:
-    """Whether the queue that a record names has the record at this offset."""
+    """Whether the queue that a record names has the record at this offset; True for a half message not yet in it."""
     if offset >= store.dispatcher.dispatched:
         return message.topic == names.HALF_TOPIC
     queue = store.queues.get(message.topic, message.queue_id)

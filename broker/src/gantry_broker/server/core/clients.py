@@ -80,7 +80,7 @@ class ClientRegistry:
         return f"<ClientRegistry producers={len(self.producers)} consumers={len(self.consumers)}>"
 
     def register_heartbeat(self, beat: HeartbeatData, command: Command, connection: Connection) -> bool:
-        """Register the groups of a client. True if groups or subscriptions changed."""
+        """Register the groups of a client. True if a consumer group or its subscriptions changed."""
         now_ms = self._clock.monotonic_ms()
         for producer in beat.producer_data_set:
             members = self.producers.setdefault(producer.group_name, {})

@@ -10,8 +10,8 @@ messages expire; no key affects the durability of acknowledged messages before t
 permission.
 
 A change that is requested in this run overrides the command line too, until the next start with that command line. An
-empty value reverts a change: the key has again the value with which this process was started. A key in the file of
-liveSettingsPath (`SettingsFile`) can be changed only there.
+empty value reverts a change, also one of an earlier run: the key has again the value of the command line or of
+broker.conf, or else its default. A key in the file of liveSettingsPath (`SettingsFile`) can be changed only there.
 """
 
 import asyncio
@@ -202,7 +202,7 @@ class LiveSettings:
 
 
 def check_changeable(keys: Collection[str]) -> None:
-    """Raise ``NotChangeable`` if there are keys that cannot change; it names each of them and the reason."""
+    """Raise ``NotChangeable`` if there are keys that cannot change; it names the first eight, each with the reason."""
     known = effective_settings(BrokerSettings()).keys()
     refused = [
         f"{key[:KEY_CHARACTERS_SHOWN]} ({_REASONS.get(key) or (_AT_START if key in known else _UNKNOWN)})"
@@ -221,7 +221,8 @@ class SettingsFile:
 
     The file has the format of broker.conf. It is read every few seconds and compared by content. It is used as a whole
     or not at all: with one key that cannot change, or an invalid value, the settings do not change, and the reason is
-    logged. A missing file changes nothing: it is probably being replaced. Owned by the event loop.
+    logged. With ignoreUnknownSettings=true, keys that cannot change are left out instead. A missing file changes
+    nothing: it is probably being replaced. Owned by the event loop.
     """
 
     def __init__(self, path: str, live: LiveSettings) -> None:

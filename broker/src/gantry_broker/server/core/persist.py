@@ -69,6 +69,7 @@ class Persistence:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The last immediate write of each table."""
         self.failure: str | None = None
+        """The table and the error of the last write of any table; None if it succeeded."""
 
     def add(self, file: TableFile) -> None:
         self._files[file.name] = file

@@ -59,7 +59,7 @@ class QueueLocks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
-        self._grants_paused_until_ms = 0
+        self._locking_paused_until_ms = 0
 
     def __repr__(self) -> str:
         pause = f" grant_pause_ms={self.grant_pause_ms}" if self.grant_pause_ms else ""
@@ -67,14 +67,14 @@ class QueueLocks:
 
     @property
     def grant_pause_ms(self) -> int:
-        """How long no lock is granted yet, because clients may hold locks that this broker does not know."""
-        return max(0, self._grants_paused_until_ms - self._clock.monotonic_ms())
+        """How long no queue is locked yet, because clients may hold locks that this broker does not know."""
+        return max(0, self._locking_paused_until_ms - self._clock.monotonic_ms())
 
     def forget_holders(self) -> None:
         """Lock nothing until every lock of an earlier master has ended."""
         self._groups.clear()
         # A client relies on a lock from its request until LOCK_LEASE_MS later; one millisecond after that is safe.
-        self._grants_paused_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1
+        self._locking_paused_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         """Lock the queues that are free, expired, or already held by the client; return those that it holds now.

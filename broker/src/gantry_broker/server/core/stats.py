@@ -6,9 +6,10 @@
     days          0 ------- yesterday's midnight ------- today's midnight ------- now     `DailyTotals`
                             msg*TotalYesterdayMorning    msg*TotalTodayMorning    msg*TotalTodayNow
 
-Append times are counted once for each batch: the time of a send is that of the pass that appended it. The wait
-afterwards (for the disk, for slaves) is reported in `ackWaitsMicros`. Days are in local time and since this start, as
-in RocketMQ, whose tools take the differences as the messages of a day; before the first midnight both are 0.
+Append times are those of passes: each send of a pass (`send_path`) counts with the time of the append of the whole
+pass. Messages that are appended outside of passes, such as those of batch sends, are not among them.
+The wait afterwards (for the disk, for slaves) is reported in `ackWaitsMicros`. Days are in local time and since this
+start, as in RocketMQ, whose tools take the differences as the messages of a day; before the first midnight both are 0.
 """
 
 import time
@@ -144,7 +145,7 @@ class BrokerStats:
         self.ack_waits: Final = [0] * WAIT_BUCKETS
         """Acknowledged sends by the waiting time of their answers, counted by `AckGate`."""
         self.put_failures = 0
-        """The number of messages that the store has refused."""
+        """The number of messages of passes that the store has refused."""
 
         self.refusals: Final = Refusals()
         self.times: Final = PutTimes()
@@ -153,7 +154,7 @@ class BrokerStats:
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
 
     def count_put_failures(self, count: int) -> None:
-        """Count messages that the store has refused."""
+        """Count the messages of a pass that the store has refused."""
         self.put_failures += count
 
     def count_put(self, count: int, store: MessageStore) -> None:

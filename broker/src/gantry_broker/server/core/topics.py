@@ -89,7 +89,7 @@ class TopicTable:
         return config is not None and config.order
 
     def seed(self, configs: list[TopicConfig]) -> None:
-        """Add missing system topics; changes of an administrator are kept."""
+        """Add missing system topics; those that exist keep their configuration."""
         for config in configs:
             self._system.add(config.topic_name)
             self._topics.setdefault(config.topic_name, config)

@@ -1,4 +1,6 @@
-"""Handles requests for the offsets and the progress of consumer groups.
+"""Handles requests for offsets: of queues (first, end, by time), committed ones, and the progress of consumer groups.
+
+Progress is requested with three codes:
 
     208   the offsets of one group, and its lag
     317   the same of all groups

@@ -216,7 +216,8 @@ class FilterBudget:
     A filter reads every record and evaluates an expression, some microseconds for each message. The budget is counted
     in tokens of expressions; a message costs the tokens of the filter, and forty more for its record. A pull gets the
     rest of the budget, and some messages even if none is left: the client continues at the offset that it has reached,
-    and a held pull continues in the next turn. So a filter that matches nothing delays no other request.
+    and a held pull continues in the next turn. So a filter that matches nothing delays other requests by little more
+    than one budget.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -2,7 +2,7 @@
 
     append -> streams -> acks -> `promised` and `confirmed` move -> answers are released, messages become visible
 
-No request waits here: an ack moves a position, and the requests held for that position are checked once per turn of the
+No request waits here: an ack moves a position, and the answers held for that position are sent in the same turn of the
 loop.
 """
 

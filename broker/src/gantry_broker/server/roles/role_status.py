@@ -9,8 +9,8 @@ must be unchanged. A promise, or the end of the role, stays in effect over any n
 
 After that the broker is in the same state as a master that could not be reached for a while, and the same guards apply:
 nothing is acknowledged without ``k`` acks of slaves that have promised no other master, or, where none is needed,
-without a grant or the Lease (``ha/acknowledgement``), which a new process does not have. The sender of the order
-decides whether this master is still *wanted*: ``gantry_spec.role_recovery``.
+without a grant of every electable slave or the Lease (``ha/acknowledgement``), which a new process does not have. The
+sender of the order decides whether this master is still *wanted*: ``gantry_spec.role_recovery``.
 """
 
 from __future__ import annotations

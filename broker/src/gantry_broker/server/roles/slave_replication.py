@@ -156,7 +156,10 @@ class SlaveReplication:
 
     @property
     def heartbeat_age_ms(self) -> int | None:
-        """Milliseconds since the Gantry master that is followed last sent something; None if none is, or none was."""
+        """Milliseconds since the Gantry master that is followed last sent something.
+
+        None if no Gantry master is followed, or if it has sent nothing so far.
+        """
         heartbeat_at = self.follower.last_heartbeat_at if isinstance(self.follower, Follower) else None
         return None if heartbeat_at is None else max(0, int((self._loop.time() - heartbeat_at) * 1000))
 

@@ -229,7 +229,7 @@ class TableSync:
         self._transactions.become_master(self._core.store.log.wrote)
 
     def apply_up_to(self, wrote: int, confirmed: int) -> None:
-        """Apply what was stamped up to this end of the log: deletions, delay progress, transactions."""
+        """Apply what was stamped up to this end of the log: delay progress, transactions, queue ends, deletions."""
         self._is_receiving = True
         try:
             self._delay.progress.apply_up_to(min(wrote, confirmed))

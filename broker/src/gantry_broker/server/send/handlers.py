@@ -95,7 +95,10 @@ class SendHandlers:
         return self._check_send(send, command, connection)
 
     def _refuse_if_busy(self, command: Command) -> None:
-        """Raise Refused if the sends of this read are refused. A one-way send is stored late rather than dropped."""
+        """Raise Refused if the sends of this read are refused.
+
+        A one-way send is not refused for mere overload (`Refusal.accepts_oneway`): it is stored late, not dropped.
+        """
         refusal = self.send_path.refusal
         if refusal is not None and not (command.is_oneway and refusal.accepts_oneway):
             self.core.stats.refusals.count(refusal)

@@ -154,9 +154,10 @@ class SendPath:
         self._flow.forget(connection)
 
     def handle(self, data: bytes, connection: Connection, other: FrameHandler) -> tuple[int, bytes]:
-        """Handle every complete frame at the start of `data`. Frames that are not plain sends go to `other`.
+        """Handle the complete frames at the start of `data`. Frames that are not plain sends go to `other`.
 
-        Replies to sends follow when the pass is appended, at the end of this turn of the loop.
+        It stops before a request that must wait (`UNHANDLED`), and after PASS_REPLY_BYTES_MAX of replies. Replies to
+        sends follow when the pass is appended, at the end of this turn of the loop.
         """
         self.refusal = (
             self._gate.write_refusal or self._gate.client_send_refusal or self._flow.refusal(connection, data)
@@ -181,10 +182,9 @@ class SendPath:
         return position, b"".join(replies)
 
     def _take_frames(self, data: bytes, connection: Connection, other: FrameHandler, replies: list[bytes]) -> int:
-        """Handle frames in the hot loop; return the end of the last complete frame.
+        """Handle frames in the hot loop; return the end of the last frame that was handled.
 
-        One long function on purpose: every line runs for each message. A plain send is put into the pass here. A frame
-        that is anything else goes to `other` as a whole.
+        One long function on purpose: every line runs for each message. Frames that are no plain sends go to `other`.
         """
         position, end, reply_bytes = 0, len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max

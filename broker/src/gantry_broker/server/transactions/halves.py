@@ -35,7 +35,7 @@ class Half:
     """The time at which it was first stored."""
 
     first_check_ms: int
-    """The time of the first check with its producer."""
+    """The time of the next check with its producer: the first one of this half message, not of the transaction."""
 
     immunity_ms: int | None = None
     """How long its producer has to end it without a check, if the message sets a limit."""
