@@ -17,9 +17,9 @@
 RocketMQ ignores what it does not understand, so that half of a file may define the permissions. Here an unknown field,
 a duplicate account, or an invalid permission refuses the whole file, and the error names the file, account and field.
 
-There are two differences from RocketMQ, both stricter: a peer that is trusted by `whiteRemoteAddress` has the
-permissions of its account, not all permissions; and an administrator with further permissions is refused, because
-RocketMQ would ignore `admin` for most of them.
+Two more rules are stricter than RocketMQ's: a peer that is trusted by `whiteRemoteAddress` has the permissions of its
+account, not all permissions; and an administrator with further permissions is refused, because RocketMQ would ignore
+`admin` for most of them. `addresses` has the rules for addresses.
 """
 
 from __future__ import annotations

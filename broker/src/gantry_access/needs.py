@@ -60,7 +60,7 @@ NUMBER_CHARACTERS_MAX: Final = 19
 
 
 def needs_of(command: Command) -> Needs:
-    """Return the needs of `command`. Raises FieldError if a field that names its topic or group is invalid."""
+    """Return the needs of `command`. Raises FieldError if a field that names its topic, group or offset is invalid."""
     reader = NEEDS.get(command.code)
     return ADMIN_ONLY if reader is None else reader(command)
 

@@ -2,14 +2,14 @@
 
 It follows the rules that RocketMQ's brokers and clients rely on:
 
-- Queues come from registrations of the master and, from RocketMQ 5 on, of the member with the smallest id. They are
-  updated only when the data version changes, so that a wiped write permission stays wiped.
+- Queues come from registrations of the master and, from RocketMQ 5 on, of the member with the smallest id. Known ones
+  are updated only when the data version changes, so that a wiped write permission stays wiped.
 - The first registration of a broker must not contain exactly one topic: it cannot be distinguished from an incremental
   update of an unknown broker, and accepting it would publish a broker without its other topics.
 - An address has one id and one name. A broker that registers with new ones loses the old ones.
 - An id belongs to the highest `stateVersion` (Gantry writes its epoch there): a former master with an older one is
   ignored while the newer one lives, whether it comes from another address or over another connection.
-- When a broker is removed, its name, queues and static mappings are removed with it.
+- When the last address of a broker name is removed, the name, its queues and its static mappings are removed with it.
 
 The encoding of registrations and routes is not part of this module.
 """
@@ -163,7 +163,7 @@ class RouteTable:
     # ------- changes by administrators
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> None:
-        """Add one topic on registered brokers. Raises RegistrationRefused for an unknown broker."""
+        """Add one topic on registered brokers. Raises RegistrationRefused for an unknown broker, and at the limit."""
         unknown = sorted({data.broker_name for data in queues} - set(self.brokers.names))
         if unknown:
             raise RegistrationRefused(f"the topic is on a broker that is not registered: {', '.join(unknown)}")
@@ -235,9 +235,10 @@ class RouteTable:
         return holder is not None and (any_address or holder.address == registration.address)
 
     def _ignore_if_outdated(self, registration: BrokerRegistration) -> bool:
-        """Return whether a live broker with the same id has a newer state version.
+        """Return whether another live broker with the same id has a newer state version.
 
-        If so, log the registration as ignored, and unregister its address unless the newer broker has the same one.
+        Another broker is one at another address, or at the same address over another connection. If there is one, log
+        the registration as ignored, and unregister its address unless the newer broker has the same one.
         """
         holder = self.brokers.find_holder(registration.name, registration.broker_id)
         if holder is None or holder.version.state_version <= registration.topics.data_version.state_version:

@@ -2,7 +2,7 @@
 
 Precedence: defaults < `--config` file < what mqadmin changed at run time (kept in the data directory) < command line.
 An unknown key is an error that prevents the start, or is ignored with a warning with `ignoreUnknownSettings`; keys that
-tune Java's threads are accepted and have no effect.
+only Java's name server uses, such as those of its threads and paths, are accepted and have no effect.
 """
 
 import dataclasses

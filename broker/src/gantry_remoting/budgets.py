@@ -1,7 +1,8 @@
 """Byte budgets: the memory of all connections of a port for one purpose, and which connections are closed beyond it.
 
 A limit for each connection does not bound a port: 8,000 connections times 16 MiB of an unfinished frame are 125 GiB. A
-port has one budget for unfinished frames and one for unread replies, and both apply before a peer has authenticated.
+port has one budget for unfinished frames and one for unread replies, and both apply before a peer has authenticated. A
+third one is for the unfinished frames of connections that have not authenticated, where that is required.
 
 Accounting must not slow the path of a message. `add` only sums up the bytes that were taken; bytes that are released
 are not reported. When that sum could have reached the budget, every connection is measured once, and only if they

@@ -55,7 +55,7 @@ class CloseReason(StrEnum):
 
 CLOSE_TEXTS: Final = {
     CloseReason.READER_TIMEOUT: "does not read its replies",
-    CloseReason.FRAME_TIMEOUT: "did not finish a frame in time",
+    CloseReason.FRAME_TIMEOUT: "did not finish a frame or its TLS handshake in time",
     CloseReason.IDLE: "was idle too long",
     CloseReason.FRAME_BUDGET: "the port's unfinished frames are over budget, and this one costs most",
     CloseReason.UNAUTHENTICATED_BUDGET: "frames of unauthenticated peers are over budget, and this one costs most",

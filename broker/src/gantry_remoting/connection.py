@@ -54,8 +54,9 @@ class Service(Protocol):
     def handle(self, data: bytes, connection: "Connection") -> tuple[int, bytes]:
         """Handle whole frames at the start of `data` and return (number of bytes handled, replies to write).
 
-        It may leave whole frames when its replies exceed PASS_REPLY_BYTES_MAX; they are passed again in a later turn,
-        when the peer has read enough of them. Raises RemoteProtocolError to have the connection closed.
+        It may leave whole frames when its replies exceed PASS_REPLY_BYTES_MAX, or after `pause_for_answers`; they are
+        passed again in a later turn, when the peer has read enough, or the connection is resumed. Raises
+        RemoteProtocolError to have the connection closed.
         """
 
     def connected(self, connection: "Connection") -> None:

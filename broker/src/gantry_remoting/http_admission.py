@@ -151,7 +151,10 @@ class ConnectionSlot:
         return self._admission.is_reserve_used
 
     def bind(self, abort: Callable[[], object]) -> None:
-        """Set ``abort``, which closes the connection at once. Called when its handshake is complete."""
+        """Set ``abort``, which closes the connection at once, and begin to await a request.
+
+        The listener binds the slot at the admission, and the protocol binds it again when the handshake is complete.
+        """
         self._abort = abort
         self.enter(Phase.HEAD)
 

@@ -1,8 +1,8 @@
 """Deduplication of log lines about repeated requests: one line for each kind and peer, with bounded memory and rate.
 
 A client that sends a request which its server does not support repeats it every few seconds for as long as it runs.
-Only the first is logged; callers count the others. All peers together get at most LINES_PER_MINUTE_MAX lines a minute,
-so that a peer that invents kinds does not fill the log.
+Only the first is logged. All peers together get at most LINES_PER_MINUTE_MAX lines a minute, so that a peer that
+invents kinds does not fill the log.
 """
 
 from __future__ import annotations

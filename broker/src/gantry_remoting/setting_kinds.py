@@ -90,6 +90,6 @@ def check_budget(key: str, budget: int, largest_name: str, largest: int) -> None
 PORT: Final = whole_number(1, 65535)
 POSITIVE: Final = whole_number(1)
 TURN_READ_BYTES: Final = whole_number(64 * 1024)
-"""maxReadBytesPerTurn: no less than one read of a socket."""
+"""maxReadBytesPerTurn: no less than the step in which short reads are counted (`turns.SHORT_READS_STEP`)."""
 ACL_TIME_WINDOW_MS: Final = whole_number(1_000, 3_600_000)
 """aclTimeWindow: from a second, about the difference of synchronized clocks, to an hour."""

@@ -5,7 +5,8 @@ writes it with ``PageWriter``, every other program reads it with ``PageReader``.
 ``broker/docs/status-page.md`` describes them.
 
 The package also has what data plane and control plane must agree on and no other common package holds: a broker's
-state, the orders to it, its ports, and how sizes are written.
+state, the orders to it and their client, former names of fields, its ports, the size of quorums, and how sizes are
+written.
 """
 
 from gantry_status.clocks import Clock, Moment, machine_boot_id, now

@@ -27,8 +27,8 @@ class HaRole(StrEnum):
     UNASSIGNED = "UNASSIGNED"
     """The broker has a store and no role: it does not register, and answers sends with code 14."""
     COMPARING = "COMPARING"
-    """The broker becomes master when enough slaves have reported that they have no more data, or lacks log data whose
-    loss a person has to accept; it answers sends with code 14."""
+    """The broker waits, and answers sends with code 14: until its log has been compared with those of enough slaves,
+    after which it becomes the master, or until a person has accepted the loss of log data that it lacks."""
     MASTER = "MASTER"
     SLAVE = "SLAVE"
 
@@ -89,8 +89,8 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     committed: int | None = None
     flushed: int | None = None
     acked: int | None = None
-    """The offset up to which the required number of slaves have the log; unknown until a slave has acknowledged in this
-    epoch."""
+    """The offset up to which the required number of slaves have the log; unknown until so many have acknowledged in
+    this epoch, and while sends wait for no slave."""
     confirmed: int | None = None
     """The offset up to which its consumers may read. It is never lower than what consumers have already read."""
     dispatched: int | None = None
@@ -118,9 +118,10 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     peak_bytes_per_s: int | None = None
     """At least the growth of its log in any second of the last minute: an upper bound, which may be twice as high."""
     is_complete: bool | None = None
-    """Whether its log has everything that it ever acknowledged to clients or to a master. True after a clean stop and
-    after a crash without loss; false after a start that may have lost bytes, until it has followed a master again and
-    has all of that master's log, and while a broker without electable slaves has damage; null while unknown."""
+    """Whether its log has everything that it ever acknowledged to clients or to a master. A clean stop, or a crash
+    without loss, leaves it as it was. False after a start that may have lost bytes, until it has followed a master
+    again and has all of that master's log, or is promoted; false while a broker without electable slaves has damage;
+    null while unknown."""
     is_crash_safe: bool | None = None
     """Whether what it acknowledges survives a crash of its process."""
     is_draining: bool = False

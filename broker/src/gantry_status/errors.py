@@ -1,4 +1,4 @@
-"""Errors of reading a status page. Each message names what was found; each class names the remedy."""
+"""Errors of reading and creating a status page. Each message names what was found; each class names the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import final
 
 
 class StatusPageError(Exception):
-    """The base class of this package's errors. It is not raised itself."""
+    """The base class of the errors of status pages. It is not raised itself."""
 
 
 @final

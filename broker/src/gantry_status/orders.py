@@ -217,7 +217,10 @@ class OrderError(Exception):
 
 @final
 class OrderRefused(OrderError):
-    """The broker refused the order and gave the reason. ``Refused`` has what may remain. Repeating it does not help."""
+    """The broker refused the order and gave the reason. ``Refused`` has what may remain.
+
+    Repeating it helps only if the reason is temporary, such as the timeout of a drain or a comparison in progress.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -56,7 +56,7 @@ class RefusalReason(IntEnum):
     DISK_TOO_SLOW = 6
     """The next file of the log could not be created in time."""
     LOG_READ_ONLY = 7
-    """A flush failed, or the broker is stopping."""
+    """A write or a flush of the log failed, or the broker is stopping."""
     NOT_MASTER = 8
     """The broker is a slave, or lacks log data and waits until the loss is accepted."""
     DRAINING = 9
@@ -175,9 +175,9 @@ class Status:
     queues_rebuilding: int | None = None
     """The number of consume queues being rebuilt from the log now; None also for zero; since layout 1.2."""
     queue_units_rebuilt: int | None = None
-    """The number of wrong units of consume queues that were rebuilt since the start."""
+    """The number of wrong units of consume queues that were rebuilt since the start; None also for zero."""
     index_rebuilds: int | None = None
-    """How often the key index was rebuilt since the start, because it was wrong or full."""
+    """How often the key index was rebuilt since the start, because it was wrong or full; None also for zero."""
     refused_requests: tuple[int, ...] = ()
     """Refused requests since the start, at the position of each `RefusalReason`; since layout 1.2. Empty: none, or
     unknown."""
@@ -197,10 +197,10 @@ class Status:
     scrub_pass_ended_wall_ms: int | None = None
     """When the scrubber last reached the log's end; 0 before the first time."""
     log_missing_bytes: int | None = None
-    """Bytes of the log that were durable, are missing, and are not accepted as lost; None for zero; since layout
+    """Bytes of the log that were durable, are missing, and are not accepted as lost; None also for zero; since layout
     1.2."""
     log_accepted_loss_bytes: int | None = None
-    """Bytes of the log whose loss a person has accepted; None for zero; since layout 1.2."""
+    """Bytes of the log whose loss a person has accepted; None also for zero; since layout 1.2."""
     log_missing_ranges: tuple[LogRange, ...] = ()
     """The first four of the ranges that ``log_missing_bytes`` sums up; since layout 1.2."""
 

@@ -2,5 +2,5 @@
 
 
 def intersecting_quorum(slaves: int, acks: int) -> int:
-    """Return how many of ``slaves`` slaves are needed to include at least one of any ``acks`` of them: S - k + 1."""
+    """Return how many of ``slaves`` slaves are needed to include at least one of any ``acks`` of them."""
     return slaves - acks + 1

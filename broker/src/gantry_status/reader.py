@@ -1,8 +1,8 @@
 """The reader of a status page: it never blocks, never mixes two publications, and follows a broker over restarts.
 
-A read is a ``stat`` of the path, one ``pread`` of the whole page and one of the chosen copy's sequence: tens of
-microseconds. It uses read calls rather than a map, because a map of a file that another process truncates kills the
-reader with SIGBUS, and a sidecar must survive that.
+A read is a ``stat`` of the path, one ``pread`` of the whole page, one of the chosen copy's sequence, and an attempt to
+lock the file: tens of microseconds. It uses read calls rather than a map, because a map of a file that another process
+truncates kills the reader with SIGBUS, and a sidecar must survive that.
 
 Conditions during a read, and the reader's action:
 
@@ -52,7 +52,7 @@ class Reading:
     origin: Origin
     status: Status
     age_ms: int | None
-    """The age of the publication; None if it is from before the machine's last boot."""
+    """The age of the publication; None if it is from another machine, or from before the machine's last boot."""
     is_writer_alive: bool | None
     """Whether the process that made the page still runs; None if the file system cannot tell."""
 

@@ -1,4 +1,6 @@
-"""The files of a store for their readers: segments, consume queue units, spans of the log, sealed documents.
+"""The files of a store for their readers: segments, consume queue units, spans of the log, and small documents.
+
+The documents are the store's identity, recovery points, and other sealed ones, and the JSON tables with their copies.
 
 The broker's tools, the sidecar, the Spark source and the audit all read a store through this package, so that each file
 format has one reader and each rule (which names are segments, which units have expired, which copy of a document is

@@ -72,8 +72,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     """The uuid in other files when this was created for a log whose ``store.json`` was missing."""
 
     cuts: int = 0
-    """The number of truncations, without those of a start that removed no first record of a log file. Heads of log
-    files that were recorded before the last one are not trusted."""
+    """The number of truncations, without those of a start that removed no first record of a log file. What was recorded
+    before the last one about the first records of log files is not trusted."""
 
     format: int = FORMAT
 

@@ -65,12 +65,16 @@ class SlaveProgress:
     def advance(self, received: int, flushed: int, sent: int, now: float) -> None:
         """Record the positions in an ack, for a log that was sent up to ``sent``.
 
-        Raises ``StreamBroken`` for an impossible ack: of bytes that were never sent, or lower than an earlier one.
+        Raises ``StreamBroken`` for an impossible ack: of bytes that were never sent, of more flushed than received
+        bytes, or lower than an earlier one.
         """
         if not flushed <= received <= sent:
-            raise StreamBroken(f"invalid ack: received {received} and flushed {flushed}, but only {sent} was sent")
+            raise StreamBroken(
+                f"invalid ack: flushed {flushed}, received {received}, sent {sent}; none may exceed the next one"
+            )
         if received < self.received or flushed < self.flushed:
-            raise StreamBroken(f"invalid ack: position moved backwards from {self.received} to {received}")
+            before = f"received {self.received} and flushed {self.flushed}"
+            raise StreamBroken(f"invalid ack: received {received} and flushed {flushed} after {before}")
         self.received, self.flushed, self.acked_at = received, flushed, now
 
     def is_in_sync(self, wrote: int, gap_bytes_max: int) -> bool:
@@ -172,7 +176,10 @@ class Grants:
         self._lease_until_ms = renewed_ms + int(duration_ms * (1 - MARGIN_SHARE)) if duration_ms > 0 else -1
 
     def may_acknowledge(self, now_ms: int) -> bool:
-        """Return whether the master holds a grant or the Lease now. Check it just before each answer."""
+        """Return whether the master holds a grant of every electable slave, or the Lease, now.
+
+        Always true without electable slaves. Check it just before each answer.
+        """
         return now_ms < self.until_ms
 
     @property

@@ -72,7 +72,10 @@ class RecoveryFindings(NamedTuple):
     """Number of write buffers that were found."""
 
     is_corrupt: bool = False
-    """Whether bytes in the middle of the log have changed: following a master does not repair them."""
+    """Whether the log has damage, a file was set aside, or the last run ended because a write or sync failed.
+
+    Following a master does not repair that.
+    """
 
     has_holes: bool = False
     """Whether the log lacks its first files or files in the middle: following a master does not restore them."""

@@ -133,7 +133,7 @@ class Follower(FollowerRunner[SlaveStream]):
 
     @property
     def confirmed(self) -> int:
-        """Position up to which consumers may read, as this master reported; -1 before it has."""
+        """Position up to which consumers may read, as reported on this stream; -1 before that, or without a stream."""
         return self._stream.session.confirmed if self._stream is not None else -1
 
     def has_range(self, end: int) -> bool:

@@ -10,7 +10,7 @@
       |  <--------------------------------- TAIL_REQUEST |   optional: the master is starting, and has lost its end
       | DATA ------------------------------------------> |
       |  <------------------------- WELCOME, or REFUSAL  |   follow from this offset, perhaps after truncating the log
-      | READY -----------------------------------------> |
+      | READY -----------------------------------------> |   a REFUSAL is still possible: duplicate, or expired
       |  <----------- DATA, HEARTBEAT, TABLE, in any mix |
       | ACK -------------------------------------------> |   received, flushed, a grant
       |  <- RANGE_REQUEST, answered by RANGE, both ways -> |   to repair a damaged record
@@ -48,7 +48,7 @@ _TABLE: Final = struct.Struct(">qB")
 _RANGE: Final = struct.Struct(">q")
 
 DATA_BYTES_MAX: Final = 8 << 20
-"""Bytes of the log in one frame. A record is never split, and may be as large as its body's limit, 4 MiB."""
+"""Bytes of the log in one frame. A record is never split; with the default of maxMessageSize, 4 MiB, each one fits."""
 CONTROL_BYTES_MAX: Final = 1 << 20
 """Limit of a JSON frame, in bytes: far more than a HELLO with all its epochs."""
 

@@ -42,7 +42,7 @@ SEARCH_BYTES: Final = 64 << 20
 ReadBytes = Callable[[int, int], bytes]
 """Function of (offset, count) that returns at most ``count`` bytes of the log from an offset on.
 
-It returns fewer at the end of a file.
+It returns fewer at the end of a memory region, such as a file, and none outside of the log.
 """
 
 ChecksumQuery = tuple[int, int, int]
@@ -104,7 +104,10 @@ class Verdict(StrEnum):
 
 
 class Comparison(NamedTuple):
-    """The verdict, and the offset where following begins: the end of what both logs have."""
+    """The verdict, and the offset from which the slave copies; for a refusal, where the logs diverge, if known.
+
+    To follow or truncate, that is the end of what both logs have; to copy the whole log, where the master's begins.
+    """
 
     verdict: Verdict
     start: int

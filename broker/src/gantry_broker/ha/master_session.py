@@ -3,7 +3,7 @@
     PREAMBLE -> HELLO -> (sums, until the common end is proved) -> WELCOME -> READY -> data until the stream ends
                     |       `-- (records where they differ: damage on one side is not another history)
                     |                                    `-- (its tail, while the master compares) --.
-                    `--------------------- REFUSAL, and the end -------------------------------------'
+                    `--------------------- REFUSAL, and the end; also after a READY -----------------'
 
 The owner of the socket calls ``receive`` with received data, ``pump`` when there is room to send, and
 ``encode_heartbeat`` regularly. A slave counts from its READY on, under the identity of its HELLO, until its connection
@@ -64,7 +64,7 @@ DIFFERENCES_MAX: Final = 64
 
 
 class MasterLog(ReadableLog, Protocol):
-    """The interface of the store that a session needs. Read by the loop's thread."""
+    """The interface of the store that a session needs. Used by the loop's thread."""
 
     @property
     def wrote(self) -> int: ...
@@ -172,7 +172,7 @@ class MasterSession:
         """Duration of the grant in the slave's last ack, in milliseconds; 0 for none."""
 
         self.is_compared = False
-        """Whether the master's log now has everything that this slave's log has."""
+        """Whether the comparison is over: the master's log has all of this slave's that the slave need not truncate."""
 
         self._facts: Final = facts
         self._log: Final = log
@@ -274,7 +274,7 @@ class MasterSession:
             text = f"the slave's log files have {hello.file_bytes} bytes, and the master's have {facts.file_bytes}"
             return self._refuse("file-size", f"{text}: mappedFileSizeCommitLog must be the same")
         if hello.promised_epoch > facts.epoch:
-            text = f"the slave has promised epoch {hello.promised_epoch} to another master"
+            text = f"the slave has promised to follow no master below epoch {hello.promised_epoch}"
             return self._refuse("fenced", f"{text}; this master's epoch is {facts.epoch}")
         if not 0 <= hello.begin <= hello.end or any(epoch.start < 0 for epoch in hello.epochs):
             raise StreamBroken(f"invalid log: begin {hello.begin}, end {hello.end}, epochs {hello.epochs}")
@@ -416,7 +416,7 @@ class MasterSession:
         self.echo_ms, self.grant_ms = ack.echo_ms, ack.grant_ms
 
     def pump(self, bytes_max: int) -> list[bytes]:
-        """Return what may be sent now, about ``bytes_max`` at most; empty before the stream or at the log's end."""
+        """Return what may be sent now, about ``bytes_max``: nothing before the stream, at the end, and at damage."""
         parts: list[bytes] = []
         if self.phase is not Phase.STREAMING:
             return parts

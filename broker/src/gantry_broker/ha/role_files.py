@@ -40,7 +40,7 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 class PromiseRefused(Exception):
-    """A newer epoch was promised already. The text names it, and its owner."""
+    """A newer epoch was promised already. The text names it, and who requested the promise."""
 
 
 @final
@@ -138,7 +138,7 @@ class RoleRecord(msgspec.Struct, frozen=True):
     """Duration of each grant that the slave gives to its master, in milliseconds."""
 
     is_over: bool = False
-    """Whether the role was revoked in this epoch, or clients were sent to another member."""
+    """Whether the role was fenced in this epoch, or the master was withdrawn: then it is not regained."""
 
 
 @final

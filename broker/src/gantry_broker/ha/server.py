@@ -43,7 +43,7 @@ HANDSHAKE_S: Final = 10.0
 """Longest time until a slave is ready, in seconds."""
 
 STREAMS_MAX: Final = 64
-"""Largest number of connections on the replication port."""
+"""Largest number of streams, with those of unidentified peers. TLS handshakes have a limit of their own."""
 
 UNREAD_BYTES_MAX: Final = 64 << 20
 """Unread bytes at which a slave is disconnected: a table may have that many, data has fewer."""
@@ -336,7 +336,7 @@ class MasterStream(asyncio.Protocol):
                 self.end(f"more than {UNREAD_BYTES_MAX} bytes are unread by the slave")
 
     def check_liveness(self, now: float) -> None:
-        """End a silent stream, or send a heartbeat. Called once in each heartbeat interval."""
+        """End a silent stream or an overdue handshake, or send a heartbeat. Called once in each heartbeat interval."""
         session = self.session
         if session is None:
             return

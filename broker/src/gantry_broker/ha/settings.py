@@ -81,7 +81,7 @@ class ReplicationSettings:
     """haMasterAddress: host:port of the master that a slave follows; empty: the master that name servers report."""
 
     secret_path: str = ""
-    """haSecretPath: a file with the secret that all brokers of a group share; empty: any broker may follow."""
+    """haSecretPath: a file with the secret that all brokers of a group share; empty: slaves need not authenticate."""
 
     tls_certificate: str = ""
     """haTlsCertPath: PEM file that a master presents to slaves, and a slave to a master that requires it."""

@@ -13,7 +13,7 @@ from gantry_wire import Command, RequestCode, fastjson
 from gantry_wire.runtime_table import log_range
 
 TIMEOUT_MS: Final = 30_000
-"""Timeout of one request, as RocketMQ's slaves use: a master with ten thousand topics takes a while."""
+"""Timeout of one request: a master with ten thousand topics takes a while."""
 
 PAGE_ITEMS: Final = 2_000
 """Topics or groups requested at a time, from a master that supports pages."""

@@ -25,7 +25,7 @@ from gantry_broker.ha.frames import Hello, Refusal, StreamBroken, Table
 from gantry_broker.ha.master_session import MasterFacts, MasterLog
 
 UNKNOWN_ID: Final = -1
-"""Broker id of a slave whose number is unknown. Slaves of RocketMQ's get numbers of their own below it."""
+"""Broker id of an unknown member. Slaves of RocketMQ's, which report none, get ids of their own below it."""
 
 
 @final
@@ -117,7 +117,7 @@ class ClassicMasterSession:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def pump(self, bytes_max: int) -> list[bytes]:
-        """Return what may be sent now, about ``bytes_max`` at most; empty before the stream or at the log's end."""
+        """Return what may be sent now, about ``bytes_max``: nothing before the stream, at the end, and at damage."""
         parts: list[bytes] = []
         if self.slave is None:
             return parts

@@ -47,7 +47,7 @@ class StreamStart(NamedTuple):
     """The first offset that is requested."""
 
     end: int
-    """End of the slave's own log, up to which bytes are compared."""
+    """End of the slave's own log, up to which bytes are compared; for a copy of the whole log, where that begins."""
 
     epochs: list[Epoch]
     is_restart: bool = False

@@ -2,8 +2,8 @@
 
 RocketMQ's master sends no tables with its stream; its slaves request them. So does this module, every few seconds. It
 passes on changed tables in the frames that a Gantry master would send: under the names of RocketMQ's own files, as
-JSON, stamped with the end of the log. A table that cannot be fetched does not block the others, and its last version
-stays in use.
+JSON, stamped with the end of the master's log. A table that the master refuses does not block the others; a timeout or
+a lost connection ends the round. The last version of a table stays in use.
 
 When a stream has begun, and before a promotion, the master is also asked for the start offsets of empty queues, of
 which the log has no record. That takes a request for each topic.
