@@ -92,8 +92,9 @@ def _begin_crc(fields: bytes, flushed: int, begin: int) -> int:
 class Checkpoint:
     """The file ``<root>/checkpoint``, which is read by the thread that opens the store.
 
-    It is written by ``gantry-point``, by the thread that deletes the oldest files of the log, and by the thread that
-    changes the log while nothing else uses the store. A lock serializes the writers.
+    It is written by the thread ``gantry-point`` (``point_writer``), by the thread that deletes the oldest files of the
+    log, and by the thread that opens, changes or closes the store while nothing else uses it. A lock serializes the
+    writers.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:

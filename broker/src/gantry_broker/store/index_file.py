@@ -55,7 +55,7 @@ class IndexFileDamaged(Exception):
 
 @final
 class IndexFile:
-    """An open index file. Written by the loop's thread, synced by ``gantry-point``."""
+    """An open index file. Written by the loop's thread, synced by the thread ``gantry-point`` (``point_writer``)."""
 
     def __init__(self, file: DiskFile, name: str, settings: StoreSettings) -> None:
         self.file: Final = file
@@ -204,7 +204,7 @@ class IndexCursor:
     __slots__ = ("file", "number", "numbers_end", "position", "seconds", "timestamp_ms")
 
     def __init__(self, file: IndexFile, timestamp_ms: int) -> None:
-        """Reserve blocks for the next entries. Raises ``StoreFull`` if there is no space for one entry."""
+        """Reserve blocks for the next entries. Raises ``StoreFull`` if that fails and the next entry has none."""
         header = file.header
         begin_ms = header.begin_timestamp_ms if header.next_number > 1 else timestamp_ms
         self.file: Final = file

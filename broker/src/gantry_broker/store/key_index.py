@@ -60,7 +60,10 @@ class KeyMatches(NamedTuple):
 
 @final
 class KeyIndex:
-    """The index files of one store. Owned by the loop's thread; ``files`` is replaced, never changed in place."""
+    """The index files of one store. Owned by the loop's thread; ``files`` is replaced, never changed in place.
+
+    The thread ``gantry-point`` (``point_writer``) syncs them, and closes those that are not used any more.
+    """
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
         self.directory: Final = directory

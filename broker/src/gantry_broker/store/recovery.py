@@ -158,7 +158,7 @@ class ScanResult:
     """Half-open ranges of damaged bytes that were skipped."""
 
     lost_flushed: int = 0
-    """How many bytes before the mark are missing at the end of the log: they had been flushed and are lost."""
+    """How many bytes before ``complete_mark`` are missing at the end of the log: flushed, or written before a kill."""
 
 
 def scan_log(

@@ -62,7 +62,7 @@ class RepairPlan:
 
     read_bytes: int = 0
     records: int = 0
-    """Number of records that would be read and dispatched again."""
+    """Number of records that would be read, those of write buffers included."""
 
     end: int = 0
     """The end of the log after the start."""
@@ -244,7 +244,7 @@ class RepairPlanner:
         return scan_log(before, facts.log_start, start, self._count, seals=facts.ownership_at).damaged
 
     def _count(self, _view: memoryview, _position: int, _physical: int, _size: int) -> None:
-        """Count a record that a start would only read."""
+        """Count a record before the start of the scan, which is read for queues or an index that are rebuilt."""
         self._records += 1
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
@@ -285,7 +285,7 @@ class RepairPlanner:
         planned += [
             PlannedReplay(
                 buffer=buffer.name, start=buffer.start, end=buffer.start, records=0, action="nothing",
-                reason="the log has all of its records",
+                reason="the log has all of its records, or they have expired",
             )
             for buffer in found
             if buffer.name not in named
