@@ -47,7 +47,7 @@ class CheckpointContent(NamedTuple):
     confirmed: int = 0
     flushed: int = 0
     is_ours: bool = True
-    """False if another program, such as RocketMQ, has written the file since Gantry did. True without any file."""
+    """False if RocketMQ or another program wrote the file last, or if it is damaged. True without any file."""
     begin: int | None = None
     """Start of the range up to ``flushed`` in which the log is complete; None unless the second seal is intact."""
 
@@ -106,7 +106,7 @@ class Checkpoint:
         self._lock: Final = threading.Lock()
 
     def read(self) -> CheckpointContent:
-        """Return what the last run wrote; all zeros without a file."""
+        """Return what the last run wrote; an empty ``CheckpointContent`` without a file."""
         if not self._disk.exists(self._path):
             return CheckpointContent()
         return decode_checkpoint(self._disk.read_file(self._path)[:CHECKPOINT_BYTES])

@@ -67,7 +67,7 @@ class StoreContract(Protocol):
     on_appended: list[QueuesListener]
     """Called with queues that have become longer for consumers, after one batch or several, and with repaired ones."""
     on_wrote: list[Callable[[], None]]
-    """Called after every append, in the same iteration of the loop."""
+    """Called after every append, in the same turn."""
 
     # -- opening and closing; ``open``, ``close`` and ``flush`` wait for the disk
 

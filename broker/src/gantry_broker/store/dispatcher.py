@@ -107,7 +107,7 @@ class Dispatcher:
                 listener(touched.keys())
 
     def hold(self) -> None:
-        """Hold dispatch: from now on messages become visible only through ``release``."""
+        """Hold dispatch: now messages become visible only through ``release`` or, on a slave, ``make_visible``."""
         self.is_held = True
 
     def release(self, confirmed: int, *, keep_holding: bool = True) -> bool:

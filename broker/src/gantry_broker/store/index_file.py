@@ -36,6 +36,8 @@ class IndexHeader(NamedTuple):
     end_timestamp_ms: int = 0
     begin_physical: int = 0
     end_physical: int = 0
+    """Where the last message with an entry begins."""
+
     slots_used: int = 0
     next_number: int = 1
 

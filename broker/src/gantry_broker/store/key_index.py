@@ -98,7 +98,7 @@ class KeyIndex:
     def load(self, *, up_to: str | None = None) -> bool:
         """Open the existing files. Return False, with nothing open, if one of them is not an index of these settings.
 
-        Files that were created after the one named ``up_to`` are unlinked first.
+        Files that were created after the one named ``up_to`` are unlinked, if those before them are good.
         """
         files: list[IndexFile] = []
         is_good = True

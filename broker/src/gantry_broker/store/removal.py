@@ -172,7 +172,7 @@ class OldestFilesRemoval:
             raise
 
     def retire(self, offset: int, trims: Trims) -> int:
-        """Let the log begin at ``offset``, the end of a file. Return how many log files ``unlink`` must delete.
+        """Let the log begin at ``offset``, the end of a file. Return how many more log files ``unlink`` must delete.
 
         Called in the loop's thread.
         """

@@ -61,6 +61,8 @@ class RepairPlan:
     """Whether the whole log would be read."""
 
     read_bytes: int = 0
+    """Number of bytes of the log that would be read, those before ``read_from`` included if a rebuild needs them."""
+
     records: int = 0
     """Number of records that would be read, those of write buffers included."""
 
@@ -68,6 +70,8 @@ class RepairPlan:
     """The end of the log after the start."""
 
     cut_bytes: int = 0
+    """Size of the torn tail: the bytes after ``end`` up to the last one that is not zero."""
+
     cut_records: int = 0
     """Number of whole records after the end of the log, in the torn tail that would be cut off."""
 
@@ -75,12 +79,14 @@ class RepairPlan:
     """Half-open damaged ranges that would be reported and skipped."""
 
     lost_flushed_bytes: int = 0
-    """Number of flushed bytes that are lost."""
+    """Number of bytes that were flushed, or written before a kill, and are lost."""
 
     missing: list[LostRange] = field(default_factory=list)
     """Missing ranges of the log that were on the disk: no send is accepted until they are back or accepted as lost."""
 
     lost_bytes: int = 0
+    """Bytes in damaged ranges, and the larger one of ``lost_flushed_bytes`` and ``cut_bytes``."""
+
     lost_messages: int = 0
     """Number of lost messages with queue units. A lower bound if queues are damaged, too."""
 
