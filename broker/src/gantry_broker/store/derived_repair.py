@@ -198,7 +198,7 @@ class DerivedRepair:
             self.index.reset()
 
     def _repair_healed_range(self, start: int, end: int) -> None:
-        """Add the healed range ``[start, end)`` of the log to queues that were built without it."""
+        """Add the healed range ``[start, end)`` of the log to queues that were built without it; not to the index."""
         self.queues.forget_lost(start, end)
         view = self._log.view(start)[: end - start]
         touched: set[ConsumeQueue] = set()

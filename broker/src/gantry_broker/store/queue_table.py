@@ -141,7 +141,7 @@ class QueueTable:
         return False
 
     def topics(self) -> dict[str, list[int]]:
-        """Return every topic that has queues, with its queue ids in order."""
+        """Return every topic that has queues, with or without files, with its queue ids in order."""
         found: dict[str, list[int]] = {}
         for topic, queue_id in sorted(self._queues):
             found.setdefault(topic, []).append(queue_id)
