@@ -170,9 +170,9 @@ def append_batch(
 def record_sizes(
     drafts: Sequence[Draft], physical_offsets: Sequence[int], end: int, record_bytes: int, store_host_bytes: int
 ) -> Iterable[int]:
-    """Return the size of each record of a batch that ends at ``end``.
+    """Return the size of each record of a batch that ends at ``end``. ``record_bytes`` is their total size.
 
-    It is the distance to the next record, unless the batch spans two files.
+    Each is the distance to the next record, unless the batch spans two files.
     """
     if end - physical_offsets[0] == record_bytes:
         return map(sub, (*physical_offsets[1:], end), physical_offsets)

@@ -47,7 +47,7 @@ class CheckpointContent(NamedTuple):
     confirmed: int = 0
     flushed: int = 0
     is_ours: bool = True
-    """False if another program, such as RocketMQ, has written the file since Gantry did. True without any file."""
+    """False if RocketMQ or another program wrote the file last, or if it is damaged. True without any file."""
     begin: int | None = None
     """Start of the range up to ``flushed`` in which the log is complete; None unless the second seal is intact."""
 
@@ -92,8 +92,9 @@ def _begin_crc(fields: bytes, flushed: int, begin: int) -> int:
 class Checkpoint:
     """The file ``<root>/checkpoint``, which is read by the thread that opens the store.
 
-    It is written by ``gantry-point``, by the thread that deletes the oldest files of the log, and by the thread that
-    changes the log while nothing else uses the store. A lock serializes the writers.
+    It is written by the thread ``gantry-point`` (``point_writer``), by the thread that deletes the oldest files of the
+    log, and by the thread that opens, changes or closes the store while nothing else uses it. A lock serializes the
+    writers.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -105,7 +106,7 @@ class Checkpoint:
         self._lock: Final = threading.Lock()
 
     def read(self) -> CheckpointContent:
-        """Return what the last run wrote; all zeros without a file."""
+        """Return what the last run wrote; an empty ``CheckpointContent`` without a file."""
         if not self._disk.exists(self._path):
             return CheckpointContent()
         return decode_checkpoint(self._disk.read_file(self._path)[:CHECKPOINT_BYTES])

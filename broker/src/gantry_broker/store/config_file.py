@@ -1,14 +1,14 @@
-"""The JSON files beside the log: topics, consumer offsets, subscription groups, delay offsets.
+"""The JSON files beside the log: topics, consumer offsets, groups, delay offsets, queue locks, changed settings.
 
     <root>/config/<name>.json        the current one
     <root>/config/<name>.json.bak    its copy, written right after it
 
 Their content cannot be rebuilt from the log, so a crash must never leave less than one readable copy: each file is
-replaced as a whole, and the copy only when the current file is durable. If the current file cannot be read, the copy is
-used, and that is logged. If neither can be read, the start is refused: starting without them would make all consumers
-start again at offset 0.
-Shapes are RocketMQ's, including its bare integer keys on reading; files are written as standard JSON, which RocketMQ
-reads.
+replaced as a whole, and the copy only when the current file is durable. If the current file cannot be read, is older
+than the copy, or was written by another store, the copy is used, and that is logged. If neither can be read, the start
+is refused: starting without them would make all consumers start again at offset 0.
+Tables that RocketMQ has keep its shapes, including its bare integer keys on reading; files are written as standard
+JSON, which RocketMQ reads.
 
 ``gantry_store_files.table_copies`` decides whether a file is complete, and which of two complete files is used.
 """

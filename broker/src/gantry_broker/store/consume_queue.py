@@ -11,7 +11,7 @@ offset is not at the start of a file has the units before it filled with (0, 0x7
 
 ``position``, ``limit`` and ``view`` are the write cursor: the append loop packs units itself, and calls ``extend`` when
 ``position`` reaches ``limit``, where the allocated blocks or a page of ``UnitSums`` end. Owned by the loop's thread;
-``gantry-point`` reads ``readable_end`` and syncs the files.
+the thread ``gantry-point`` (``point_writer``) reads ``readable_end`` and syncs the files.
 """
 
 from __future__ import annotations

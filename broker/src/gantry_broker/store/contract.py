@@ -9,8 +9,8 @@ One directory holds the log of all messages, and consume queues and a key index 
 
 Every record that leaves the store was verified on the bytes that are returned (``guard``). Everything belongs to the
 loop's thread, except methods that wait for the disk: those run in a worker thread while nothing else uses the store;
-only ``flush`` may run while the store is in use. The store's own threads move positions and call ``on_progress``; the
-loop then calls ``advance``, which acts on that.
+only ``flush``, and methods of ``removal`` and ``guard`` that say so, may run while the store is in use. The store's own
+threads move positions and call ``on_progress``; the loop then calls ``advance``, which acts on that.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class StoreContract(Protocol):
     on_appended: list[QueuesListener]
     """Called with queues that have become longer for consumers, after one batch or several, and with repaired ones."""
     on_wrote: list[Callable[[], None]]
-    """Called after every append, in the same iteration of the loop."""
+    """Called after every append, in the same turn."""
 
-    # -- opening and closing; all but ``advance`` wait for the disk
+    # -- opening and closing; ``open``, ``close`` and ``flush`` wait for the disk
 
     def open(
         self, progress: Progress | None = None, *, is_flushing: bool = True,

@@ -28,7 +28,7 @@ MID_POINT: Final = "mid-point"
 """Queues and index are on disk, and the recovery point that records that is not."""
 
 BEFORE_UNLINK: Final = "before-unlink"
-"""The checkpoint records a later start of the log, and the older files are not unlinked yet."""
+"""The checkpoint records a later start of the log, unless the disk was full, and the older files still exist."""
 
 MID_UNLINK: Final = "mid-unlink"
 """Some of the older files are unlinked."""
@@ -40,7 +40,7 @@ MID_REPLAY: Final = "mid-replay"
 """Some bytes of a buffer were replayed into the log's file."""
 
 AFTER_REPLAY: Final = "after-replay"
-"""All bytes of the buffers were replayed and synced, and the buffers are not void yet."""
+"""What the buffers hold was replayed or set aside, and synced, and the buffers are not void yet."""
 
 MID_TRUNCATION: Final = "mid-truncation"
 """The log's tail was zeroed and not synced, and later files still exist."""

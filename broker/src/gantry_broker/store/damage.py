@@ -1,6 +1,6 @@
 """The table of damage to the log: the damaged ranges, the state of each, and how long readers wait for it.
 
-A damaged record is reported once, counted, and kept here until it is healed or its file expires. ``ask_replica`` may
+A damaged record is reported once, counted, and kept here until it is good again or leaves the log. ``ask_replica`` may
 have it fetched from a replica, now or as soon as one is connected; for a bounded time readers then wait before it
 instead of skipping it, since a consumer that has skipped an acknowledged message never receives it.
 

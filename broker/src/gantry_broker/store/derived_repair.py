@@ -2,9 +2,9 @@
 
 The index is rebuilt from the file in which the fault was found: it and all later files are removed from the index, and
 the log is read again from where that file began, a slice at a time, up to the visible end. Until then the index
-``is_behind``: no batch is indexed twice, recovery points do not declare it durable, and a query that finds no message
-is answered with "try again" (``KeyMatches.is_complete``). An index that stopped on a full disk catches up in the same
-way once there is space.
+``is_behind``: no batch is indexed twice, recovery points do not declare it durable, and a client's query that finds no
+message is answered with "try again" (``KeyMatches.is_complete``); ``KeySearch.records`` raises also if it finds some.
+An index that stopped on a full disk catches up in the same way, from its newest file on, once there is space.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class IndexRepair:
         return False
 
     def _start(self) -> ScanDispatcher:
-        """Drop the damaged file and all later ones, and start a rebuild from there."""
+        """Drop the damaged file and all later ones, or the newest if none is damaged, and rebuild from there."""
         index = self._index
         reason = index.damage_reason
         index.drop_files_to_rebuild()
@@ -198,7 +198,7 @@ class DerivedRepair:
             self.index.reset()
 
     def _repair_healed_range(self, start: int, end: int) -> None:
-        """Add the healed range ``[start, end)`` of the log to queues that were built without it."""
+        """Add the healed range ``[start, end)`` of the log to queues that were built without it; not to the index."""
         self.queues.forget_lost(start, end)
         view = self._log.view(start)[: end - start]
         touched: set[ConsumeQueue] = set()

@@ -33,7 +33,7 @@ class BatchIndex(Protocol):
 
 
 class AppendedBatch(NamedTuple):
-    """A batch that the append loop has written to the log."""
+    """A batch of messages in the log: from the append loop, or from a slave's log when the slave is promoted."""
 
     wrote: int
     """The end of the log after the batch."""
@@ -42,7 +42,7 @@ class AppendedBatch(NamedTuple):
     drafts: Sequence[Draft]
     physical_offsets: list[int]
     touched: Mapping[ConsumeQueue, int]
-    """The queues that have become longer, with their previous ends."""
+    """The queues that have become longer, with their previous ends. Not used if ``held`` is not None."""
 
     held: list[HeldUnit] | None
     """The units if they are not written because dispatch is held; None otherwise."""
@@ -65,7 +65,8 @@ class Dispatcher:
         self.last_dispatched: tuple[int, int, int] = (0, -1, 0)
         """End of what is in queues and index; start of the record that ends there, -1 if unknown; its store time.
 
-        A tuple that is replaced, so that ``gantry-point`` reads three values that belong together.
+        A tuple that is replaced, so that the thread ``gantry-point`` (``point_writer``) reads three values that belong
+        together.
         """
         self._held_units: deque[HeldUnit] = deque()
         self._held_batches: deque[AppendedBatch] = deque()
@@ -88,7 +89,7 @@ class Dispatcher:
         self.is_behind = True
 
     def dispatch_batch(self, batch: AppendedBatch) -> None:
-        """Dispatch an appended batch. Called by the append loop, once, after the bytes are in the log."""
+        """Dispatch a batch, or hold it. Called once for each, after its bytes are in the log."""
         wrote, timestamp_ms, drafts, physical_offsets, touched, held = batch
         if held is not None:
             self._held_units += held
@@ -106,7 +107,7 @@ class Dispatcher:
                 listener(touched.keys())
 
     def hold(self) -> None:
-        """Hold dispatch: from now on messages become visible only through ``release``."""
+        """Hold dispatch: now messages become visible only through ``release`` or, on a slave, ``make_visible``."""
         self.is_held = True
 
     def release(self, confirmed: int, *, keep_holding: bool = True) -> bool:

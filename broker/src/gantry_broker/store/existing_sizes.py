@@ -63,8 +63,9 @@ def _sizes(disk: Disk, directory: str) -> dict[int, int]:
 def _log_file_size(disk: Disk, directory: str) -> int:
     """Return the size that the names allow and most files have; 0 if it cannot be determined.
 
-    Files begin at multiples of their size, so the size of a truncated file is rejected. A single file that begins at 0
-    and was truncated inside a page determines nothing either.
+    Files begin at multiples of their size, so most sizes of truncated files are rejected. If no file has an allowed
+    size, the greatest common divisor of the names counts. A single file that begins at 0 and was truncated inside a
+    page determines nothing.
     """
     sizes = _sizes(disk, directory)
     step = gcd(*sizes)

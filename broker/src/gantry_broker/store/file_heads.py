@@ -7,8 +7,8 @@
 
 A record carries its offset and a seal, but not the identity of its store. A file of another store with the same name
 would be served as this store's. The first record of a file never changes once it is on the disk, unless the log is
-truncated before it, and two stores never have the same first record: it holds times, addresses and a unique key. A
-start compares the files with the kept checksums.
+truncated before it, and only replicas of one log have the same first record: it holds times, addresses and a unique
+key. A start compares the files with the kept checksums.
 
 The rule it guards: **a file is foreign only if it begins with a whole, sealed record other than the recorded one.**
 Bytes that are no whole record are damage or a loss, which other modules report. Only sealed records are kept here, so
@@ -20,8 +20,9 @@ the log is written there again, and heads that were recorded before the last one
 (``StoreIdentity.cuts``).
 
 ``HeadKeeper`` records a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
-it for a start after a kill. While the store serves, every verification of the log calls ``HeadKeeper.is_foreign`` to
-check that the file still begins with the same record.
+it for a start after a kill. While the store serves, every verification of records by their own seals or checksums
+calls ``HeadKeeper.is_foreign`` to check that the file still begins with the same record; a body that matches the sums
+of its queue needs no such check.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     wrote -> (commit) -> fdatasync -> flushed
 
-Asynchronous flush: flush when enough pages are dirty, or when the interval has passed; ``is_flush_due`` is the policy.
+Asynchronous flush: flush when enough pages are dirty, or after the thorough interval; ``is_flush_due`` is the policy.
 Synchronous flush: flush as soon as anything was appended. This is group commit without explicit groups: while one
 ``fdatasync`` runs, more messages are appended, and the next one covers all of them; a waiting sender is answered when
 ``flushed`` has passed its message. On a slow disk the next fsync is delayed a little for the senders that were just

@@ -36,6 +36,8 @@ class IndexHeader(NamedTuple):
     end_timestamp_ms: int = 0
     begin_physical: int = 0
     end_physical: int = 0
+    """Where the last message with an entry begins."""
+
     slots_used: int = 0
     next_number: int = 1
 
@@ -55,7 +57,7 @@ class IndexFileDamaged(Exception):
 
 @final
 class IndexFile:
-    """An open index file. Written by the loop's thread, synced by ``gantry-point``."""
+    """An open index file. Written by the loop's thread, synced by the thread ``gantry-point`` (``point_writer``)."""
 
     def __init__(self, file: DiskFile, name: str, settings: StoreSettings) -> None:
         self.file: Final = file
@@ -204,7 +206,7 @@ class IndexCursor:
     __slots__ = ("file", "number", "numbers_end", "position", "seconds", "timestamp_ms")
 
     def __init__(self, file: IndexFile, timestamp_ms: int) -> None:
-        """Reserve blocks for the next entries. Raises ``StoreFull`` if there is no space for one entry."""
+        """Reserve blocks for the next entries. Raises ``StoreFull`` if that fails and the next entry has none."""
         header = file.header
         begin_ms = header.begin_timestamp_ms if header.next_number > 1 else timestamp_ms
         self.file: Final = file

@@ -60,7 +60,10 @@ class KeyMatches(NamedTuple):
 
 @final
 class KeyIndex:
-    """The index files of one store. Owned by the loop's thread; ``files`` is replaced, never changed in place."""
+    """The index files of one store. Owned by the loop's thread; ``files`` is replaced, never changed in place.
+
+    The thread ``gantry-point`` (``point_writer``) syncs them, and closes those that are not used any more.
+    """
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
         self.directory: Final = directory
@@ -95,7 +98,7 @@ class KeyIndex:
     def load(self, *, up_to: str | None = None) -> bool:
         """Open the existing files. Return False, with nothing open, if one of them is not an index of these settings.
 
-        Files that were created after the one named ``up_to`` are unlinked first.
+        Files that were created after the one named ``up_to`` are unlinked, if those before them are good.
         """
         files: list[IndexFile] = []
         is_good = True

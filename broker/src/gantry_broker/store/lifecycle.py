@@ -88,7 +88,7 @@ def _count_truncation(identity: StoreIdentity, heads: LogHeads | None, end: int)
 
 @final
 class StoreLifecycle:
-    """The parts of one store, and their order when it opens and closes.
+    """The parts of one store, and the steps in which it opens and closes.
 
     ``MessageStore`` passes some of the parts on as its own attributes; ``log_changes`` uses the others.
     """

@@ -3,7 +3,7 @@
 Each change needs a quiesced store. Helper threads have ended, everything is flushed, and no write buffer holds
 anything: so no buffer can name an epoch that is gone, or restore what is removed.
 
-    [0 ........ end ........ wrote)        what lies after `end` was never confirmed, and must never reappear
+    [0 ........ end ........ wrote)        what lies after `end` leaves the log, and must never reappear
                `- it is removed durably from everything derived first, then from the log, then from its epochs
 
 A kill at any moment leaves either the old log, with queues that a start rebuilds, or the new one. A file is zeroed from
@@ -92,7 +92,10 @@ def truncate_log(lifecycle: StoreLifecycle, end: int, epochs: Sequence[Epoch] | 
 
 
 def discard_log(lifecycle: StoreLifecycle, begin: int, epochs: Sequence[Epoch]) -> None:
-    """Discard everything, and begin an empty log at ``begin``, where a log file begins. Raises ``StoreFailed``."""
+    """Discard log, queues and index, and begin an empty log at ``begin``, where a log file begins.
+
+    Raises ``StoreFailed``.
+    """
     assert begin % lifecycle.log.file_size == 0, begin
     with quiesced_log(lifecycle) as log:
         lifecycle.dispatcher.drop_held_batches()

@@ -88,7 +88,8 @@ class LogEndFile:
 
     Then ``set`` belongs to the loop's thread, which moves ``wrote``. With SYNC_FLUSH the page follows ``flushed``
     instead: ``raise_to`` is called by the holder of the sync lock, and by the loop. If both call it at once, the lesser
-    end may stay until the next call. ``note_head`` belongs to the loop's thread, too.
+    end may stay until the next call. ``note_head`` belongs to the loop's thread, too. The thread that changes the log
+    while nothing else uses the store calls ``lower`` and ``set``.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str) -> None:

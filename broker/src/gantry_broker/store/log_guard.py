@@ -38,10 +38,16 @@ from gantry_wire.message import (
 from gantry_wire.seal import SEAL, SEAL_BYTES, SEAL_REVERSED
 
 ANSWER_BYTES_MAX: Final = 8 << 20
-"""The most bytes of one answer to a replica: a frame of the replication stream, and more than the largest record."""
+"""The most bytes of one answer to a replica: a frame of the replication stream.
+
+More than the largest record of the default ``maxMessageSize``. A larger record is not answered.
+"""
 
 SEARCH_BYTES: Final = 8 << 20
-"""How far to search for the next good record after a damaged one of unknown length: two bodies of the largest size."""
+"""How far to search for the next good record after a damaged one of unknown length.
+
+Two bodies of the default ``maxMessageSize``.
+"""
 
 BLANK_PART_BYTES_MIN: Final = 4_096
 """The smallest first part of a large blank record: it contains all bytes of the record that are not zero."""
@@ -52,7 +58,10 @@ class LogGuard:
     """Verifies records before they leave the store, and reports damage. Owned by the loop's thread, as the log is."""
 
     def __init__(self, commit_log: CommitLog, seals: Seals, clock: Clock, *, heal_wait_ms: int) -> None:
-        """Create the guard. ``seals`` returns whether records at an offset must have a seal."""
+        """Create the guard.
+
+        ``seals`` returns whether records at an offset must have a seal, and up to where that holds.
+        """
         self.is_verifying = True
         """Tests switch it off to show what it guards against."""
 
@@ -221,7 +230,7 @@ class LogGuard:
         return data if is_to_the_end else data[:good]
 
     def is_intact(self, data: bytes, start: int) -> bool:
-        """Return whether ``data``, read from the log at ``start``, is only good records and a file's final blank."""
+        """Return whether ``data``, read from the log at ``start``, is only good records, and perhaps a file's end."""
         whole = self.good_bytes(memoryview(data), start)
         if whole == len(data):
             return True

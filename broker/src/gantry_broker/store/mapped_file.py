@@ -54,8 +54,8 @@ class Extent(NamedTuple):
 class MappedFile:
     """An open file of a log or a queue.
 
-    Consume queue files are written through ``view`` and synced by ``gantry-point``; log files are written by ``pwrite``
-    or through a write buffer, and synced by ``gantry-flush``.
+    Consume queue files are written through ``view`` and synced by the thread ``gantry-point`` (``point_writer``); log
+    files are written by ``pwrite`` or through a write buffer, and synced by ``Flusher.flush`` in any thread.
     """
 
     __slots__ = ("_file_extent", "_last_extent", "base_offset", "buffer", "end_offset", "file", "size", "view")

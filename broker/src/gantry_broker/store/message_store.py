@@ -3,9 +3,10 @@
 It uses one directory, with RocketMQ's layout and small files of its own:
 
     commitlog/  consumequeue/<topic>/<queue>/  index/  checkpoint  abort  lock  recovery-point.json  store.json
-    log-heads.json  log-end  loss.json  flush-failed  set-aside/  config/
+    store.json.bak  log-heads.json  log-end  loss.json  flush-failed  set-aside/  config/
 
-``lifecycle`` builds, opens and closes the parts, and ``log_changes`` changes the log as a whole.
+The layers above keep further files in it. ``lifecycle`` builds, opens and closes the parts, and ``log_changes`` changes
+the log as a whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Preallocation of commit log files in a helper thread, so that a roll to the next file costs nothing.
 
-A file has its size, all its blocks and its name on the disk before a record is written to it, and its first pages in
-memory. A file that would use the reserved space of the disk is not created, except by a start or a change of the log:
-queues, index and tables need that space.
+A file has its size, all its blocks and its name on the disk before a record is written to it and, where there is a
+helper thread, its first pages in memory. A file that would use the reserved space of the disk is not created, except by
+a start or a change of the log: queues, index and tables need that space.
 """
 
 from __future__ import annotations

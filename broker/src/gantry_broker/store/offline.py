@@ -1,8 +1,9 @@
 """Recovery without a broker: open the store as a broker's start would, and close it cleanly.
 
 This makes a store usable by RocketMQ again after a crash with write buffers: what only the buffers hold is written to
-the log, the buffers are released, and ``abort`` is removed. The decisions are those of a start; only the sizes of files
-are taken from the files, since there are no settings.
+the log, the buffers are released, and ``abort`` is removed. The decisions are those of a start without settings: the
+sizes of files are those of the store, and all else has its default, such as the delay levels. Without a
+``memoryScope``, the log-end page of a broker that had one is not used.
 """
 
 from __future__ import annotations

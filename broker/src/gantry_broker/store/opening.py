@@ -89,7 +89,7 @@ def _ignore_record(_view: memoryview, _position: int, _offset: int, _size: int) 
 
 
 def seals_of(identity: StoreIdentity | None, rocketmq_start: int | None) -> Seals:
-    """Return the function that returns for an offset whether records there must have a seal."""
+    """Return the function that returns whether records at an offset must have a seal, and up to where that holds."""
     if identity is None:
         return no_seals
     if rocketmq_start is not None:

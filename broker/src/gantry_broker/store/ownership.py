@@ -3,8 +3,9 @@
     store.json     its copy     recovery-point.json     log-heads.json  --its heads fit-->  the log
 
 One of them may have come from another store. A wrong identity would reuse epochs and take our records for those of
-another store, so it is replaced by its copy, or the start is refused. The other files are ignored, which only makes the
-start read more. Pure but for ``select_own_files``, which reads both copies of the identity and logs.
+another store, so it is replaced by its copy, or the start is refused. The other files are ignored, so the start reads
+more of the log, or cannot notice foreign log files. Pure but for ``select_own_files``, which reads both copies of the
+identity and logs.
 """
 
 from __future__ import annotations

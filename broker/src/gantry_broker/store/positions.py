@@ -85,7 +85,10 @@ class LogPositions:
         self._dispatcher.hold()
 
     def clear_acked(self) -> None:
-        """Remove the limit, and make messages visible that waited only for acks of slaves."""
+        """Remove the limit, and make messages visible that waited only for acks of slaves.
+
+        With SYNC_FLUSH, or with an anonymous buffer, the next ``MessageStore.advance`` makes them visible.
+        """
         self.acked = None
         must_hold = self._is_sync_flush or not self._pools.status.is_crash_safe
         if not must_hold and self._dispatcher.release(self._log.wrote):

@@ -11,7 +11,8 @@ What was not found near stays unreadable until the whole log was read, unless da
 
 A queue with a wrong unit is ``is_corrupt``, and the next recovery point lists it, so that a start after a crash
 meanwhile rebuilds all of it. The flag is cleared after the last unit has been written and the queue's files are marked
-for ``gantry-point``, which syncs them before it writes a point that does not list the queue.
+for the thread ``gantry-point`` (``point_writer``), which syncs them before it writes a point that does not list the
+queue.
 
 Owned by the loop's thread. ``step`` reads at most ``sliced_scan.SLICE_BYTES`` of the log or proves at most
 ``SLICE_UNITS`` units, and the caller serves other requests between two steps. A read of such a unit raises

@@ -235,7 +235,7 @@ class UnitSums:
         self._sums[index] = self._sum(page, count)
 
     def record_full_page(self, end: int) -> None:
-        """Record the sum of the page that ends at ``end`` and is full now."""
+        """Record the sum of the full page that ends at ``end``, unless other processes have written or altered it."""
         page = end // self.page_units - 1
         if end - self.page_units >= self.written_from and not self.is_altered(page):
             self.learn(page, self.page_units)

@@ -32,7 +32,10 @@ QUEUE_OFFSET_MAX: Final = (1 << 63) // CONSUME_UNIT_BYTES - 1
 
 @final
 class QueueTable:
-    """The consume queues of one store. Changed by the loop's thread; other threads may iterate over it."""
+    """The consume queues of one store. Changed by the loop's thread; other threads may iterate over it.
+
+    The thread ``gantry-point`` (``point_writer``) syncs the queues, and closes those that were deleted.
+    """
 
     def __init__(
         self, disk: Disk, directory: str, settings: StoreSettings, on_shortened: Callable[[], None] = lambda: None
@@ -138,7 +141,7 @@ class QueueTable:
         return False
 
     def topics(self) -> dict[str, list[int]]:
-        """Return every topic that has queues, with its queue ids in order."""
+        """Return every topic that has queues, with or without files, with its queue ids in order."""
         found: dict[str, list[int]] = {}
         for topic, queue_id in sorted(self._queues):
             found.setdefault(topic, []).append(queue_id)

@@ -2,8 +2,8 @@
 
 The reply's body is the records as they lie in the log, copied out once; neighbours in the log are copied as one piece.
 The identity of every record is compared before it is served (size, queue, queue offset, own physical offset; for the
-first and the last also the topic), so that a wrong queue file can never deliver a message of another queue, and its
-bytes are verified (``log_guard``) at every read.
+first and the last also the topic, unless the sums of the queue match), so that a wrong queue file can never deliver a
+message of another queue, and its bytes are verified (``log_guard``) at every read.
 
 If the record itself is damaged, its neighbours are served and the message is skipped, unless a replica may have it:
 then reading stops before it for a while, as it does before a gap that a start left because the log was damaged. If a

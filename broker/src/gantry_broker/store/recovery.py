@@ -5,11 +5,11 @@
       are trusted here
 
 Two kinds of damage look alike. A **torn tail** is where a crash stopped the writing: the log ends there, and what
-follows, valid or not, was never acknowledged and must never reappear. **Rot** is damage to bytes that had been flushed:
-truncating there would remove good, acknowledged messages after it. The durable mark distinguishes them: it is how far
-the log was known to be on disk. Damage before the mark, with a good record between the damage and the mark, is rot: it
-is reported and skipped. Any other damage ends the log. After a clean stop everything had been flushed, so the mark is
-infinite.
+follows, valid or not, was not flushed for certain and must never reappear. **Rot** is damage to bytes that had been
+flushed: truncating there would remove good, acknowledged messages after it. The durable mark distinguishes them: it is
+how far the log was known to be on disk. Damage before the mark, with a good record between the damage and the mark, is
+rot: it is reported and skipped. Any other damage ends the log. After a clean stop everything had been flushed, so the
+mark is infinite.
 
 A kill of the process tears no record: what it has written is complete in the page cache. So if only the process ended,
 everything that it had written is treated as flushed (``complete_mark``). What a write buffer still holds is excepted:
@@ -158,7 +158,7 @@ class ScanResult:
     """Half-open ranges of damaged bytes that were skipped."""
 
     lost_flushed: int = 0
-    """How many bytes before the mark are missing at the end of the log: they had been flushed and are lost."""
+    """How many bytes before ``complete_mark`` are missing at the end of the log: flushed, or written before a kill."""
 
 
 def scan_log(

@@ -98,13 +98,14 @@ class Recovery:
 
     @property
     def last_record(self) -> int:
-        """The physical offset of the last record; -1 in an empty log."""
+        """The physical offset of the last record; -1 if it is unknown, as in an empty log."""
         return self._scan_dispatcher.last_record if self._scan_dispatcher.last_record >= 0 else self.start_record
 
     def run(self, found: FoundStore) -> RecoveryReport:
         """Run the recovery and return its report.
 
-        Raises ``StoreFull`` if the disk has no space for queue units, or for fillers of the units of lost messages.
+        Raises ``StoreFull`` if the disk has no space for queue units, for fillers of the units of lost messages, or for
+        a log file that a write buffer is replayed into.
         """
         point, is_clean = found.point, found.is_clean
         commit_log, scan_dispatcher = self._log, self._scan_dispatcher

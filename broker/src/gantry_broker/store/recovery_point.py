@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class IndexPoint(msgspec.Struct, frozen=True):
-    """The name and the header of the newest index file."""
+    """The name and the header of the newest index file that has an entry."""
 
     name: str
     header: IndexHeader
@@ -35,7 +35,7 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
     """An offset of the log before which log, queues and index are durable, and what they have there."""
 
     tail: int
-    """The physical offset of the record that ends at ``through``; -1 if there is none."""
+    """The physical offset of the record that ends at ``through``; -1 if there is none or it is unknown."""
 
     timestamp_ms: int
     """The newest store time of a message before ``through``."""
@@ -67,7 +67,10 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
 
 @final
 class RecoveryPointFile:
-    """The file ``<root>/recovery-point.json``. Read at the start; written by it, ``gantry-point`` and log changes."""
+    """The file ``<root>/recovery-point.json``, which a start reads.
+
+    Written by the thread ``gantry-point`` (``point_writer``), by a start, a clean stop and a change of the log.
+    """
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk

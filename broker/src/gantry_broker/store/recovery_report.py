@@ -37,9 +37,10 @@ class RecoveryReport:
     """Half-open ranges of damaged bytes that were skipped."""
 
     lost_flushed_bytes: int = 0
-    """Bytes that had been flushed and are lost.
+    """Bytes that had been flushed, or written before a kill, and are lost.
 
-    Above 0 only if the disk reported a sync that it had not done, if it lost bytes later, or if files were deleted.
+    Above 0 only if the disk reported a sync that it had not done, if it lost bytes later, or if log files or write
+    buffers are gone.
     """
 
     missing: list[LostRange] = field(default_factory=list)
@@ -67,7 +68,7 @@ class RecoveryReport:
     """Records whose topic cannot be the name of a directory; they are only in the log."""
 
     def log_summary(self) -> None:
-        """Log the report: damage first, then losses, then the rest in one line."""
+        """Log the report: damage first, then losses and a torn tail, then the rest in one line."""
         for damage_start, damage_end in self.damaged[:DAMAGE_LOGGED_MAX]:
             log.error(
                 "commit log is damaged; the records around the damage are served",

@@ -15,8 +15,8 @@ no gap. A file that cannot be unlinked stays first in line. Before all of this a
 durable: only its files hold its next offset.
 
 Open files: a log file is closed by the thread that unlinks it, because no thread touches a file that ends at or before
-``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
-them. A mapping lives as long as its last reader.
+``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``
+(``point_writer``), closes them. A mapping lives as long as its last reader.
 
 The age of a closed log file is the store time of the newest message in it:
 
@@ -172,7 +172,7 @@ class OldestFilesRemoval:
             raise
 
     def retire(self, offset: int, trims: Trims) -> int:
-        """Let the log begin at ``offset``, the end of a file. Return how many log files ``unlink`` must delete.
+        """Let the log begin at ``offset``, the end of a file. Return how many more log files ``unlink`` must delete.
 
         Called in the loop's thread.
         """

@@ -48,8 +48,8 @@ class Reason(Enum):
     EXPIRED_MANUAL = "expired, and an administrator requested the deletion"
     FORCED = "consumed by every group, and the disk is above diskSpaceCleanForciblyRatio"
     FORCED_UNCONSUMED = "the disk is above diskSpaceCleanForciblyRatio, and deleteUnconsumed is set"
-    BLOCKED_UNCONSUMED = "the oldest file holds a message that was not consumed"
-    BLOCKED_CURRENT = "every file is in use: the current one, or not flushed yet"
+    BLOCKED_UNCONSUMED = "the oldest file that is left holds a message that was not consumed"
+    BLOCKED_CURRENT = "every file that is left is in use: the current one, or not flushed yet"
 
 
 class LogFileFacts(NamedTuple):
@@ -58,10 +58,10 @@ class LogFileFacts(NamedTuple):
     base_offset: int
     end_offset: int
     newest_ms: int
-    """The store time of the newest message; in a plan, by the store's own clock."""
+    """When the newest message was stored: its store time, or in ``RetentionFacts`` the time of ``RetentionClock``."""
 
     is_removable: bool
-    """Whether the file lies before the current one, is flushed and has no write buffer."""
+    """Whether the file lies before the current one, is flushed, in queues and index, and has no write buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,10 @@ from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes read so far, and the bytes to read in total."""
+"""Called with how far the reading has come, and how far it goes, in bytes.
+
+A start counts both from the start of the log, also if it reads only the end.
+"""
 
 PutBatch = Callable[[Sequence[Draft], Sequence[int], int], None]
 """Indexes the keys of messages that lie at these physical offsets and were stored at this time."""

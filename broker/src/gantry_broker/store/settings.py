@@ -1,7 +1,8 @@
 """Settings of the store. The defaults fit RocketMQ's files.
 
-The docstrings of settings that RocketMQ has begin with its names. Sizes that are part of the file format are taken from
-the files if there are files; a setting that contradicts them prevents the start, with both numbers in the error.
+Docstrings of settings that a ``broker.conf`` may have begin with the key, which is RocketMQ's where it has one. Sizes
+that are part of the file format are taken from the files if there are files; a setting that contradicts them prevents
+the start, with both numbers in the error.
 """
 
 from __future__ import annotations

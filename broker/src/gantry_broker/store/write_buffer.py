@@ -101,7 +101,8 @@ def read_committed(view: memoryview) -> int:
 class WriteBuffer:
     """One buffer of the pool.
 
-    The loop's thread borrows it and writes ``view``; the commit thread reads ``view`` and gives the buffer back.
+    The loop's thread borrows it and writes ``view``; the threads that commit and flush read ``view``, and the commit
+    thread gives the buffer back.
     """
 
     def __init__(self, piece: BufferPiece, *, file_size: int, page_bytes: int) -> None:

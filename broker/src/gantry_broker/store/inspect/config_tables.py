@@ -1,7 +1,8 @@
 """Inspection of the JSON tables beside the log: their names, number of entries and faults.
 
-Their content cannot be rebuilt from the log. A start uses a table's copy (``.bak``) when the table cannot be read, or
-is older, and is refused when neither can be read. So both files are always judged together, by the same rule.
+Their content cannot be rebuilt from the log. A start uses a table's copy (``.bak``) when the table cannot be read, is
+older, or was written by another store, and is refused when neither can be read. So both files are always judged
+together, by the same rule.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ConfigTable:
     name: str
     size: int
     entries: int
-    """Number of topics, groups or offsets in the file that a start would use."""
+    """Number of topics, of groups, or of pairs of topic and group with offsets, in the file that a start would use."""
 
     fault: str
     """Why a start would not use the table; empty if it would."""

@@ -2,8 +2,8 @@
 
 They are read once, and before the log, because a broker may be writing the store meanwhile. So these facts can only be
 older than the data that is read later, and "the checkpoint is ahead of the log" is a contradiction and no race. The
-content of a file never causes an exception here: a fact that cannot be read is absent, and the reason is kept beside
-it.
+content of a file never causes an exception here: a fact that cannot be read is absent. For the identity and the
+recovery point the reason is kept beside it.
 """
 
 from __future__ import annotations

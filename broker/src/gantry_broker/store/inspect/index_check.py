@@ -105,7 +105,11 @@ class IndexCheck:
     # -- after the log was read ----------------------------------------------------------------------------------------
 
     def finish(self, *, is_full_range: bool) -> None:
-        """Check the entries after the end of the log and, if ``is_full_range`` log was read, the chains."""
+        """Check the entries after the last record, and the chains, and close the files.
+
+        Without ``is_full_range``, when only a part of the log was read, they are closed only. The chains of a store in
+        use are not checked.
+        """
         while is_full_range and self._entry is not None:
             if self._entry.physical >= self._context.end and not self._context.is_cleanly_stopped:
                 text = "has an entry that points after the end of the log's files"

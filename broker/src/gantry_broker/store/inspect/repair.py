@@ -61,13 +61,17 @@ class RepairPlan:
     """Whether the whole log would be read."""
 
     read_bytes: int = 0
+    """Number of bytes of the log that would be read, those before ``read_from`` included if a rebuild needs them."""
+
     records: int = 0
-    """Number of records that would be read and dispatched again."""
+    """Number of records that would be read, those of write buffers included."""
 
     end: int = 0
     """The end of the log after the start."""
 
     cut_bytes: int = 0
+    """Size of the torn tail: the bytes after ``end`` up to the last one that is not zero."""
+
     cut_records: int = 0
     """Number of whole records after the end of the log, in the torn tail that would be cut off."""
 
@@ -75,12 +79,14 @@ class RepairPlan:
     """Half-open damaged ranges that would be reported and skipped."""
 
     lost_flushed_bytes: int = 0
-    """Number of flushed bytes that are lost."""
+    """Number of bytes that were flushed, or written before a kill, and are lost."""
 
     missing: list[LostRange] = field(default_factory=list)
     """Missing ranges of the log that were on the disk: no send is accepted until they are back or accepted as lost."""
 
     lost_bytes: int = 0
+    """Bytes in damaged ranges, and the larger one of ``lost_flushed_bytes`` and ``cut_bytes``."""
+
     lost_messages: int = 0
     """Number of lost messages with queue units. A lower bound if queues are damaged, too."""
 
@@ -244,7 +250,7 @@ class RepairPlanner:
         return scan_log(before, facts.log_start, start, self._count, seals=facts.ownership_at).damaged
 
     def _count(self, _view: memoryview, _position: int, _physical: int, _size: int) -> None:
-        """Count a record that a start would only read."""
+        """Count a record before the start of the scan, which is read for queues or an index that are rebuilt."""
         self._records += 1
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
@@ -285,7 +291,7 @@ class RepairPlanner:
         planned += [
             PlannedReplay(
                 buffer=buffer.name, start=buffer.start, end=buffer.start, records=0, action="nothing",
-                reason="the log has all of its records",
+                reason="the log has all of its records, or they have expired",
             )
             for buffer in found
             if buffer.name not in named

@@ -41,6 +41,8 @@ class LogSummary:
     files: int
     file_size: int
     allocated: int
+    """Bytes of disk blocks that the files have."""
+
     faults: list[str]
 
 
@@ -67,6 +69,8 @@ class IndexSummary:
     name: str
     entries: int
     end_physical: int
+    """Physical offset where the newest indexed message begins."""
+
     fault: str
 
 
@@ -94,10 +98,14 @@ class StoreSummary:
     """The flushed end of the log according to Gantry's seal in the checkpoint; None without one."""
 
     failed_flushed: int | None = None
+    """The flushed end of the log at a failed flush; None if none has failed."""
+
     checkpoint_times_ms: tuple[int, int, int] | None = None
     """Store times of the newest flushed message in log, queues and index."""
 
     point_through: int | None = None
+    """The offset up to which the recovery point records the store as durable; None without a usable one."""
+
     point_fault: str = ""
     topics: dict[str, list[QueueSummary]] = field(default_factory=dict)
     index: list[IndexSummary] = field(default_factory=list)

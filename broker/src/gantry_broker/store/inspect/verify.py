@@ -45,7 +45,10 @@ class VerifyOptions:
     start: int | None = None
     end: int | None = None
     is_quick: bool = False
-    """Whether to read only the log after the recovery point, or its last file, and check only the ends of the rest."""
+    """Whether to read the log only from the recovery point on, and check only the ends of the rest.
+
+    Without a usable recovery point only the last file of the log is read.
+    """
 
     boot_id: str = ""
     """The boot id of the machine on which the next start will run; empty if unknown."""
