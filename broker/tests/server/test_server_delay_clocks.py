@@ -219,7 +219,7 @@ async def test_damaged_progress_file_is_read_from_its_backup(tmp_path: Path, clo
 
 
 async def test_broker_without_readable_progress_does_not_start(tmp_path: Path, clock: FakeClock) -> None:
-    """If the file and its backup are damaged or missing, the start fails instead of repeating or skipping messages."""
+    """If each copy that exists is damaged, the start fails instead of repeating or skipping messages."""
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await send(client, b"1", 1)
         clock.advance(1_000)
