@@ -181,7 +181,7 @@ def with_server(talk: Callable[[ControlServer, FakeMember], object]) -> None:
                 assert asyncio.iscoroutine(coroutine)
                 await coroutine
                 async with OrderClient(server.path, answer_timeout_s=60) as client:
-                    assert (await client.call(StatusRequest())).broker_id == 2, "it still serves"
+                    assert (await client.call(StatusRequest())).broker_id == 2, "the server has ended"
                 deadline = asyncio.get_running_loop().time() + 60
                 while server.connections:
                     assert asyncio.get_running_loop().time() < deadline, "a connection is left"
@@ -233,8 +233,8 @@ def test_no_conversation_ends_the_server(lines: list[bytes]) -> None:
     with_server(talk)
 
 
-def test_too_long_line_is_refused_before_buffering() -> None:
-    """The limit is one MiB, and not a byte more is buffered."""
+def test_too_long_line_is_refused() -> None:
+    """The limit is one MiB, and the error names it."""
 
     async def talk(server: ControlServer, member: FakeMember) -> None:
         reader, writer = await asyncio.open_unix_connection(server.path)

@@ -37,7 +37,7 @@ from gantry_testing.fake_group import FakeGroup, FakeMember
 
 @pytest.fixture
 def member() -> FakeMember:
-    """Return the status of number 2 of a group of three, a slave."""
+    """Return member 2 of a group of three, a slave."""
     group = FakeGroup([1, 2, 3], acks_needed=1)
     group.begin(1)
     return group.members[2]
@@ -295,7 +295,7 @@ async def test_client_that_reads_no_answers_is_disconnected(tmp_path: Path, memb
     await server.close()
 
 
-async def test_every_order_is_logged_with_its_client(client: OrderClient, caplog: pytest.LogCaptureFixture) -> None:
+async def test_order_is_logged_with_its_client(client: OrderClient, caplog: pytest.LogCaptureFixture) -> None:
     """Status requests and routine renewals of a Lease are not logged."""
     with caplog.at_level(logging.INFO, "gantry_broker.control"):
         await client.call(StatusRequest())

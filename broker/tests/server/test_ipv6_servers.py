@@ -1,4 +1,4 @@
-"""A name server, brokers and clients that have IPv6 addresses only: from the route to the record and back."""
+"""Servers and clients with IPv6 addresses, alone or beside IPv4: from the route to the record and back."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def talk(broker: Broker) -> Dialogue:
 
 
 async def test_clients_find_send_and_read_over_ipv6(tmp_path: Path) -> None:
-    """The route has brackets, ids have 56 digits, hosts are what they are, and every way to find a message finds it."""
+    """The route has brackets, ids have 56 digits, the hosts are ::1, and every way to find a message finds it."""
     async with named_broker(tmp_path) as (broker, address):
         async with Admin(address) as admin:
             await admin.topics.create(TOPIC, queues=2)
@@ -91,7 +91,7 @@ async def test_clients_find_send_and_read_over_ipv6(tmp_path: Path) -> None:
 
 
 async def test_group_consumes_and_is_listed_over_ipv6(tmp_path: Path) -> None:
-    """Members are notified of each other, messages arrive, and administrators see readable addresses."""
+    """A message arrives, and administrators see the address of the group's client in a readable form."""
     taken: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -115,7 +115,7 @@ async def test_group_consumes_and_is_listed_over_ipv6(tmp_path: Path) -> None:
 
 
 async def test_listener_on_all_addresses_stores_each_host_in_its_family(tmp_path: Path) -> None:
-    """Records of IPv4 and IPv6 senders are in one queue and in batches together, and all are read back."""
+    """Records of IPv4 and IPv6 senders are in one queue, and one pull reads all of them."""
     async with running_broker(tmp_path, bindAddress="::", brokerIP1="127.0.0.1") as broker:
         for number, host in enumerate(("127.0.0.1", "[::1]", "127.0.0.1", "[::1]")):
             one = await Dialogue.open(f"{host}:{broker.port}")
@@ -161,7 +161,7 @@ async def test_records_with_both_address_families_survive_restarts(tmp_path: Pat
 
 
 @pytest.mark.verify
-async def test_replicas_keep_the_born_host_and_use_their_own_store_host(tmp_path: Path) -> None:
+async def test_messages_appended_again_keep_the_born_host(tmp_path: Path) -> None:
     """Delayed, failed and half messages are appended again: with the old born host and this store host."""
     short = {"messageDelayLevel": "1s 1s 1s", "transactionTimeOut": "100"}
     async with running_broker(tmp_path, disk=None, clock=None, **V6, **short) as broker:
@@ -200,7 +200,7 @@ async def test_replicas_keep_the_born_host_and_use_their_own_store_host(tmp_path
 
 @pytest.mark.parametrize("kind", ["our stream", "RocketMQ's stream"])
 async def test_slaves_copy_over_ipv6(tmp_path: Path, kind: str) -> None:
-    """Both streams run over ::1; the copy is the log, byte for byte, and is served under the slave's own address."""
+    """Both streams run over ::1; the copy is the log, byte for byte, and clients read it at the slave's address."""
     replication = free_ports(1)[0]
     classic = {"haClassicPeers": "true"} if kind != "our stream" else {}
     async with AsyncExitStack() as stack:

@@ -144,7 +144,7 @@ async def test_external_client_can_send(tmp_path: Path) -> None:
 
 
 def test_invalid_address_lines_are_ignored() -> None:
-    """A file that is being written never gives a part of an address."""
+    """A line without a member, a host or a port, or with broker id 0, gives no address."""
     text = "master=203.0.113.7:10911\n2=[2001:db8::1]:10911\n3=host\n4=:1\nx=a:1\n\n0=a:1\n5=lb.example:31000\n"
 
     assert parse_external_addresses(text) == {

@@ -71,7 +71,7 @@ async def test_permissions_are_answered_as_policies(tmp_path: Path) -> None:
 
 
 async def test_present_content_of_the_account_file_is_answered(tmp_path: Path) -> None:
-    """The accounts are those that are asked for their signatures, also after the file has changed."""
+    """The answer lists the accounts with which the broker checks signatures, also after the file has changed."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
         (tmp_path / "plain_acl.yml").write_text(MORE)
         guard = broker.guard

@@ -128,7 +128,7 @@ BAD_TOPICS = [
 
 @pytest.mark.parametrize("fields", BAD_TOPICS, ids=[str(one) for one in BAD_TOPICS])
 async def test_invalid_topic_is_refused(broker: Broker, client: Dialogue, fields: dict[str, str]) -> None:
-    """Numbers, rights out of their range are 29, attributes that are none are 1, as in RocketMQ; nothing is made."""
+    """Invalid numbers, permissions and filter types are 29, attributes 1, as in RocketMQ; no topic is created."""
     reply = await client.ask(17, topic_fields("Made", **fields))
 
     assert (reply.code, bool(reply.remark)) == (1 if "attributes" in fields else 29, True)

@@ -73,17 +73,17 @@ async def test_client_requests_leave_no_audit_line(tmp_path: Path, caplog: pytes
     assert lines(caplog) == []
 
 
-@pytest.mark.parametrize("is_watched", [True, False], ids=["watched", "twin"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "twin"])
 async def test_audit_lines_come_from_a_single_place(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_watched: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_audited: bool
 ) -> None:
-    """Without it no handler would leave a line by itself."""
-    if not is_watched:
+    """The twin: if no code is listed as audited, no handler leaves a line by itself."""
+    if not is_audited:
         monkeypatch.setattr(service, "AUDITED", frozenset())
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
 
-    assert len(lines(caplog)) == (1 if is_watched else 0)
+    assert len(lines(caplog)) == (1 if is_audited else 0)
 
 
 async def test_oneway_change_leaves_an_audit_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

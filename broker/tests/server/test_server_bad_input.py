@@ -69,7 +69,7 @@ async def test_properties_over_the_limit_are_refused(place: Place) -> None:
         assert "32767" in (reply.remark or "")
 
 
-async def test_properties_at_the_limit_are_accepted(place: Place) -> None:
+async def test_properties_near_the_limit_are_accepted(place: Place) -> None:
     """Properties near the limit come back whole, though their reply header passes two kilobytes."""
     text = properties_text(UNIQ_KEY="U" * 20_000, long="y" * 12_000)
 
@@ -178,7 +178,7 @@ async def test_negative_offsets_are_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("offset", ["7", "1000000000", "9223372036854775807"])
-async def test_offset_between_messages_is_refused(place: Place, offset: str) -> None:
+async def test_offset_that_starts_no_message_is_refused(place: Place, offset: str) -> None:
     """A physical offset that is not the start of a message finds nothing."""
     assert (await expect_refusal(place, 33, {"offset": offset})).code == 1
     assert (await expect_refusal(place, 36, {"offset": offset, "group": GROUP, "delayLevel": "0"})).code == 1

@@ -111,7 +111,7 @@ async def test_heartbeat_without_subscriptions_keeps_them(broker: Broker, client
     consumer = {"groupName": GROUP, "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": []}
     short = {"clientID": "c1", "consumerDataSet": [consumer], "heartbeatFingerprint": 7, "withoutSub": True}
     asked = await client.ask(RequestCode.HEART_BEAT, body=dumps(short))
-    assert asked.ext["IS_SUB_CHANGE"] == "true", "a broker that does not know them asks for them"
+    assert asked.ext["IS_SUB_CHANGE"] == "true", "expected a broker without them to ask for them"
 
     await client.heartbeat("c1", expression="A", version=5)
     reply = await client.ask(RequestCode.HEART_BEAT, body=dumps(short))
@@ -217,7 +217,7 @@ async def test_wall_clock_change_expires_no_client(broker: Broker, clock: FakeCl
 
 
 async def test_subscription_check_names_the_error(client: Dialogue) -> None:
-    """A client that asks before subscribing learns what will not work: SQL92 is 1, an empty expression 23."""
+    """A client that asks before subscribing learns what will not work: SQL92, off by default, is 1, no tag 23."""
 
     async def check(**data: str) -> int:
         body = {"clientId": "c1", "group": GROUP, "subscriptionData": {"topic": TOPIC, **data}}

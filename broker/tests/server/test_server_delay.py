@@ -55,7 +55,7 @@ def end(broker: Broker, topic: str, queue_id: int = 0) -> int:
     return 0 if queue is None else queue.end
 
 
-async def delivered(broker: Broker) -> None:
+async def wait_for_delay_rounds(broker: Broker) -> None:
     """Wait until the delay service has checked every level with the present time."""
     rounds = broker.delay.rounds
     await wait_until(lambda: broker.delay.rounds >= rounds + 2)
@@ -75,7 +75,7 @@ async def test_delayed_message_waits_for_its_level(
     [waiting] = await client.read(0, topic=SCHEDULE, queueId=str(level - 1))
     assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == (TOPIC, "3")
     clock.advance(LEVELS_MS[level - 1] - 1)
-    await delivered(broker)
+    await wait_for_delay_rounds(broker)
     assert end(broker, TOPIC, 3) == 0
 
     clock.advance(1)
@@ -101,14 +101,14 @@ async def test_level_beyond_the_last_counts_as_the_last(broker: Broker, client: 
 
 
 async def test_delivery_keeps_the_order_of_a_level(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
-    """Messages of a level are delivered in the order of their sends, each once, with slices of any size."""
+    """Messages of a level are delivered in the order of their sends, each once, also if not all are due."""
     for number in range(200):
         await send(client, b"%d" % number, 1)
         clock.advance(1)
 
     clock.advance(1_000 - 200 + 50)
     await wait_until(lambda: end(broker, TOPIC, 3) == 51)
-    await delivered(broker)
+    await wait_for_delay_rounds(broker)
     assert end(broker, TOPIC, 3) == 51
     clock.advance(1_000)
     await wait_until(lambda: end(broker, TOPIC, 3) == 200)
@@ -151,11 +151,11 @@ async def test_delivery_continues_after_a_restart(tmp_path: Path, clock: FakeClo
         await send(client, b"2", 1)
 
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
-        await delivered(broker)
+        await wait_for_delay_rounds(broker)
         assert end(broker, TOPIC, 3) == 1
         clock.advance(1_000)
         await wait_until(lambda: end(broker, TOPIC, 3) == 2)
-        await delivered(broker)
+        await wait_for_delay_rounds(broker)
 
         assert [message.body for message in await client.read(0, queueId="3")] == [b"1", b"2"]
         progress = await client.ask_json(45)
@@ -211,7 +211,7 @@ async def test_failed_message_is_retried_with_growing_delays(
     for times, wait_ms in enumerate([10_000, 30_000, 60_000]):
         assert (await send_back(client, message)).code == 0
         clock.advance(wait_ms - 1)
-        await delivered(broker)
+        await wait_for_delay_rounds(broker)
         assert end(broker, RETRY) == times
         clock.advance(1)
         await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once

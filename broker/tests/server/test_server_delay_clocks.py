@@ -61,7 +61,7 @@ def end(broker: Broker, topic: str = TOPIC, queue_id: int = 3) -> int:
     return 0 if queue is None else queue.readable_end
 
 
-async def looked_at(broker: Broker) -> None:
+async def wait_for_delay_rounds(broker: Broker) -> None:
     rounds = broker.delay.rounds
     await wait_until(lambda: broker.delay.rounds >= rounds + 2)
 
@@ -83,7 +83,7 @@ def test_message_has_waited_only_if_observed_one_delay_ago() -> None:
     assert observed.observe(1, 9, now_ms=1_000, delay_ms=1_000) == 5
     assert observed.observe(1, 9, now_ms=1_499, delay_ms=1_000) == 5
     assert observed.observe(1, 9, now_ms=1_500, delay_ms=1_000) == 9
-    assert observed.observe(2, 7, now_ms=1_500, delay_ms=1_000) == 0, "another level"
+    assert observed.observe(2, 7, now_ms=1_500, delay_ms=1_000) == 0, "expected no observation of another level"
 
 
 def test_observed_ends_are_limited_and_cover_every_message() -> None:
@@ -113,7 +113,7 @@ async def put_after_the_clock_was_set_back(broker: Broker, clock: FakeClock, cli
     await client.send_ok(b"now", queueId="0")
     clock.jump_wall(-HOUR_MS)
     await send(client, b"later", 3)
-    await looked_at(broker)
+    await wait_for_delay_rounds(broker)
 
 
 async def test_clock_set_back_does_not_hold_up_delayed_messages(
@@ -123,7 +123,7 @@ async def test_clock_set_back_does_not_hold_up_delayed_messages(
     await put_after_the_clock_was_set_back(broker, clock, client)
 
     clock.advance(9_999)
-    await looked_at(broker)
+    await wait_for_delay_rounds(broker)
     assert end(broker) == 0
 
     clock.advance(1)
@@ -138,7 +138,7 @@ async def test_without_observed_ends_delivery_waits_for_the_clock(
     await put_after_the_clock_was_set_back(broker, clock, client)
 
     clock.advance(10_000)
-    await looked_at(broker)
+    await wait_for_delay_rounds(broker)
     assert end(broker) == 0
 
     clock.advance(HOUR_MS)
@@ -152,7 +152,7 @@ async def test_clock_going_back_and_forth_delivers_once(broker: Broker, clock: F
         await send(client, b"%d" % number, 2)
         clock.jump_wall((-1) ** number * 7_000)
         clock.advance(400)
-        await looked_at(broker)
+        await wait_for_delay_rounds(broker)
     clock.advance(20_000)
     await wait_until(lambda: broker.delay.progress.next_offset(2) == 40)
 
@@ -219,7 +219,7 @@ async def test_damaged_progress_file_is_read_from_its_backup(tmp_path: Path, clo
 
 
 async def test_broker_without_readable_progress_does_not_start(tmp_path: Path, clock: FakeClock) -> None:
-    """If the file and its backup are damaged or missing, the start fails instead of repeating or skipping messages."""
+    """If each copy that exists is damaged, the start fails instead of repeating or skipping messages."""
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await send(client, b"1", 1)
         clock.advance(1_000)

@@ -1,4 +1,4 @@
-"""Drafts of delayed messages: a record of a delay level is copied byte for byte, unless it is damaged."""
+"""Drafts of delayed messages: body and properties of a record are copied byte for byte, unless it is damaged."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def due(data: bytes, at_ms: int = STORED_MS + DELAY_MS + 1000) -> tuple[list[byt
 @pytest.mark.parametrize("born", [b"\x0a\0\0\1\0\0\0\5", V6], ids=["born v4", "born v6"])
 @pytest.mark.parametrize("host", [b"\x0a\0\0\2\0\0\0\6", V6], ids=["store v4", "store v6"])
 def test_copy_has_everything_of_the_original(is_sealed: bool, born: bytes, host: bytes) -> None:
-    """Body, flags, hosts and properties are the sender's; the queue is the real one; there is no delay any more."""
+    """Body, flags, born host and properties are the sender's; the queue is the real one; there is no delay any more."""
     original = replace(message(5), born_host=born, store_host=host)
     record = encode_record(original, is_sealed=is_sealed)
 
@@ -95,14 +95,14 @@ def test_damaged_message_is_never_copied() -> None:
     ids=lambda more: str(more)[:40],
 )
 def test_message_without_a_destination_is_skipped(more: dict[str, str]) -> None:
-    """A message without a real topic is skipped; the following ones are delivered."""
+    """A message without a valid real topic and queue is skipped; the following ones are delivered."""
     records = encode_record(message(0, **more)) + encode_record(message(1))
 
     assert due(records) == ([b"body 1"], 2, None)
 
 
 def test_each_destination_is_looked_up_once() -> None:
-    """A thousand messages for one queue look it up once."""
+    """Fifty messages for one queue look it up once."""
     queues = Queues()
     records = b"".join(encode_record(message(offset)) for offset in range(50))
 

@@ -117,7 +117,7 @@ def test_document_of_a_master_applies_when_the_log_has_its_end(log: Log, progres
     assert progress.next_offset(LEVEL) == 5
     progress.apply_up_to(200)
     assert progress.next_offset(LEVEL) == 9
-    assert progress.settle_steps().get(LEVEL, 0) == 0, "and for the file, when it is on the disk"
+    assert progress.settle_steps().get(LEVEL, 0) == 0, "the file has an offset whose copies are not flushed yet"
     log.flushed = 200
     assert progress.settle_steps()[LEVEL] == 9
 
@@ -204,7 +204,7 @@ async def messages(broker: Broker) -> list[StoredMessage]:
 async def test_promoted_slave_never_skips_a_delayed_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stamped: bool
 ) -> None:
-    """A master delivers, reports it, and dies before the copy is on the slave, which then delivers it itself.
+    """A master delivers, reports it, and is replaced before the copy is on the slave, which then delivers it itself.
 
     The twin applies the report at once, and the message is lost.
     """
@@ -227,7 +227,7 @@ async def test_promoted_slave_never_skips_a_delayed_message(
         await wait_until(
             lambda: known.next_offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting.waiting)
         )
-        assert second.store.log.wrote < first.store.log.wrote, "the copy is on the master only"
+        assert second.store.log.wrote < first.store.log.wrote, "expected the copy on the master only"
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)

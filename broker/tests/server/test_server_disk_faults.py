@@ -56,8 +56,8 @@ async def test_full_disk_refuses_sends_until_it_has_space() -> None:
         assert (await client.send_ok(b"y" * 1_000_000))["queueOffset"] == str(1 + taken)
 
 
-async def test_broker_without_a_role_starts_on_a_full_disk() -> None:
-    """One of RocketMQ's, or of before there were roles, is served: its role need not be written down for that."""
+async def test_store_without_a_role_record_starts_on_a_full_disk() -> None:
+    """A store of RocketMQ, or of a version without roles, is served: its role need not be written down for that."""
     disk, clock = FaultyDisk(), FakeClock()
     async with broker_on(disk, clock) as broker, dialogue(broker) as client:
         await client.send_ok(b"first")
@@ -102,4 +102,4 @@ async def test_failed_flush_stops_the_broker() -> None:
         assert refused.code == 14
         assert "read-only" in (refused.remark or "")
         assert (await client.pull(0)).code == 0
-    assert disk.exists("/store/abort"), "the next start has to recover"
+    assert disk.exists("/store/abort"), "expected the marker of an unclean stop"

@@ -1,4 +1,4 @@
-"""Flow control: a burst is served, sustained overload is refused with RocketMQ's code and text, one-way sends stay."""
+"""Flow control: a burst is served, sustained overload is refused as by RocketMQ, except for one-way sends."""
 
 import asyncio
 import logging
@@ -334,10 +334,10 @@ async def test_refused_send_stores_nothing(
 @pytest.mark.parametrize(
     "reason", [RefusalReason.QUEUE_TIMEOUT, RefusalReason.PAGE_CACHE_BUSY, RefusalReason.WAITING_FULL]
 )
-async def test_late_oneway_send_is_stored(
+async def test_oneway_send_is_stored_during_an_overload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: RefusalReason
 ) -> None:
-    """A one-way send is stored while sends with answers are refused."""
+    """While sends with answers are refused because of the load, a one-way send is stored."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         with monkeypatch.context() as patch:
@@ -349,7 +349,7 @@ async def test_late_oneway_send_is_stored(
         assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 6
 
 
-async def test_oneway_send_is_dropped_while_sends_are_refused(tmp_path: Path) -> None:
+async def test_oneway_send_is_dropped_without_room_on_the_disk(tmp_path: Path) -> None:
     """Without room on the disk a one-way send is not stored, and counted like any other refusal."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -377,7 +377,7 @@ def burst(port: int, sends: bytes, reply_count: int) -> list[int]:
 @pytest.mark.parametrize("is_oneway", [False, True], ids=["answered", "oneway"])
 @pytest.mark.parametrize("unique", [UNIQUE_ID, "0b5b0a3e-7f3a-4a51-9a63-6a1a2b3c4d5e"], ids=["java", "other"])
 def test_burst_of_5000_sends_is_stored_completely(tmp_path: Path, is_oneway: bool, unique: str) -> None:
-    """5,000 sends of 800 bytes that are written at once over one connection are all accepted, in every format."""
+    """5,000 sends of 800 bytes that are written at once over one connection are all accepted, one-way or not."""
     count = 5000
     flag = 2 if is_oneway else 0
     ext = send_ext(310, properties=properties_text(UNIQ_KEY=unique, WAIT="true"))

@@ -90,7 +90,7 @@ async def test_deleted_group_loses_its_forbidden_topics(client: Dialogue) -> Non
         ({"group": GROUP, "topic": TOPIC, "readable": "perhaps"}, 1),
     ],
 )
-async def test_request_without_a_value_changes_nothing(
+async def test_invalid_request_changes_nothing(
     broker: Broker, client: Dialogue, ext: dict[str, str], code: int
 ) -> None:
     """An invalid request is refused with the reason."""

@@ -32,9 +32,9 @@ class Mount:
         folder.mkdir()
         self.path = folder / "secret"
         self.path.symlink_to("..data/secret")
-        self.turn(secret)
+        self.replace_secret(secret)
 
-    def turn(self, secret: str) -> None:
+    def replace_secret(self, secret: str) -> None:
         self._count += 1
         version = self.folder / f"..{self._count}"
         version.mkdir()
@@ -62,8 +62,8 @@ async def send(master: Broker) -> int:
         return (await peer.send(b"a")).code
 
 
-def again(master: Broker) -> None:
-    master.replication.master.server.disconnect("to see it come again")
+def disconnect_slave(master: Broker) -> None:
+    master.replication.master.server.disconnect("to see it reconnect")
 
 
 async def test_replaced_secret_is_used_by_both_sides(tmp_path: Path) -> None:
@@ -72,15 +72,15 @@ async def test_replaced_secret_is_used_by_both_sides(tmp_path: Path) -> None:
     async with pair(tmp_path, of_master, of_slave) as (master, slave):
         assert await send(master) == 0
 
-        of_master.turn("two")
+        of_master.replace_secret("two")
         await wait_until(lambda: master.replication.secret.current == b"two")
         assert len(master.replication.acks) == 1 and await send(master) == 0
 
-        again(master)
+        disconnect_slave(master)
         await wait_until(lambda: "secret" in str(getattr(slave.replication.slave.follower, "problem", "")))
         assert len(master.replication.acks) == 0
 
-        of_slave.turn("two")
+        of_slave.replace_secret("two")
         await wait_until(lambda: len(master.replication.acks) == 1)
         assert await send(master) == 0
 
@@ -96,10 +96,10 @@ async def test_old_secret_is_refused_after_a_change(
         )
     of_master, of_slave = Mount(tmp_path / "m", "one"), Mount(tmp_path / "s", "one")
     async with pair(tmp_path, of_master, of_slave) as (master, slave):
-        of_master.turn("two")
+        of_master.replace_secret("two")
         await wait_until(lambda: master.replication.secret.current == b"two")
         first = slave.replication.slave.follower
-        again(master)
+        disconnect_slave(master)
         await wait_until(lambda: len(master.replication.acks) == 0)
 
         if is_changed:

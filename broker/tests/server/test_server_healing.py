@@ -1,4 +1,4 @@
-"""Damage that a replica can heal while none is connected: no damaged message is skipped for good."""
+"""Damage that a replica heals, connected or not yet: readers wait for it up to ``healWait``, other work for longer."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_consumer_waits_for_a_message_missing_in_its_queue(tmp_path: Path)
 
 
 async def test_consumer_waits_at_most_heal_wait(tmp_path: Path) -> None:
-    """A slave that does not return delays a damaged message once, for ``healWait``; then its neighbours follow."""
+    """A slave that does not return holds up pulls once, for ``healWait``; then the message is skipped."""
     async with running_master(tmp_path, healWait="1500") as master:
         sent = await damaged_while_alone(tmp_path, master)
         loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ async def test_skipped_delayed_message_is_delivered_when_healed(
             patch.setattr(DelayService, "_deliver_slice", lambda service, level: False)
             damage_at(master, await delayed(tmp_path, master))
         await wait_until(lambda: delivered_up_to(master, 1) == 1)
-        assert master.store.guard.damage.counters.found == 1, "it was damaged when it was due"
+        assert master.store.guard.damage.counters.found == 1, "expected the damage when the message was due"
         async with dialogue(master) as client:
             assert await bodies(client) == []
         if not is_restarted:
@@ -202,12 +202,12 @@ async def test_delivered_delayed_message_is_not_delivered_again_when_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was damaged after its delivery, and healed: its copy is found by the unique key."""
-    looked_for = list[bool]()
-    was_passed_over = DelayService._was_skipped
+    skip_results = list[bool]()
+    was_skipped = DelayService._was_skipped
 
     def noted(service: DelayService, level: int, message: object) -> bool:
-        looked_for.append(was_passed_over(service, level, message))  # type: ignore[arg-type]
-        return looked_for[-1]
+        skip_results.append(was_skipped(service, level, message))  # type: ignore[arg-type]
+        return skip_results[-1]
 
     monkeypatch.setattr(DelayService, "_was_skipped", noted)
     async with (
@@ -222,7 +222,7 @@ async def test_delivered_delayed_message_is_not_delivered_again_when_healed(
         await wait_until_copied(master, slave)
         damage_at(master, place)
         assert master.store.guard.message_at(place) is None
-        await wait_until(lambda: looked_for == [False])
+        await wait_until(lambda: skip_results == [False])
         assert master.store.guard.damage.integrity.healed_records == 1
         assert await bodies(client) == [b"delayed body " * 10]
 
@@ -273,7 +273,7 @@ async def test_transaction_is_kept_while_its_half_message_may_be_healed(tmp_path
 
 
 async def test_half_message_skipped_by_a_start_is_open_when_healed(tmp_path: Path) -> None:
-    """It is damaged before the start, and no replica connects in time: its commit waits for the replica."""
+    """It is damaged before the start, and no replica connects in time: its commit is refused until one does."""
     async with running_master(tmp_path) as master, dialogue(master) as peer:
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)

@@ -103,7 +103,7 @@ async def test_copies_of_settings_are_updated(broker: Broker, client: Dialogue) 
     assert broker.send_path.ack_gate.sends_max == 8
     assert broker.send_path.body_bytes_max == 1000
     assert broker.settings.store.retention.delete_hours == (1, 18)
-    assert broker.settings.store.mapped_file_size_commit_log == 8 * 1024 * 1024, "what the store has decided stays"
+    assert broker.settings.store.mapped_file_size_commit_log == 8 * 1024 * 1024, "expected the file size of the start"
 
 
 async def test_topics_are_auto_created_while_that_is_enabled(client: Dialogue) -> None:
@@ -162,7 +162,7 @@ async def test_smaller_message_limit_is_effective_at_once(client: Dialogue) -> N
 async def test_other_keys_are_refused_by_name(
     tmp_path: Path, broker: Broker, client: Dialogue, key: str, why: str
 ) -> None:
-    """S7: code 16 has the key and the reason; nothing of the request is done, and nothing is written."""
+    """S7: code 16 has the key and the reason, and an empty key is 29; nothing is changed, and nothing is written."""
     reply = await change(client, maxMessageSize="1000", **{key: "/tmp/x"})
 
     if key:
@@ -171,7 +171,7 @@ async def test_other_keys_are_refused_by_name(
         assert why in (reply.remark or "")
     else:
         assert reply.code == ResponseCode.INVALID_PARAMETER
-    assert "/tmp/x" not in (reply.remark or "") or not key, "a value may be a secret"
+    assert "/tmp/x" not in (reply.remark or "") or not key, "the answer has a value, which may be a secret"
     assert (await shown(client))["maxMessageSize"] != "1000"
     assert [name for name in tree(tmp_path) if "liveSettings" in name] == []
     assert broker.core.live.changed == {}

@@ -20,58 +20,58 @@ RENEWAL_MS = 20_000
 
 
 @dataclass
-class Believer:
-    """A client that relies on a grant for a whole lease, the longest allowed time."""
+class LockClient:
+    """A client that relies on a queue lock for a whole lease, the longest allowed time."""
 
     name: str
     clock: FakeClock
-    granted_at_ms: int | None = None
+    locked_at_ms: int | None = None
 
     def ask(self, locks: QueueLocks) -> None:
         if locks.grant_pause_ms:
             return  # after an error a client keeps its locks
         asked_at_ms = self.clock.monotonic_ms()
-        self.granted_at_ms = asked_at_ms if locks.lock(GROUP, self.name, [QUEUE]) else None
+        self.locked_at_ms = asked_at_ms if locks.lock(GROUP, self.name, [QUEUE]) else None
 
     @property
-    def believes(self) -> bool:
-        return self.granted_at_ms is not None and self.clock.monotonic_ms() - self.granted_at_ms <= LOCK_LEASE_MS
+    def is_relying(self) -> bool:
+        return self.locked_at_ms is not None and self.clock.monotonic_ms() - self.locked_at_ms <= LOCK_LEASE_MS
 
 
-def contest(*, is_careful: bool) -> tuple[int, bool]:
-    """One second after the other: A holds a queue, its master dies, A and B ask the next one.
+def contest(*, is_pausing: bool) -> tuple[int, bool]:
+    """A renews its lock of a queue once, the master dies, and B asks the next master for the queue every second.
 
-    Returns how many milliseconds both believed, and whether B has got the queue in the end.
+    Returns for how many milliseconds both relied on a lock, and whether B holds the queue in the end.
     """
     clock = FakeClock()
     first, second = QueueLocks(clock), QueueLocks(clock)
-    a, b = Believer("A", clock), Believer("B", clock)
+    a, b = LockClient("A", clock), LockClient("B", clock)
     a.ask(first)
     clock.advance(RENEWAL_MS)
     a.ask(first)
     clock.advance(1_000)
-    if is_careful:
+    if is_pausing:
         second.forget_holders()
     both_ms = 0
     for _ in range(200):
         b.ask(second)
-        both_ms += 1_000 if a.believes and b.believes else 0
+        both_ms += 1_000 if a.is_relying and b.is_relying else 0
         clock.advance(1_000)
-    return both_ms, b.believes
+    return both_ms, b.is_relying
 
 
 def test_no_two_clients_hold_one_queue_through_a_failover() -> None:
-    """A new master grants nothing until every unknown grant of the old master has expired; then it grants again."""
-    assert contest(is_careful=True) == (0, True)
+    """A new master locks nothing until every unknown lock of the old master has expired; then it locks queues again."""
+    assert contest(is_pausing=True) == (0, True)
 
 
 def test_lock_contest_finds_a_master_that_does_not_wait() -> None:
     """Counter-test: without the pause the same contest has two holders of one queue."""
-    both_ms, _ = contest(is_careful=False)
+    both_ms, _ = contest(is_pausing=False)
     assert both_ms > 0
 
 
-def test_holder_that_renews_keeps_its_queue_after_the_pause() -> None:
+def test_first_request_after_the_pause_gets_the_queue() -> None:
     """The pause ends for all clients at once, and the first request gets the queue."""
     clock = FakeClock()
     locks = QueueLocks(clock)
@@ -104,7 +104,7 @@ async def test_promoted_broker_grants_no_lock_for_one_lease(tmp_path: Path) -> N
     async with running_broker(tmp_path, disk=None, clock=clock, **MEMBER) as broker:
         await broker.orders.promote(2, [], force=False)
         async with dialogue(broker) as client:
-            assert granted(await lock(client, "A")) == 1, "a new group waits for nothing"
+            assert granted(await lock(client, "A")) == 1, "expected no pause in the first epoch of a new shard"
             await client.send_ok()
         await broker.orders.fence(3)
         await broker.orders.promote(4, [], force=False)
@@ -147,7 +147,7 @@ async def test_unclean_start_grants_no_lock_for_one_lease(tmp_path: Path) -> Non
 
 
 async def test_unsure_master_grants_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master that cannot acknowledge may have a successor, and renews no grant; a holder keeps its locks."""
+    """A master that cannot acknowledge may have a successor, and renews no lock; a holder keeps what it has."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         assert granted(await lock(client, "A")) == 1
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""A broker whose log has lost files refuses sends until an operator accepts it, and restores them where it can."""
+"""A broker whose log has lost files refuses sends until an operator accepts the loss or a replica restores them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def fill(broker: Broker, files: int = 3) -> int:
 
 
 async def filled(conf: dict[str, str]) -> int:
-    """Return a store with three log files, cleanly stopped, and the end of its log."""
+    """Make a store with three log files, stop it cleanly, and return the end of its log."""
     async with running(conf) as broker:
         return await fill(broker)
 
@@ -66,7 +66,7 @@ async def runtime(broker: Broker) -> dict[str, str]:
     return table
 
 
-def whole(conf: dict[str, str]) -> bool | None:
+def recorded_completeness(conf: dict[str, str]) -> bool | None:
     text = (Path(conf["storePathRootDir"]) / "completeness.json").read_text().partition("\n")[2]
     found: bool | None = json.loads(text)["is_complete"]
     return found
@@ -100,13 +100,13 @@ async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: 
             assert page.log_missing_ranges == missing
             facts = parse_runtime_info(await runtime(broker), 0.0)
             assert (facts.missing_bytes, facts.missing) == (page.log_missing_bytes, missing)
-    assert whole(conf) is False
+    assert recorded_completeness(conf) is False
 
     async with running(conf) as broker:
         status = await broker.orders.accept_loss("ann")
         assert (status.role, status.missing) == (HaRole.MASTER, ())
         assert [one.cause for one in status.accepted] == [{"newest": "tail", "first": "head"}.get(case, case)]
-        assert (await broker.orders.accept_loss("ann")).wrote == status.wrote, "an order may come twice"
+        assert (await broker.orders.accept_loss("ann")).wrote == status.wrote, "the repeated order changed the log"
         assert status.wrote is not None and status.wrote >= end
         async with dialogue(broker) as peer:
             sent = await peer.send_ok(b"after")
@@ -221,7 +221,7 @@ async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path
             await broker.orders.promote(2_000, [], False)
         async with dialogue(broker) as peer:
             assert (await peer.send(b"x")).code == 14
-            assert [message.body for message in await peer.read(0)][:1] == [BODY], "alone it serves reads"
+            assert [message.body for message in await peer.read(0)][:1] == [BODY], "it serves no reads"
         status = await broker.orders.accept_loss("ann")
         assert (status.role, status.missing) == (HaRole.UNASSIGNED, ())
         status = await broker.orders.promote(2_000, [], False)

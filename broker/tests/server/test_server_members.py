@@ -1,4 +1,4 @@
-"""Calls to members: running info, consuming one message, and status; with late, gone and faulty members."""
+"""Calls to members of consumer groups: running info, consuming one message, status; also late and faulty members."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_oneway_commit_is_effective(client: Dialogue) -> None:
     assert await committed(client) == 1
 
 
-async def test_group_without_a_commit_is_answered_not_found(client: Dialogue) -> None:
+async def test_group_without_a_commit_starts_at_zero_or_by_its_own_rule(client: Dialogue) -> None:
     """If a queue still has its first message, a new group starts at 0, or by its own rule (22) if requested."""
     await client.send_ok()
 
@@ -173,7 +173,7 @@ async def test_offsets_are_found_by_time(clock: FakeClock, client: Dialogue) -> 
 
 
 async def test_tables_survive_a_restart(tmp_path: Path) -> None:
-    """Messages, topics, groups, offsets and delays are after a clean stop what they were before it."""
+    """Messages, topics, groups and offsets are after a clean stop what they were before it."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"kept")
         await client.send_ok(topic="Other", defaultTopicQueueNums="2")
@@ -320,7 +320,7 @@ async def test_stop_closes_the_store_even_if_tables_cannot_be_written(tmp_path: 
 async def test_start_without_queue_locks_grants_none_for_one_lease(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A damaged or missing file stops no start; but holders before the stop may still believe their grants."""
+    """A damaged or missing file stops no start; but holders before the stop may still rely on their locks."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
     file = tmp_path / "config/queueLocks.json"
@@ -336,4 +336,4 @@ async def test_start_without_queue_locks_grants_none_for_one_lease(
     assert str(file) in [getattr(record, "path", None) for record in caplog.records]
     caplog.clear()
     async with running_broker(tmp_path) as broker:
-        assert broker.core.locks.grant_pause_ms == 0, "the file is whole again"
+        assert broker.core.locks.grant_pause_ms == 0, "expected the file to be whole again"

@@ -135,7 +135,7 @@ async def name_server(path: Path, stack: AsyncExitStack) -> int:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_broker_ignores_fields_of_newer_clients(tmp_path: Path, way: str) -> None:
-    """All requests, with every combination of optional fields and header, are answered as they are without."""
+    """All requests, with optional fields added in each way of `WAYS`, are answered as they are without."""
     async with AsyncExitStack() as stack, broker_ports(tmp_path, stack) as (plain, optional):
         assert await differences(plain, optional, way, list(RequestCode)) == []
 
@@ -160,7 +160,7 @@ async def test_most_of_these_requests_succeed(tmp_path: Path) -> None:
 
 
 async def test_server_that_refuses_unknown_fields_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: where reading fields forbids those that it does not know, nearly every request is reported."""
+    """The twin: where reading fields forbids those that it does not know, more than forty are reported."""
     real = wire_fields.Fields.read.__func__  # type: ignore[attr-defined]
 
     def strict(kind: type[wire_fields.Fields], ext: dict[str, str]) -> Any:

@@ -141,7 +141,7 @@ def test_store_in_use_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_store_path_without_permission_is_named(tmp_path: Path) -> None:
+def test_store_path_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     """A store path that cannot be created ends the process with code 1 and the path in its line."""
     (tmp_path / "file").write_text("in the way")
 
@@ -161,7 +161,7 @@ def test_settings_are_listed() -> None:
     assert "flushIntervalCommitLog=500\n" in done.stdout
 
 
-def test_assertions_guard_the_store(tmp_path: Path) -> None:
+def test_broker_does_not_start_without_assertions(tmp_path: Path) -> None:
     """Python's -O would disable the checks that a store relies on; it is refused with code 2."""
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "PYTHONOPTIMIZE": "1"}
 

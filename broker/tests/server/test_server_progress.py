@@ -96,8 +96,8 @@ async def test_expired_messages_are_no_lag(tmp_path: Path) -> None:
     assert progress.lag == 20 - found["minOffset"]
 
 
-async def test_unsubscribed_topic_is_listed_only_by_name(broker: Broker, client: Dialogue) -> None:
-    """For an online group only subscribed topics are listed, not those that it has once read."""
+async def test_unsubscribed_topic_is_listed_only_in_a_topic_list(broker: Broker, client: Dialogue) -> None:
+    """For an online group only subscribed topics are listed, unless `topicList` names another."""
     await client.send_ok()
     await client.send_ok(topic="Left")
     broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
@@ -149,7 +149,7 @@ async def test_progress_of_all_groups_is_listed(broker: Broker, client: Dialogue
 async def test_other_requests_are_served_while_groups_without_queues_are_listed(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of these requests lends the store to another thread, as a change of the log does: the rest is refused."""
+    """If one of them lends the store to another thread, as a change of the log does, the listing is refused."""
     for number in range(20):
         broker.core.groups.find_or_create(f"Group{number}")
     steps: list[int] = []
@@ -218,7 +218,7 @@ async def test_listing_of_too_many_queues_is_refused(
 async def test_listing_of_many_queues_needs_no_objects_for_them(
     code: RequestCode, fields: dict[str, str], broker: Broker, client: Dialogue
 ) -> None:
-    """The peak of memory is less than four copies of the answer; with all rows as Python objects it was above six."""
+    """The peak of memory is less than five copies of the answer; with all rows as Python objects it was above six."""
     broker.core.topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=20_000, write_queue_nums=20_000))
     broker.core.groups.find_or_create(GROUP)
     broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
@@ -236,7 +236,7 @@ async def test_listing_of_many_queues_needs_no_objects_for_them(
 async def test_progress_of_all_groups_is_listed_for_one_request_at_a_time(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of these answers may fill a frame, so that their memory does not add up."""
+    """Each of these answers may fill a frame. One at a time, their memory does not add up."""
     running: list[int] = [0]
 
     async def list_slowly(core: BrokerCore, *, is_order: bool) -> bytes:
@@ -312,7 +312,7 @@ async def test_topics_of_a_group_have_the_broker_address(broker: Broker, client:
     assert found == {"topicList": [TOPIC], "brokerAddr": f"127.0.0.1:{broker.port}"}
 
 
-# ------- queues as they lie there
+# ------- units of a consume queue
 
 
 async def queue(client: Dialogue, **fields: str) -> Any:

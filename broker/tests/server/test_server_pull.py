@@ -225,7 +225,7 @@ async def test_broadcasting_can_be_forbidden(broker: Broker, client: Dialogue) -
 
 
 async def test_property_filters_are_refused(client: Dialogue) -> None:
-    """SQL92 is code 1, since filtering it as tags would lose messages; an expression of nothing is 23."""
+    """SQL92, off by default, is code 1: filtering it as tags would lose messages. An expression of nothing is 23."""
     await send(client, b"0")
 
     assert (await client.pull(0, expressionType="SQL92", subscription="a > 1")).code == 1
@@ -233,7 +233,7 @@ async def test_property_filters_are_refused(client: Dialogue) -> None:
     assert (await client.pull(0, expressionType="", subscription="*")).code == 0
 
 
-async def test_damaged_consume_queue_is_answered_as_busy(
+async def test_failed_read_is_answered_with_an_error(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that cannot read answers code 1, also to a pull that was held."""
@@ -355,7 +355,7 @@ async def test_oneway_pull_is_neither_held_nor_answered(broker: Broker, client: 
     await peer.close()
 
 
-async def test_held_pulls_are_counted(tmp_path: Path) -> None:
+async def test_held_pulls_are_limited(tmp_path: Path) -> None:
     """Held pulls beyond the limit are refused with 2; when one ends, the next is accepted."""
     async with running_broker(tmp_path, pullThreadPoolQueueCapacity="3") as broker, dialogue(broker) as client:
         await send(client, b"0")

@@ -49,7 +49,7 @@ async def found(client: Dialogue, key: str, **more: str) -> list[bytes]:
 
 
 async def test_another_key_with_the_same_hash_is_not_found(client: Dialogue) -> None:
-    """Java's hash of "Aa" and "BB" is the same; each key finds its own messages only, and does not cost it a place."""
+    """Java's hash of "Aa" and "BB" is the same; each finds only its own messages, up to the maximum."""
     for number in range(10):
         await keep(client, b"Aa%d" % number, "Aa")
         await keep(client, b"BB%d" % number, "BB")

@@ -50,7 +50,7 @@ def next_number(world: StoreWorld, topic: str = "idle") -> int:
 def test_empty_queue_continues_at_the_reported_end_after_a_restart(
     world: StoreWorld, ends: QueueEnds, end: int
 ) -> None:
-    """At a file's border, within a file, and far behind; nothing can be read before the first message."""
+    """At a file's border, within a file, and many files on; nothing can be read before the first message."""
     ends.receive(report_end(end), world.store.log.wrote)
 
     ends.apply_reached(world.store.dispatcher.dispatched)

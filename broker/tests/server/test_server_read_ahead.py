@@ -16,7 +16,7 @@ RANDOM = "rr"
 
 
 def maps(directory: Path) -> dict[str, bool]:
-    """The log files that are mapped, by name, and whether each is read here and there."""
+    """The log files that are mapped, by name, and whether each is mapped for random reads."""
     found: dict[str, bool] = {}
     name = ""
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -29,7 +29,7 @@ def maps(directory: Path) -> dict[str, bool]:
 
 
 async def test_read_mode_applies_to_present_and_future_files(tmp_path: Path) -> None:
-    """No reading ahead from the request on, in each file of the log; and again when that is asked for."""
+    """Mode 1 stops reading ahead in each file of the log from the request on, and mode 0 enables it again."""
     async with (
         running_broker(tmp_path, mappedFileSizeCommitLog=str(FILE_BYTES), maxMessageSize="300000") as broker,
         dialogue(broker) as client,

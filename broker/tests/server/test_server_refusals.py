@@ -73,7 +73,7 @@ def test_invalid_request_is_not_counted_as_refused(caplog: pytest.LogCaptureFixt
         (LogReadOnly("x"), 14, RefusalReason.LOG_READ_ONLY),
         (OSError(5, "I/O error"), 1, RefusalReason.STORE_FAILED),
     ],
-    ids=["slow-disk", "full-disk", "no-buffer", "read-only", "bug"],
+    ids=["slow-disk", "full-disk", "no-buffer", "read-only", "io-error"],
 )
 def test_each_store_error_has_its_refusal_reason(error: Exception, code: int, reason: RefusalReason) -> None:
     """Each error of the store has a code for clients and a reason for operators."""
@@ -131,7 +131,7 @@ async def test_refused_property_filter_is_counted_and_logged_once(
 
 
 def test_lines_about_first_refusals_are_limited() -> None:
-    """A client that invents request codes causes a limited number of lines per minute, and takes no memory."""
+    """A client that invents request codes causes a limited number of lines per minute, and takes limited memory."""
     seconds = [0.0]
     first = LogDeduplicator(clock=lambda: seconds[0])
     assert [first.is_new("a"), first.is_new("a")] == [True, False]
@@ -141,6 +141,6 @@ def test_lines_about_first_refusals_are_limited() -> None:
         for number in range(LINES_PER_MINUTE_MAX):
             first.is_new((minute, number))
     assert repr(first) == f"<LogDeduplicator keys={KEYS_MAX}>"
-    assert first.is_new("a") is False, "this minute has no line left"
+    assert first.is_new("a") is False, "expected no line left in this minute"
     seconds[0] += 60.0
-    assert first.is_new("a") is True, "it was forgotten"
+    assert first.is_new("a") is True, "expected the oldest key to be forgotten"

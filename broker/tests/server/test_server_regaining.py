@@ -117,8 +117,8 @@ class Pair:
         await wait_until(lambda: len(master.replication.acks) == 1)
         return master
 
-    async def killed(self, number: int, **conf: str) -> Broker:
-        """Kill a broker as kill -9 does: the mark of an unclean stop stays. The machine is the same."""
+    async def restart_as_killed(self, number: int, **conf: str) -> Broker:
+        """Restart a broker as after a kill -9: with the mark of an unclean stop, and on the same machine."""
         await self.brokers[number].close()
         (Path(self.confs[number]["storePathRootDir"]) / "abort").touch()
         return await self.start(number, **conf)
@@ -148,16 +148,16 @@ async def test_killed_master_continues_in_its_epoch(tmp_path: Path, role: str) -
         assert await code_of_a_send(master) == 0
         end = master.store.log.wrote
 
-        again = await group.killed(1)
+        again = await group.restart_as_killed(1)
         assert (await again.orders.status()).may_regain
         assert (await again.orders.status()).role is HaRole.UNASSIGNED
-        word = await again.orders.regain(EPOCH)
+        status = await again.orders.regain(EPOCH)
 
-        assert (word.role, word.epoch, word.last_epoch, word.wrote) == (HaRole.MASTER, EPOCH, EPOCH, end)
-        assert word.is_regained and word.electable == (2,)
+        assert (status.role, status.epoch, status.last_epoch, status.wrote) == (HaRole.MASTER, EPOCH, EPOCH, end)
+        assert status.is_regained and status.electable == (2,)
         await wait_until(lambda: len(again.replication.acks) == 1 and again.replication.policy.may_acknowledge())
         assert await code_of_a_send(again) == 0
-        assert (await again.orders.regain(EPOCH)).role is HaRole.MASTER, "an order may come twice"
+        assert (await again.orders.regain(EPOCH)).role is HaRole.MASTER, "expected the repeated order to change nothing"
 
 
 async def test_regained_master_acknowledges_by_the_same_rules(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_regained_master_acknowledges_by_the_same_rules(tmp_path: Path) ->
         await group.begin()
         await group.brokers[2].orders.promise(EPOCH + 1_000, "another")
 
-        again = await group.killed(1)
+        again = await group.restart_as_killed(1)
         await again.orders.regain(EPOCH)
 
         assert await code_of_a_send(again) != 0
@@ -185,7 +185,7 @@ async def test_revoked_role_is_not_regained_by_a_restart(tmp_path: Path, taken: 
             case _:
                 await master.orders.promise(EPOCH + 1_000, "another")
 
-        again = await group.killed(1)
+        again = await group.restart_as_killed(1)
 
         assert not (await again.orders.status()).may_regain
         with pytest.raises(OrderRefused):
@@ -234,7 +234,7 @@ async def test_broker_that_has_promised_a_fence_is_fenced_on_a_full_disk(
         status = await master.orders.status()
         assert (status.promised_epoch, status.role) == (EPOCH + 1_000, HaRole.UNASSIGNED)
         assert await code_of_a_send(master) == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert not (await (await group.killed(1)).orders.status()).may_regain
+        assert not (await (await group.restart_as_killed(1)).orders.status()).may_regain
 
 
 async def test_ended_withdrawal_does_not_prevent_regaining(tmp_path: Path) -> None:
@@ -244,27 +244,27 @@ async def test_ended_withdrawal_does_not_prevent_regaining(tmp_path: Path) -> No
         await master.orders.drain(10_000, withdraw=True)
         await master.orders.promote(EPOCH, [2], False)
 
-        again = await group.killed(1)
+        again = await group.restart_as_killed(1)
 
         assert (await again.orders.regain(EPOCH)).role is HaRole.MASTER
 
 
 @pytest.mark.parametrize("is_chosen", [True, False], ids=["chosen", "not-chosen"])
-async def test_forced_promotion_makes_the_log_complete(tmp_path: Path, is_chosen: bool) -> None:
-    """The log may lack messages, but after a forced promotion it is what counts, and the role may be regained."""
+async def test_promotion_makes_the_log_complete(tmp_path: Path, is_chosen: bool) -> None:
+    """The log may lack messages, but after a promotion it is what counts, and the role may be regained."""
     async with pair(tmp_path) as group:
         await group.begin()
         await group.brokers[1].close()
         before = CompletenessRecord(is_complete=False, machine="another run", is_crash_safe=True)
         write_sealed(RealDisk(), str(tmp_path / "1/completeness.json"), before)
-        doubtful = await group.killed(1)
+        doubtful = await group.restart_as_killed(1)
         assert doubtful.roles.completeness.is_complete is False
 
         if is_chosen:
-            word = await doubtful.orders.promote(EPOCH + 1_000, [2], False)
-            assert word.is_complete is True
+            status = await doubtful.orders.promote(EPOCH + 1_000, [2], False)
+            assert status.is_complete is True
 
-        again = await group.killed(1)
+        again = await group.restart_as_killed(1)
         assert again.roles.completeness.is_complete is is_chosen
         assert (await again.orders.status()).may_regain is is_chosen
 
@@ -274,7 +274,7 @@ async def test_other_acknowledgement_rules_need_a_new_term(tmp_path: Path) -> No
     async with pair(tmp_path) as group:
         await group.begin()
 
-        again = await group.killed(1, brokerRole="ASYNC_MASTER")
+        again = await group.restart_as_killed(1, brokerRole="ASYNC_MASTER")
 
         with pytest.raises(OrderRefused, match="waited for 1 slaves"):
             await again.orders.regain(EPOCH)
@@ -284,7 +284,7 @@ async def test_regaining_as_a_slave_or_another_epoch_is_refused(tmp_path: Path) 
     """Only the master of this very epoch can regain it."""
     async with pair(tmp_path) as group:
         await group.begin()
-        slave, master = await group.killed(2), await group.killed(1)
+        slave, master = await group.restart_as_killed(2), await group.restart_as_killed(1)
 
         for broker, epoch in ((slave, EPOCH), (master, EPOCH + 1), (master, EPOCH - 1)):
             with pytest.raises(OrderRefused, match="was not the master"):

@@ -24,7 +24,7 @@ from gantry_wire.frame import FrameReader
 SEND = RequestCode.SEND_MESSAGE_V2
 
 
-class Ear:
+class FakeConnection:
     """A fake connection for a service, which records what is sent to it."""
 
     peer = ("127.0.0.1", 20000)
@@ -42,8 +42,8 @@ class Ear:
         return [decode_command(frame).opaque for frame in FrameReader().feed(bytes(self._received))]
 
 
-def ear() -> tuple[Ear, Connection]:
-    one = Ear()
+def fake_connection() -> tuple[FakeConnection, Connection]:
+    one = FakeConnection()
     return one, cast(Connection, one)
 
 
@@ -51,11 +51,15 @@ def send_frame(opaque: int) -> bytes:
     return Command(code=SEND, opaque=opaque, ext=send_ext(SEND), body=b"x").encode()
 
 
-async def test_sends_after_a_query_are_answered_to_their_own_sender(tmp_path: Path) -> None:
+async def test_sends_after_a_pull_are_answered_to_their_own_sender(tmp_path: Path) -> None:
     """A read that has sends on both sides of a pull leaves none of them to the connection that comes next."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
-        (first, first_end), (second, second_end), (third, third_end) = ear(), ear(), ear()
+        (first, first_end), (second, second_end), (third, third_end) = (
+            fake_connection(),
+            fake_connection(),
+            fake_connection(),
+        )
 
         def question(frame: Frame, connection: Connection) -> None:
             broker.send_path.flush_for(connection)
@@ -71,7 +75,7 @@ async def test_sends_after_a_query_are_answered_to_their_own_sender(tmp_path: Pa
 
 @pytest.mark.parametrize("opaque", [1 << 31, -(1 << 31) - 1, 1 << 70], ids=["above", "below", "far above"])
 async def test_opaque_out_of_range_closes_the_connection(tmp_path: Path, opaque: int) -> None:
-    """A send's number is a 32-bit integer on the short way, too: Java could not read the reply."""
+    """The opaque number of a send has 32 bits on the fast path, too: Java could not read the reply."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         peer = await RawPeer.open(broker.port)
@@ -87,13 +91,13 @@ async def test_reply_frame_with_a_send_code_is_not_stored(tmp_path: Path) -> Non
     """The flag decides, not the code: a frame that is marked as a reply is never a request."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
-        listener, end = ear()
+        recorder, end = fake_connection()
         reply = Command(code=SEND, opaque=5, flag=1, ext=send_ext(SEND), body=b"x").encode()
 
         broker.send_path.handle(reply, end, lambda frame, connection: None)
         broker.send_path.flush()
 
-        assert listener.opaques == []
+        assert recorder.opaques == []
         assert [message.queue_offset for message in await client.read()] == [0]
 
 
@@ -169,13 +173,13 @@ async def test_stored_send_is_answered_if_a_bad_length_comes_in_pieces(tmp_path:
 async def test_answers_before_a_bad_frame_are_sent() -> None:
     """Executed requests are answered, although the next frame of the same read closes the connection."""
     service = CommandService(lambda command, connection: command.reply())
-    listener, end = ear()
+    recorder, end = fake_connection()
     good = Command(code=RequestCode.GET_KV_CONFIG, opaque=7).encode()
 
     with pytest.raises(RemoteProtocolError):
         service.handle(good + b"\x7f\xff\xff\xff\x00\x00\x00\x00", end)
 
-    assert listener.opaques == [7]
+    assert recorder.opaques == [7]
 
 
 @pytest.mark.parametrize("delay_level", ["0", "-1"], ids=["retry", "dead letter"])

@@ -102,8 +102,8 @@ async def runtime(client: Dialogue) -> dict[str, str]:
 # ------- as a process
 
 
-async def test_process_rebuilds_altered_files(tmp_path: Path) -> None:
-    """Bits of a queue and of the index are flipped on the disk of a broker that runs; it is killed, and starts whole.
+async def test_process_rebuilds_an_altered_queue(tmp_path: Path) -> None:
+    """A bit of a queue is flipped on the disk of a broker that runs; it is killed and restarted.
 
     Every message is served once, before and after, and nothing that was rebuilt is wrong again.
     """

@@ -30,7 +30,7 @@ REQUESTER = "10.0.0.1@requester"
 Answer = Callable[[Command], Command | None]
 
 
-def took(command: Command) -> Command:
+def accept_push(command: Command) -> Command:
     return command.reply()
 
 
@@ -47,7 +47,7 @@ class Requester:
 
 
 @asynccontextmanager
-async def requester(broker: Broker, *, answer: Answer = took, group: str = "askers") -> AsyncIterator[Requester]:
+async def requester(broker: Broker, *, answer: Answer = accept_push, group: str = "askers") -> AsyncIterator[Requester]:
     """A client known to the broker as REQUESTER."""
     one = Requester(answer)
     channel = await Channel.connect(f"127.0.0.1:{broker.port}", on_request=one.record_push)
@@ -217,14 +217,14 @@ async def test_requester_is_known_until_its_last_group_is_removed(broker: Broker
 
 
 async def test_newest_connection_of_a_requester_gets_the_reply(broker: Broker, client: Dialogue) -> None:
-    """A client that came back is pushed at where it is now; the end of its old connection does not make it unknown."""
-    async with requester(broker) as new, requester(broker) as newest:
+    """With two connections of a client the newer one gets the reply; when all have closed the client is unknown."""
+    async with requester(broker) as older, requester(broker) as newest:
         assert (await reply(client)).code == 0
-        assert (len(new.pushed), len(newest.pushed)) == (0, 1)
-    async with requester(broker) as old:
+        assert (len(older.pushed), len(newest.pushed)) == (0, 1)
+    async with requester(broker) as last:
         pass
     await wait_until(lambda: broker.core.clients.producers_by_id.get(REQUESTER) is None)
-    assert not old.pushed and (await reply(client)).code == 1
+    assert not last.pushed and (await reply(client)).code == 1
 
 
 @pytest.mark.parametrize(

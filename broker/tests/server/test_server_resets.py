@@ -241,7 +241,7 @@ async def test_reset_to_an_invalid_target_is_refused(
 
 
 @pytest.mark.parametrize("missing", ["topic", "group", "timestamp", "isForce"])
-async def test_reset_of_an_unknown_topic_or_group_is_refused(client: Dialogue, missing: str) -> None:
+async def test_reset_without_a_required_field_is_refused(client: Dialogue, missing: str) -> None:
     """A request without a required field is refused, and resets no group to the end by default."""
     await send(client, 3)
     ext = {"topic": TOPIC, "group": GROUP, "timestamp": "-1", "isForce": "true"}
@@ -471,7 +471,7 @@ async def test_clone_copies_the_offsets_of_a_group(tmp_path: Path) -> None:
 
 
 async def test_clone_without_a_topic_copies_all_topics(broker: Broker, client: Dialogue) -> None:
-    """Without a name all are meant; those that the other group has left are passed over while it is online."""
+    """Without a name all are meant; those that the source group no longer reads are omitted while it is online."""
     await send(client, 1)
     await client.send_ok(b"x", topic="Left")
     await client.read(0)

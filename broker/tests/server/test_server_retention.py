@@ -70,7 +70,7 @@ class Place:
         """Set the usage of the disk by changing its size."""
         self.disk.capacity = self.disk.space("/").used * 100 // percent
 
-    def looks_like(self, *, is_refusing: bool) -> DiskStatus:
+    def expected_status(self, *, is_refusing: bool) -> DiskStatus:
         """Return the status that retention should report; recovery points may change the usage meanwhile."""
         space = self.disk.space("/store")
         return DiskStatus(space.total, space.used, is_refusing)
@@ -130,7 +130,7 @@ async def test_sends_are_refused_above_the_level_and_accepted_below(caplog: pyte
         assert {reply.code for reply in (*refused, batch)} == {14}
         assert (refused[0].remark or "").startswith("service not available now, the disk is full: 91.")
         assert [message.body for message in await here.client.read(0)] == [b"first"]
-        await wait_until(lambda: here.broker.retention.status == here.looks_like(is_refusing=True))
+        await wait_until(lambda: here.broker.retention.status == here.expected_status(is_refusing=True))
         assert len(find_logged(caplog, "disk full; refusing sends")) == 1
         here.press(50)
         await wait_until(lambda: not here.broker.retention.status.is_refusing)
@@ -155,7 +155,7 @@ async def test_disk_is_never_filled_completely(monkeypatch: pytest.MonkeyPatch) 
     met: list[str] = []
     charge = FaultyDisk.charge
 
-    def watched(self: FaultyDisk, node: object, end: int, path: str) -> None:
+    def record_failure(self: FaultyDisk, node: object, end: int, path: str) -> None:
         try:
             charge(self, node, end, path)  # type: ignore[arg-type]
         except OSError as error:
@@ -163,7 +163,7 @@ async def test_disk_is_never_filled_completely(monkeypatch: pytest.MonkeyPatch) 
             met.append(path)
             raise
 
-    monkeypatch.setattr(FaultyDisk, "charge", watched)
+    monkeypatch.setattr(FaultyDisk, "charge", record_failure)
     async with place(FaultyDisk(capacity=16 * MIB), **ROOMY) as here:
         taken = 0
         while (reply := await here.client.send(BODY)).code == 0:
@@ -210,7 +210,7 @@ async def test_expired_messages_are_deleted_at_the_delete_hour() -> None:
         clock.advance(HOUR_MS + HOUR_MS // 2)
         await here.client.send_ok(b"new")
         await here.rounds()
-        assert here.begin == 0, "expired, but it is not the hour"
+        assert here.begin == 0, "expired files were deleted before the delete hour"
         clock.advance(HOUR_MS + HOUR_MS // 2)
         await here.rounds()
 
@@ -296,7 +296,7 @@ async def test_full_disk_refuses_sends_until_messages_are_consumed() -> None:
         await here.fill(6)
         here.press(95)
         await here.rounds(2)
-        assert here.begin == 0, "the topic has no consumers, so all of it is unconsumed"
+        assert here.begin == 0, "messages of a topic without consumers were deleted"
         assert (await here.client.send(BODY)).code == 14
 
         here.consume(here.end())
@@ -382,7 +382,7 @@ async def test_groups_that_count_as_consumers(model: str, group: str, is_held: b
 
 
 async def test_system_topics_prevent_no_deletion() -> None:
-    """System topics have no consumers, and may be deleted."""
+    """System topics have no consumers, and their messages may be deleted."""
     async with place() as here:
         await here.client.send_ok(b"measured", topic="BenchmarkTest")
         await here.fill(6)
@@ -546,7 +546,7 @@ async def test_round_deletes_at_most_ten_files() -> None:
 
 
 async def test_restart_continues_after_deleted_files() -> None:
-    """Consumers, offsets and queues are where they were, over a clean stop and over a kill."""
+    """Consumers, offsets and queues are where they were after a clean stop."""
     disk, clock = FaultyDisk(), FakeClock()
     async with place(disk, clock) as here:
         await here.fill(6)

@@ -1,4 +1,4 @@
-"""O4: deletion races reads. A reader of a message under deletion gets it, or the offset to continue at."""
+"""Deletion at the same time as reads: a reader of a message under deletion gets it, or the offset to continue at."""
 
 import asyncio
 import logging
@@ -116,7 +116,7 @@ async def ask(broker: Broker, end: asyncio.Event) -> None:
 async def test_deletion_and_readers_do_not_interfere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O4: no reader gets a wrong, torn or missing message, none is left without an answer, and nothing dies."""
+    """No reader gets a wrong, torn or missing message, each request is answered, and no error is logged."""
 
     def space(self: RealDisk, path: str) -> DiskSpace:
         used = used_bytes(str(tmp_path))

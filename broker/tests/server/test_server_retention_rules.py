@@ -44,7 +44,7 @@ GROUPS = ("g1", "g2")
 class History:
     """A store, its consumers, and what the oracle remembers."""
 
-    is_asked: bool
+    is_unconsumed_deleted: bool
     world: StoreWorld = field(default_factory=lambda: make_world("faulty", Path("/")))
     delivered: dict[int, int] = field(default_factory=dict)
     sent_ms: dict[int, int] = field(default_factory=dict)
@@ -60,7 +60,9 @@ class History:
             topics=TopicTable(self.world.clock, lambda topic: None),
         )
         self.core = cast("BrokerCore", parts)
-        self.settings = RetentionSettings(reserved_hours=10, delete_hours=(4,), is_unconsumed_deleted=self.is_asked)
+        self.settings = RetentionSettings(
+            reserved_hours=10, delete_hours=(4,), is_unconsumed_deleted=self.is_unconsumed_deleted
+        )
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -122,11 +124,11 @@ class History:
         assert after % FILE_BYTES == 0
         assert after - before <= FILES_PER_ROUND_MAX * FILE_BYTES
         assert after <= store.log.flushed
-        assert after <= store.log.wrote - store.log.wrote % FILE_BYTES, "the current file stays"
+        assert after <= store.log.wrote - store.log.wrote % FILE_BYTES, "the current file was deleted"
         expired_ms = self.world.clock.wall_ms() - 10 * HOUR_MS
         for end, topic, queue_id, offset, _ in self.world.sent:
             if before < end <= after:
-                is_free = is_pressed and (self.is_asked or self.is_consumed(topic, queue_id, offset))
+                is_free = is_pressed and (self.is_unconsumed_deleted or self.is_consumed(topic, queue_id, offset))
                 assert self.sent_ms[end] < expired_ms or is_free, (end, topic, queue_id, offset)
         for topic, queue_id in QUEUES:
             kept = [entry for entry in self.world.sent if entry[1:3] == (topic, queue_id) and entry[0] > after]
@@ -155,10 +157,10 @@ STEPS = st.one_of(
 
 
 @settings(max_examples=150)
-@given(is_asked=st.booleans(), steps=st.lists(STEPS, max_size=40))
-def test_no_history_deletes_unconsumed_messages(is_asked: bool, steps: list[tuple[Any, ...]]) -> None:
-    """Consumed by all, expired, or given up by name: nothing else is ever deleted, and the rest is served whole."""
-    history = History(is_asked)
+@given(is_unconsumed_deleted=st.booleans(), steps=st.lists(STEPS, max_size=40))
+def test_no_history_deletes_unconsumed_messages(is_unconsumed_deleted: bool, steps: list[tuple[Any, ...]]) -> None:
+    """Nothing is deleted unless all have consumed it, it has expired or settings allow it. The rest is served."""
+    history = History(is_unconsumed_deleted)
 
     for verb, *arguments in steps:
         getattr(history, verb)(*arguments)
@@ -168,21 +170,21 @@ def test_no_history_deletes_unconsumed_messages(is_asked: bool, steps: list[tupl
 
 
 def test_oracle_agrees_with_the_rules() -> None:
-    """A history in which each rule deletes something, so that the property is not true of doing nothing."""
-    history = History(is_asked=False)
+    """A history in which consumption and expiry each delete something: doing nothing would not fulfil the rules."""
+    history = History(is_unconsumed_deleted=False)
     history.send(0, 150)
     history.flush()
     history.plan(99, 3)
-    assert history.world.store.log.min_physical == 0, "it has no consumers"
+    assert history.world.store.log.min_physical == 0, "messages without consumers were deleted"
     history.consume(0, 0, 100)
     history.plan(99, 3)
-    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "all groups have consumed it"
+    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "consumed files were kept"
 
     history.send(2, 150)
     history.flush()
     history.wait(11)
     history.plan(50, 3)
-    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "expired, but neither the hour nor a need"
+    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "deleted before the delete hour"
     history.plan(50, 4)
 
-    assert history.world.store.log.min_physical > 6 * FILE_BYTES, "expired, although it is unconsumed"
+    assert history.world.store.log.min_physical > 6 * FILE_BYTES, "expired files were kept"

@@ -63,7 +63,7 @@ async def send_one(client: Dialogue) -> StoredMessage:
     return message
 
 
-async def looked_at(broker: Broker) -> None:
+async def wait_for_delay_rounds(broker: Broker) -> None:
     """Wait until the delay service has checked every level with the present time."""
     rounds = broker.delay.rounds
     await wait_until(lambda: broker.delay.rounds >= rounds + 2)
@@ -78,7 +78,7 @@ async def test_sixteen_retries_with_growing_delays(broker: Broker, clock: FakeCl
         assert (await fail(client, message)).code == 0
         wait_ms = LEVELS_MS[2 + times]
         clock.advance(wait_ms - 1)
-        await looked_at(broker)
+        await wait_for_delay_rounds(broker)
         assert end(broker, RETRY) == times, f"retry {times + 1} came before its {wait_ms} ms were over"
         clock.advance(1)
         await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
@@ -86,7 +86,7 @@ async def test_sixteen_retries_with_growing_delays(broker: Broker, clock: FakeCl
         assert (message.reconsume_times, message.properties["RETRY_TOPIC"]) == (times + 1, TOPIC)
 
     assert (await fail(client, message)).code == 0
-    await looked_at(broker)
+    await wait_for_delay_rounds(broker)
     assert (end(broker, RETRY), end(broker, DEAD)) == (RETRIES, 1)
     [dead] = await client.read(topic=DEAD)
     assert (dead.body, dead.reconsume_times, dead.properties["KEYS"], dead.properties["own"]) == (
@@ -142,7 +142,7 @@ async def test_retry_level_beyond_the_last_is_the_last(
     assert (await fail(client, message, level=int(level))).code == 0
 
     clock.advance(LEVELS_MS[-1] - 1)
-    await looked_at(broker)
+    await wait_for_delay_rounds(broker)
     assert end(broker, RETRY) == 0
     clock.advance(1)
     await wait_until(lambda: end(broker, RETRY) == 1)
@@ -161,7 +161,7 @@ async def test_failure_count_survives_a_restart(tmp_path: Path, clock: FakeClock
 
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         clock.advance(LEVELS_MS[4] - 1)
-        await looked_at(broker)
+        await wait_for_delay_rounds(broker)
         assert end(broker, RETRY) == 2
         clock.advance(1)
         await wait_until(lambda: end(broker, RETRY) == 3)

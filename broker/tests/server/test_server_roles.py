@@ -162,7 +162,7 @@ async def test_degraded_master_continues_without_slaves(tmp_path: Path) -> None:
 
         assert await send(master, "a") == [0]
         assert is_degraded(master)
-        assert not master.send_path.ack_gate.must_wait(), "answers do not wait for slaves that are not counted"
+        assert not master.send_path.ack_gate.must_wait(), "answers wait for slaves that are not counted"
         assert await bodies(master) == [b"a"]
         await members.slave(master)
         assert await send(master, "b") == [0]
@@ -183,12 +183,12 @@ async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("hangs_up", [True, False], ids=["hangs-up", "twin"])
+@pytest.mark.parametrize("disconnects", [True, False], ids=["disconnects", "twin"])
 async def test_clients_of_a_moved_address_are_disconnected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disconnects: bool
 ) -> None:
     """A Service leads to an old master for a moment after its role has moved: such clients would stay with a slave."""
-    monkeypatch.setattr(roles, "ADDRESS_MOVE_S", 5.0 if hangs_up else 3600.0)
+    monkeypatch.setattr(roles, "ADDRESS_MOVE_S", 5.0 if disconnects else 3600.0)
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
@@ -196,11 +196,11 @@ async def test_clients_of_a_moved_address_are_disconnected(
         await first.orders.promise(300, "test")
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)  # from here on its log is not cut any more, for which clients are hung up on as well
+        await follows(second, 1)  # from here on its log is not cut any more, which disconnects clients as well
 
         async with dialogue(first) as late:
             assert (await late.send(b"x")).code != 0
-            if hangs_up:
+            if disconnects:
                 await wait_until(lambda: not late.channel.is_open)
             else:
                 await asyncio.sleep(1.0)
@@ -241,7 +241,7 @@ def memory_folders(is_wanted: bool) -> Iterator[tuple[str, str]]:
 
 
 async def test_slave_refuses_requests_for_a_master(tmp_path: Path) -> None:
-    """Sends, topics, groups and locks are answered 14, so that clients try another broker; reads are served."""
+    """Sends, new topics, messages sent back and locks are answered 14, so that clients try another broker."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
@@ -365,21 +365,21 @@ async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> Non
         await follows(first, 2)
         assert await send(first, "a", "b", "c") == [0, 0, 0]
         async with dialogue(first) as peer:
-            for name in ("Heard", "Unheard"):
+            for name in ("Redirected", "Waiting"):
                 await peer.pull(0, consumerGroup=name)
                 await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset_ext(name, 1))
-            assert (await peer.pull(3, consumerGroup="Heard")).remark == "OFFSET_RESET"
-            assert (await peer.pull(1, consumerGroup="Heard")).code == ResponseCode.SUCCESS
-            await wait_until(lambda: second.core.offsets.resets.is_pending("Unheard", TOPIC, 0))
-            await wait_until(lambda: not second.core.offsets.resets.is_pending("Heard", TOPIC, 0))
+            assert (await peer.pull(3, consumerGroup="Redirected")).remark == "OFFSET_RESET"
+            assert (await peer.pull(1, consumerGroup="Redirected")).code == ResponseCode.SUCCESS
+            await wait_until(lambda: second.core.offsets.resets.is_pending("Waiting", TOPIC, 0))
+            await wait_until(lambda: not second.core.offsets.resets.is_pending("Redirected", TOPIC, 0))
         await copied(first, second)
 
         await second.orders.promote(300, [1], False)
         async with dialogue(second) as peer:
-            assert second.core.offsets.find("Unheard", TOPIC, 0) == 1
-            moved = await peer.pull(3, consumerGroup="Unheard")
+            assert second.core.offsets.find("Waiting", TOPIC, 0) == 1
+            moved = await peer.pull(3, consumerGroup="Waiting")
             assert (moved.remark, moved.ext["nextBeginOffset"]) == ("OFFSET_RESET", "1")
-            assert [one.body for one in await peer.read(1, consumerGroup="Heard")] == [b"b", b"c"]
+            assert [one.body for one in await peer.read(1, consumerGroup="Redirected")] == [b"b", b"c"]
 
 
 def reset_ext(group: str, offset: int) -> dict[str, str]:
@@ -444,7 +444,7 @@ async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path
         assert (await broker.orders.status()).promised_epoch == 7
 
 
-async def test_fenced_master_disconnects_its_clients_and_answers_nothing(tmp_path: Path) -> None:
+async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path: Path) -> None:
     """A broker that has promised a newer epoch is not the master from that moment on."""
     async with group(tmp_path) as members:
         broker = await members.start("one", **MOVED, brokerId="1")
@@ -494,7 +494,7 @@ async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path:
         await second.orders.promote(300, [], False)
         assert await send(second, *["small"] * 130, *["large" * 4_000] * 14) == [0] * 144
         await expire(second)
-        assert second.store.log.min_physical > first.store.log.wrote, "what the first one lacks is there no more"
+        assert second.store.log.min_physical > first.store.log.wrote, "nothing that the first one lacks was deleted"
 
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)

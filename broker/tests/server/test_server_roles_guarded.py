@@ -98,4 +98,4 @@ async def test_unreadable_secret_stops_the_start(tmp_path: Path) -> None:
     """A group that requires a secret must not run without one."""
     with pytest.raises(OSError, match="nowhere"):
         await started(tmp_path, haSecretPath="/nowhere/secret")
-    assert not (tmp_path / "abort").exists(), "what was opened is closed again"
+    assert not (tmp_path / "abort").exists(), "expected the opened store to be closed again"

@@ -72,7 +72,7 @@ def damage(broker: Broker, offset: int) -> None:
     "conf", [{}, {"mappedFileSizeCommitLog": "262144", "maxMessageSize": "65536"}], ids=["one file", "many files"]
 )
 async def test_pass_reads_the_whole_intact_log(tmp_path: Path, conf: dict[str, str]) -> None:
-    """The pass handles ends of files, and records that are larger than one read."""
+    """The pass handles ends of files, and records that cross the end of a read."""
     async with filled_broker(tmp_path, **conf) as broker:
         scrubber = scrubber_of(broker)
 
@@ -173,7 +173,7 @@ async def test_scrubbed_log_is_not_read_again_at_once(tmp_path: Path) -> None:
 
 
 async def test_log_under_change_is_not_scrubbed(tmp_path: Path) -> None:
-    """While the store is lent to another thread the log must not be read, and earlier reads do not count."""
+    """While the store is lent to another thread the log must not be read."""
     async with filled_broker(tmp_path) as broker:
         scrubber = scrubber_of(broker)
         with broker.core.gate.lend_store():

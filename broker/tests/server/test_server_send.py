@@ -142,7 +142,7 @@ async def test_order_within_a_connection_is_the_order_of_its_frames(broker: Brok
     assert positions == sorted(positions)
 
 
-async def test_pull_sees_the_sends_before_it(broker: Broker) -> None:
+async def test_request_sees_the_sends_before_it(broker: Broker) -> None:
     """A request behind sends on one connection is answered as of after them."""
     send = Command(code=310, ext=send_ext(310), body=b"x").encode()
     asked = Command(code=30, opaque=1, ext={"topic": TOPIC, "queueId": "0"}).encode()

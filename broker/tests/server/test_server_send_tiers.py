@@ -1,7 +1,7 @@
 """The tiers of plain sends and the slow path store and answer the same, byte for byte, for any input.
 
-The slow path is the oracle: it reads every request in words. A case is one frame; its draft is everything that the
-store gets of a message, and its answer everything that the reply is made of.
+The slow path is the oracle: it decodes every request into a `Command`. A case is one frame; its draft is
+everything that the store gets of a message, and its answer everything that the reply is made of.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def by_tiers(broker: Broker, data: bytes) -> Outcome:
     return outcome(broker, data, broker.listeners.services[0].handle)
 
 
-def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def by_slow_path(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """The same frame by the slow path alone."""
     with monkeypatch.context() as patch:
         patch.setattr(broker.send_path, "_prefix", b"\0")
@@ -203,8 +203,8 @@ def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Ou
 
 
 def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The frames that end differently by tiers and by words."""
-    return [data for data in frames if by_tiers(broker, data) != by_words(broker, data, monkeypatch)]
+    """The frames that end differently by tiers and by the slow path."""
+    return [data for data in frames if by_tiers(broker, data) != by_slow_path(broker, data, monkeypatch)]
 
 
 @pytest.mark.verify(quick=1)
@@ -212,10 +212,10 @@ def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.Mon
 async def test_every_tier_equals_the_slow_path(
     broker: Broker, seed: int, slow_sends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Draft, answer and immediate reply are equal for any properties and fields; most cases need no words."""
+    """Draft, answer and immediate reply are equal for any properties and fields; many cases avoid the slow path."""
     assert differences(broker, cases(seed), monkeypatch) == []
 
-    assert CASES_COUNT < len(slow_sends) < CASES_COUNT * 1.6, "more than a third of the cases took a tier"
+    assert CASES_COUNT < len(slow_sends) < CASES_COUNT * 1.6, "too many cases took the slow path"
 
 
 @pytest.mark.verify(quick=1)
@@ -262,7 +262,8 @@ def plain_frame(code: int, serialization: int, text: str) -> bytes:
 async def test_senders_unlike_java_avoid_the_slow_path(
     broker: Broker, code: int, serialization: int, text: str, slow_sends: list[int]
 ) -> None:
-    """Go, C++, Rust, Node and raw senders, and Java's with keys: a message is put into the pass on primitives."""
+    """Go, C++, Rust, Node and raw senders, and Java's with keys: a message is put into the pass without a
+    `Command`."""
     drafts, answers, _, reply = by_tiers(broker, plain_frame(code, serialization, text))
 
     assert (len(drafts), len(answers), reply) == (1, 1, b"")
@@ -310,19 +311,19 @@ async def test_tiers_and_slow_path_write_the_same_log(tmp_path: Path, monkeypatc
     frames = list(cases(20, 1_500))
     port = str(free_ports(1)[0])
     found = []
-    for name in ("tiers", "words"):
+    for name in ("tiers", "slow path"):
         async with running_broker(tmp_path / name, clock=FakeClock(), disk=RealDisk(), listenPort=port) as broker:
             async with dialogue(broker) as client:
                 await client.send_ok(queueId="3", bornTimestamp="1")
             make_predictable(broker, monkeypatch)
             start = broker.store.log.wrote
-            if name == "words":
+            if name == "slow path":
                 monkeypatch.setattr(broker.send_path, "_prefix", b"\0")
             found.append(log_and_replies(broker, frames, start))
 
-    (tiers, replies), (words, expected) = found
+    (tiers, replies), (slow, expected) = found
     assert len(tiers) > 500_000
-    assert tiers == words
+    assert tiers == slow
     assert replies == expected
 
 
@@ -370,7 +371,7 @@ def signed_frame(data: bytes) -> bytes | None:
 async def test_signed_sends_equal_the_slow_path(
     tmp_path: Path, slow_sends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With access control on the same holds, and a signed send with any properties needs no words."""
+    """With access control on the same holds, and signed sends with code 310 can avoid the slow path."""
     async with guarded_broker(tmp_path) as broker:
         async with signed_dialogue(broker, ADMIN) as admin:
             await admin.send_ok(queueId="3")
@@ -379,5 +380,5 @@ async def test_signed_sends_equal_the_slow_path(
         frames = [signed for signed in map(signed_frame, cases(7, 2_500)) if signed is not None]
 
         assert differences(broker, iter(frames), monkeypatch) == []
-        by_words_only = sum(code == 310 for code in slow_sends)
-        assert by_words_only < 1.9 * sum(SEND_V2_PREFIX in data for data in frames), "code 10 is always read in words"
+        slow_count = sum(code == 310 for code in slow_sends)
+        assert slow_count < 1.9 * sum(SEND_V2_PREFIX in data for data in frames), "too many took the slow path"

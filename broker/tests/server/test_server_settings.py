@@ -113,7 +113,7 @@ ROLES = [
 
 @pytest.mark.parametrize(("pairs", "text"), ROLES, ids=[text for _, text in ROLES])
 def test_contradictory_role_settings_stop_the_start(pairs: dict[str, str], text: str) -> None:
-    """Both keys are named: only the author knows which of the two was meant."""
+    """The keys are named: where two contradict each other only the author knows which was meant."""
     with pytest.raises(SettingsError, match=text):
         broker_settings(pairs)
 
@@ -202,7 +202,7 @@ def test_error_does_not_show_the_line() -> None:
 def test_value_may_contain_an_equals_sign() -> None:
     """Only the first equals sign separates key and value."""
     assert parse_properties_file("storePathRootDir = /a=b/c ") == {"storePathRootDir": "/a=b/c"}
-    assert parse_properties_file("brokerName: broker-a") == {"brokerName": "broker-a"}, "as Java reads it"
+    assert parse_properties_file("brokerName: broker-a") == {"brokerName": "broker-a"}, "no colon separates"
 
 
 def test_tls_settings_reach_the_listener() -> None:

@@ -90,7 +90,7 @@ async def test_pull_of_a_member_filters_by_its_heartbeat(client: Dialogue) -> No
 
 
 async def test_newer_filter_replaces_the_older_one(client: Dialogue) -> None:
-    """The same text as another type of expression is another subscription."""
+    """A heartbeat with a newer version and another filter changes the subscription, and pulls follow it."""
     await send(client, b"0", price="1")
     await send(client, b"1", price="9")
     await client.heartbeat("c1", expression="price > 5", expression_type="SQL92", version=1)

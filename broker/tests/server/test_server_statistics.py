@@ -250,7 +250,7 @@ async def test_pulls_are_counted_by_group_and_topic(broker: Broker, client: Dial
 
 
 async def test_message_sent_back_counts_for_its_topic(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
-    """SNDBCK_PUT_NUMS goes by that topic, also the second time, when the message lies in the retry topic.
+    """SNDBCK_PUT_NUMS counts it for the message's own topic, not for the retry topic.
 
     Level 4 is 30 s: the message is not due during the test.
     """
@@ -282,7 +282,7 @@ async def test_batches_and_delays_count_for_the_topic_that_stores_them(
 
 
 async def test_deleted_topic_and_group_have_no_statistics(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
-    """As in RocketMQ, whose autoDeleteUnusedStats is on."""
+    """As in RocketMQ with autoDeleteUnusedStats=true."""
     await client.send_ok(b"x")
     await client.pull(0)
     read_counters(broker, clock)
@@ -343,7 +343,7 @@ def test_put_times_cover_the_last_whole_minute() -> None:
 
 
 def test_put_latency_percentiles() -> None:
-    """With 999 quick puts and a slow one, 99% are within a millisecond, and 99.95% are not."""
+    """With 999 quick puts and a slow one, 99% are within a millisecond, and the maximum is not."""
     times = PutTimes()
     times.rotate(100.0)
     times.record(0.0001, 999)
@@ -404,4 +404,5 @@ runtime sendThreadPoolQueueCapacity sendThreadPoolQueueHeadWaitTimeMills sendThr
 startAcceptSendRequestTimeStamp timerCongestNum timerDequeueTps timerEnqueueTps timerOffsetBehind
 timerReadBehind ackThreadPoolQueueCapacity ackThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueSize
 """
-"""Read from a broker of 5.3.3; `litePull` and the rest are thread pools, which are zero here."""
+"""Read from a broker of 5.3.3. Its thread pools do not exist here: all their values are zero, except for the capacities
+of `send` and `pull`, which are settings."""

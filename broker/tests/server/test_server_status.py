@@ -324,7 +324,7 @@ async def test_hanging_page_write_blocks_nothing(tmp_path: Path) -> None:
     assert len(failing.published) == 3
     hang.set()
     await wait_until(lambda: len(failing.published) == 4)
-    assert failing.published[-1].phase is Phase.STOPPED, "what was dropped is what was older"
+    assert failing.published[-1].phase is Phase.STOPPED, "expected only older snapshots to be dropped"
 
 
 async def test_failed_start_is_on_the_page_with_its_reason(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ async def test_newest_logged_error_is_on_the_page(tmp_path: Path) -> None:
 
 
 async def test_failed_broker_is_on_the_page(tmp_path: Path) -> None:
-    """After a failed flush the last word is `failed`, and the store is left as it is."""
+    """After a failed flush the final phase is FAILED, and the store is left as it is."""
     one = make_broker(tmp_path)
     await one.start()
 
@@ -368,7 +368,7 @@ async def test_failed_broker_is_on_the_page(tmp_path: Path) -> None:
     last = page(tmp_path).status
     assert (last.phase, last.last_error) == (Phase.FAILED, "a flush failed: EIO")
     await one.close()
-    assert page(tmp_path).status.phase is Phase.FAILED, "the final phase is published once"
+    assert page(tmp_path).status.phase is Phase.FAILED, "expected the final phase to be published once"
 
 
 async def test_without_a_page_nothing_is_published(tmp_path: Path) -> None:

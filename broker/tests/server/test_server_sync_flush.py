@@ -236,7 +236,7 @@ async def test_send_that_does_not_wait_is_answered_at_once() -> None:
 
 
 async def test_send_that_does_not_wait_exempts_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message in its place of a later pass waits, also if nothing had to wait when the first one was sent.
+    """A message at the same index of a later pass waits, also if nothing had to wait when the first one was sent.
 
     So it is where an asynchronous master holds a grant at first and has lost it then.
     """
@@ -301,7 +301,7 @@ async def test_slow_disk_is_answered_10_and_never_0() -> None:
 
 
 async def test_one_fsync_answers_all_sends_before_it() -> None:
-    """Group commit: a hundred senders cost one sync, not a hundred."""
+    """Group commit: a hundred senders cost a few syncs, not a hundred."""
     disk = FaultyDisk()
     async with sync_broker(disk) as broker, dialogue(broker) as client:
         await client.send_ok(b"first")

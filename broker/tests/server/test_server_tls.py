@@ -30,7 +30,7 @@ def conf_of(party: Party, **more: str) -> dict[str, str]:
 
 
 def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
-    """A broker with these keys."""
+    """Run a broker with these settings."""
     return running_broker(path, disk=None, clock=None, **conf)
 
 

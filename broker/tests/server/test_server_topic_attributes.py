@@ -1,4 +1,4 @@
-"""Attributes of topics: RocketMQ's syntax, rules and words, and two promises that this broker does not make."""
+"""Attributes of topics: RocketMQ's syntax, rules and texts, and the values that this broker does not support."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ async def test_transaction_ended_by_rocketmq_is_not_open(tmp_path: Path) -> None
 
 
 async def test_transaction_with_a_lost_end_is_checked_again(tmp_path: Path) -> None:
-    """A power loss tears off a rollback that was not acknowledged: the transaction is open, and can be ended again."""
+    """A power loss tears off a rollback that was not flushed: the transaction is open, and can be ended again."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
         before = broker.store.log.wrote

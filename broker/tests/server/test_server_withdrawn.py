@@ -36,7 +36,7 @@ async def code_of_send(broker: Broker) -> int:
         return (await peer.send(b"late")).code
 
 
-async def deaf_slave(members: Group, server: str) -> Broker:
+async def master_without_its_slave(members: Group, server: str) -> Broker:
     """Return a synchronous master whose only slave is gone, so that it cannot hand over."""
     first = await members.start("one", **SYNC, **MOVED, brokerId="1", namesrvAddr=server, slaveTimeout="200")
     second = await members.start("two", **SYNC, **MOVED, brokerId="2", namesrvAddr=server)
@@ -55,7 +55,7 @@ async def deaf_slave(members: Group, server: str) -> Broker:
 async def test_withdrawn_master_stays_withdrawn_after_a_timeout(tmp_path: Path) -> None:
     """A timeout is no reason to accept sends again; routes show it, and the next promotion ends it."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
-        first = await deaf_slave(members, server)
+        first = await master_without_its_slave(members, server)
         await wait_for_permission(server, 6)
 
         status = await first.orders.drain(100, withdraw=True)
@@ -71,7 +71,7 @@ async def test_withdrawn_master_stays_withdrawn_after_a_timeout(tmp_path: Path) 
 async def test_drained_master_accepts_sends_again_after_a_timeout(tmp_path: Path) -> None:
     """The counter-test: a role that cannot move is kept, and the routes never changed."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
-        first = await deaf_slave(members, server)
+        first = await master_without_its_slave(members, server)
 
         with pytest.raises(OrderRefused, match="sends are accepted again"):
             await first.orders.drain(100)
@@ -84,7 +84,7 @@ async def test_drained_master_accepts_sends_again_after_a_timeout(tmp_path: Path
 async def test_refused_drain_does_not_lift_an_earlier_withdrawal(tmp_path: Path, clients_only: bool) -> None:
     """A drain that times out restores the state before it, and that of a withdrawn master is to refuse sends."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
-        first = await deaf_slave(members, server)
+        first = await master_without_its_slave(members, server)
         before = await first.orders.drain(100, withdraw=True, clients_only=clients_only)
         await wait_for_permission(server, 4)
 
@@ -95,7 +95,7 @@ async def test_refused_drain_does_not_lift_an_earlier_withdrawal(tmp_path: Path,
         assert (after.is_withdrawn, after.is_draining) == (before.is_withdrawn, before.is_draining)
         assert (after.is_withdrawn, after.is_draining) == (True, not clients_only)
         assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (first.core.gate.write_refusal is None) is clients_only, "the broker itself appends as before"
+        assert (first.core.gate.write_refusal is None) is clients_only, "unexpected write refusal"
         await first.registration.wait_until_published()
         assert await permission(server) == 4
 
@@ -114,7 +114,7 @@ async def test_sends_refused_by_a_drain_are_counted_as_draining(tmp_path: Path, 
         assert (counts[RefusalReason.DRAINING], counts[RefusalReason.NOT_MASTER]) == (1, 0)
 
 
-async def test_topic_changed_while_withdrawn_is_read_only_in_routes(tmp_path: Path) -> None:
+async def test_routes_are_read_only_after_a_registration_while_withdrawn(tmp_path: Path) -> None:
     """Every registered table has only read permission while withdrawn, and the broker's own tables are unchanged."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
         first = await members.start("one", **MOVED, brokerId="1", namesrvAddr=server)
@@ -131,7 +131,7 @@ async def test_topic_changed_while_withdrawn_is_read_only_in_routes(tmp_path: Pa
         assert {one.perm for one in first.core.topics.document().topic_config_table.values()} <= {6, 7}
 
 
-async def test_emptied_master_still_delivers_its_own_messages(tmp_path: Path) -> None:
+async def test_withdrawn_master_still_delivers_delayed_messages(tmp_path: Path) -> None:
     """Clients' sends are refused, and routes show it; delayed messages are delivered."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
         first = await members.start("one", **MOVED, brokerId="1", namesrvAddr=server, messageDelayLevel="1s 2s")

@@ -221,7 +221,7 @@ async def listening(party: Party, *, timeout_ms: int = 30_000) -> AsyncIterator[
 
 
 def client_hello(party: Party) -> bytes:
-    """The first word of an honest client."""
+    """The first message of a valid handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = party.client().client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):

@@ -43,7 +43,7 @@ def test_half_message_stored_again_is_open_once() -> None:
     assert found is not None and found is one.find(2)
     assert found.aliases == {0: 1000}
     one.add_op(0, [0])
-    assert one.find(0) is found, "that the old place is done with does not end it"
+    assert one.find(0) is found, "the op message about its old copy has ended it"
     one.add(half(3, origin=0, checks=2))
     assert one.find(0) is one.find(2) is one.find(3) is not None
     assert (one.half_restart_offset, one.op_restart_offset) == (1, 1)
@@ -117,7 +117,7 @@ def test_end_applies_to_the_next_copy() -> None:
     one.add(half(1, origin=0, checks=1))
     assert (len(one), one.find(0), one.find(1)) == (0, None, None)
     assert one.outcome(0) == one.outcome(1) == "committed"
-    assert one.half_restart_offset == 0, "its op message was not read yet"
+    assert one.half_restart_offset == 0, "expected the restart offset at the half message whose op message is not read"
     one.add_op(0, [0])
     one.add_op(1, [0, 1])
     assert one.half_restart_offset == 2

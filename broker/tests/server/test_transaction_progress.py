@@ -38,7 +38,7 @@ class Slave:
 
 
 @pytest.mark.parametrize("is_careful", [True, False], ids=["careful", "twin"])
-def test_recovery_point_beyond_the_log_is_not_applied(is_careful: bool) -> None:
+def test_restart_offsets_beyond_the_log_are_not_applied(is_careful: bool) -> None:
     """The master has ended half message 85 and dies before that was copied: here it is still open."""
     slave = Slave(is_careful=is_careful)
     slave.take(offsets_document(85, 40), end=1000)
@@ -47,10 +47,10 @@ def test_recovery_point_beyond_the_log_is_not_applied(is_careful: bool) -> None:
     slave.progress.become_master(1200)
 
     assert slave.begin == ((85, 40) if is_careful else (86, 41))
-    assert slave.offsets.find("readers", "T", 0) == 7, "consumers' offsets are taken at once"
+    assert slave.offsets.find("readers", "T", 0) == 7, "expected consumers' offsets to be taken at once"
 
 
-def test_recovery_point_within_the_log_is_applied() -> None:
+def test_restart_offsets_within_the_log_are_applied() -> None:
     """In order, and the newest that it has reached counts."""
     slave = Slave()
     for step in range(1, 5):
@@ -62,10 +62,10 @@ def test_recovery_point_within_the_log_is_applied() -> None:
     slave.progress.become_master(300)
     assert slave.begin == (3, 3)
     slave.progress.apply_up_to(1000)
-    assert slave.begin == (3, 3), "a master applies no further documents"
+    assert slave.begin == (3, 3), "the master has applied a further document"
 
 
-def test_following_another_master_resets_the_recovery_point() -> None:
+def test_following_another_master_resets_the_restart_offsets() -> None:
     """Its log was cut: what it knew itself may be of the part that is gone."""
     slave = Slave()
     slave.take(offsets_document(9, 9), end=100)
