@@ -1,4 +1,7 @@
-"""Access control of the name server: brokers need administrator accounts, clients see topics with their permissions."""
+"""Access control of the name server: brokers need administrator accounts, clients see topics with their permissions.
+
+S6 is a row of the fault catalogue (`broker/tests/faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ class Registered:
 
     @classmethod
     @asynccontextmanager
-    async def there(cls, folder: Path) -> AsyncIterator[Registered]:
+    async def start(cls, folder: Path) -> AsyncIterator[Registered]:
         (folder / "broker.yml").write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
         async with name_server(folder) as server:
             address, ours = f"127.0.0.1:{server.port}", str(folder / "broker.yml")
@@ -124,18 +127,18 @@ class Registered:
                 await wait_until(lambda: address in broker.registration.registered)
                 yield cls(folder, server, broker)
 
-    async def know(self, accounts: str) -> None:
+    async def set_accounts(self, accounts: str) -> None:
         """Set the accounts of the name server."""
         write_accounts(self._folder / "plain_acl.yml", accounts)
         assert self._server.guard is not None
         await self._server.guard.file.refresh()
 
-    def be(self, account: str) -> None:
+    def set_credentials(self, account: str) -> None:
         """Set the credentials file of the broker."""
         (self._folder / "broker.yml").write_text(account)
 
-    async def again(self) -> bool:
-        """Register again over the same connection; return whether it was accepted."""
+    async def register_again(self) -> bool:
+        """Register again. Return whether it was accepted, over the connection of the first registration."""
         self.registration.schedule_update()
         edition = self.registration._change_count
         await wait_until(
@@ -147,29 +150,29 @@ class Registered:
 
 async def test_broker_stays_registered_when_its_account_is_replaced(tmp_path: Path) -> None:
     """S6: it keeps its connection, because name servers unregister a broker when its connection closes."""
-    async with Registered.there(tmp_path) as broker:
-        await broker.know(BOTH)
-        broker.be(NEXT)
-        assert await broker.again()
-        await broker.know(NEXT_ALONE)
-        assert await broker.again()
+    async with Registered.start(tmp_path) as broker:
+        await broker.set_accounts(BOTH)
+        broker.set_credentials(NEXT)
+        assert await broker.register_again()
+        await broker.set_accounts(NEXT_ALONE)
+        assert await broker.register_again()
 
 
 async def test_broker_uses_previous_account_until_the_new_one_is_known(tmp_path: Path) -> None:
     """S6: a Secret reaches pods one by one, and the broker may have it a minute before the name server."""
-    async with Registered.there(tmp_path) as broker:
-        broker.be(NEXT)
-        assert await broker.again()
-        await broker.know(NEXT_ALONE)
-        assert await broker.again()
+    async with Registered.start(tmp_path) as broker:
+        broker.set_credentials(NEXT)
+        assert await broker.register_again()
+        await broker.set_accounts(NEXT_ALONE)
+        assert await broker.register_again()
 
 
 async def test_broker_with_removed_account_is_refused(tmp_path: Path) -> None:
     """S6: the twin: the credentials file of the broker has not changed."""
-    async with Registered.there(tmp_path) as broker:
-        await broker.know(NEXT_ALONE)
+    async with Registered.start(tmp_path) as broker:
+        await broker.set_accounts(NEXT_ALONE)
 
-        assert not await broker.again()
+        assert not await broker.register_again()
         await wait_until(lambda: not broker.registration.registered)
 
 
@@ -204,10 +207,8 @@ async def test_unreadable_credentials_keep_the_previous_account(
         ({"aclEnable": "true", "aclFile": "x", "aclMode": "LAX"}, "aclMode=LAX: write one of V1, STRICT"),
     ],
 )
-def test_contradictory_name_server_access_settings_are_refused(
-    tmp_path: Path, entries: dict[str, str], message: str
-) -> None:
-    """The error names both keys."""
+def test_invalid_name_server_access_settings_are_refused(tmp_path: Path, entries: dict[str, str], message: str) -> None:
+    """The error names both keys of a contradiction, or the key with an unknown value."""
     with pytest.raises(SettingsError, match=message):
         NameServer(with_entries(NameServerSettings(), entries), tmp_path)
 

@@ -47,7 +47,7 @@ def test_every_write_is_audited_or_routine() -> None:
 
 
 async def test_each_administrative_change_is_audited_once(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
-    """Refused ones are audited, too: these requests lack all fields except a name."""
+    """Refused ones are audited, too: some of these requests lack required fields."""
     for code in sorted(AUDITED):
         caplog.clear()
         reply = await ask(channel, code, {"topic": "T", "brokerName": "a", "value": "do-not-tell"})
@@ -87,13 +87,13 @@ async def test_setting_values_are_not_audited(channel: Channel, caplog: pytest.L
     assert "hunter2" not in json.dumps([first, second])
 
 
-@pytest.mark.parametrize("is_watched", [True, False], ids=["watched", "twin"])
+@pytest.mark.parametrize("is_wrapped", [True, False], ids=["wrapped", "twin"])
 async def test_audit_lines_have_a_single_source(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_watched: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_wrapped: bool
 ) -> None:
     """Without the audit wrapper no handler writes an audit line."""
     caplog.set_level(logging.INFO, logger=LOGGER)
-    if not is_watched:
+    if not is_wrapped:
         monkeypatch.setattr(server_module, "AUDITED", frozenset())
     server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), tmp_path / "data")
     await server.start()
@@ -102,4 +102,4 @@ async def test_audit_lines_have_a_single_source(
     await channel.close()
     await server.close()
 
-    assert len(lines(caplog)) == (1 if is_watched else 0)
+    assert len(lines(caplog)) == (1 if is_wrapped else 0)

@@ -29,7 +29,7 @@ class ModelBroker:
 
 @dataclass
 class Model:
-    """The live addresses, from which everything else follows."""
+    """The live addresses, and the topics that the master of each live name has registered."""
 
     live: dict[str, ModelBroker] = field(default_factory=dict)
     topics: dict[str, set[str]] = field(default_factory=dict)

@@ -164,7 +164,7 @@ def test_address_with_a_new_name_loses_the_old_name() -> None:
 
 
 def test_older_state_version_cannot_take_the_id_of_a_live_newer_one() -> None:
-    """A former master with an older epoch is ignored for every request."""
+    """The registration of a former master with an older epoch is ignored, even with a newer counter."""
     table = RouteTable()
     table.register(broker(address="new:1", table=topics("T", "U", state=2)), 0)
 

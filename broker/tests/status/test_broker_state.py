@@ -71,7 +71,10 @@ def test_a_drain_of_an_earlier_version_is_obeyed() -> None:
 
 @pytest.mark.parametrize("number", [-1, None])
 def test_an_unknown_number_is_none_however_the_state_is_made(number: int | None) -> None:
-    """A caller that compares offsets never gets -1: not from the wire, from plain values, or from its own code."""
+    """No field is -1, whether the state comes from the wire, from plain values or from code.
+
+    Only `log_position`, which orders logs, has -1 for an unknown end.
+    """
     document = document_of(STATUS) | dict.fromkeys(optional_numbers(HaStatus), number)
     for state in (
         msgspec.convert(document, HaStatus),

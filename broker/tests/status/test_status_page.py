@@ -144,7 +144,7 @@ def test_a_stopped_writer_is_recognised_by_its_age(tmp_path: Path) -> None:
         assert later.status == stopped.status
         assert check_is_one(later.status) > 0
         assert later.age_ms is not None and later.age_ms > 100
-        assert later.is_writer_alive, "it is stopped, not dead"
+        assert later.is_writer_alive, "expected a stopped process to count as alive"
 
         process.send_signal(signal.SIGCONT)
         wait_until(lambda: reader.read().status.wrote != stopped.status.wrote)

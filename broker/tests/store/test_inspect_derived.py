@@ -1,4 +1,4 @@
-"""`verify` compares queues, index and small files with the log, in both directions; such damage costs no message."""
+"""`verify` compares queues and index with the log, in both directions, and judges small files with their copies."""
 
 from __future__ import annotations
 

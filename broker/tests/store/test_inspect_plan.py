@@ -52,7 +52,7 @@ def plan_next_start(world: StoreWorld) -> RepairPlan:
     return RepairPlanner(disk, world.root, boot_id=world.clock.boot_id()).run()
 
 
-def agrees(plan: RepairPlan, report: RecoveryReport) -> None:
+def assert_agreement(plan: RepairPlan, report: RecoveryReport) -> None:
     """Compare the fields that plan and recovery report have in common."""
     assert plan.refusal == ""
     assert (plan.is_clean, plan.read_from, plan.end) == (report.is_clean, report.start, report.end)
@@ -73,7 +73,7 @@ def record(world: StoreWorld, number: int) -> int:
     return sorted(world.records)[number]
 
 
-def log_byte(world: StoreWorld, offset: int, data: bytes) -> None:
+def overwrite_log(world: StoreWorld, offset: int, data: bytes) -> None:
     world.overwrite(f"commitlog/{offset - offset % FILE:020d}", offset % FILE, data)
 
 
@@ -96,10 +96,10 @@ def roll_back_index(world: StoreWorld) -> None:
 
 DAMAGES: dict[str, Damage] = {
     "none": lambda world: None,
-    "rot-before-the-point": lambda world: log_byte(world, record(world, 50) + 90, b"\0\0"),
-    "rot-behind-the-point": lambda world: log_byte(world, record(world, 230) + 90, b"\0\0"),
-    "torn-end": lambda world: log_byte(world, record(world, 279) + 90, bytes(40)),
-    "garbage-behind-the-end": lambda world: log_byte(world, record(world, 279) + 400, b"garbage"),
+    "rot-before-the-point": lambda world: overwrite_log(world, record(world, 50) + 90, b"\0\0"),
+    "rot-behind-the-point": lambda world: overwrite_log(world, record(world, 230) + 90, b"\0\0"),
+    "torn-end": lambda world: overwrite_log(world, record(world, 279) + 90, bytes(40)),
+    "garbage-behind-the-end": lambda world: overwrite_log(world, record(world, 279) + 400, b"garbage"),
     "no-point": lambda world: world.disk.remove(world.path("recovery-point.json")),
     "damaged-point": lambda world: world.disk.write_file(world.path("recovery-point.json"), b"x\n{}"),
     "older-point": forget_file_sizes,
@@ -124,7 +124,7 @@ DAMAGES: dict[str, Damage] = {
     ),
     "no-oldest-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{0:020d}")),
     "flush-failed": lambda world: world.disk.write_file(world.path("flush-failed"), b"100 00000000\n"),
-    "point-not-proved": lambda world: log_byte(world, record(world, 199) + 4, b"\0\0"),
+    "point-not-proved": lambda world: overwrite_log(world, record(world, 199) + 4, b"\0\0"),
 }
 
 
@@ -143,7 +143,7 @@ def test_start_does_what_was_planned(settings: StoreSettings, damage: str, end: 
     plan = plan_next_start(world)
     report = world.open()
 
-    agrees(plan, report)
+    assert_agreement(plan, report)
 
 
 def scramble_identity(world: StoreWorld) -> None:
@@ -201,15 +201,15 @@ def test_start_of_a_randomly_damaged_store_does_what_was_planned(seed: int) -> N
         assert plan.refusal, f"seed {seed}: the start refused, the plan did not"
         return
 
-    agrees(plan, report)
+    assert_agreement(plan, report)
 
 
 def test_lost_messages_are_counted_from_the_queues() -> None:
     """A damaged record is one message, and so is each message in the cut tail."""
     world = filled()
     world.close()
-    log_byte(world, record(world, 279) + 90, b"\0\0")
-    log_byte(world, record(world, 50) + 90, b"\0\0")
+    overwrite_log(world, record(world, 279) + 90, b"\0\0")
+    overwrite_log(world, record(world, 50) + 90, b"\0\0")
     world.disk.remove(world.path("recovery-point.json"))
 
     plan = plan_next_start(world)
@@ -232,7 +232,7 @@ def test_fillers_of_lost_messages_do_not_cause_a_queue_rebuild(begin: int, end: 
     plan = plan_next_start(world)
 
     assert plan.queues_rebuilt == []
-    agrees(plan, world.open())
+    assert_agreement(plan, world.open())
 
 
 def test_fillers_of_lost_messages_are_not_counted_as_lost_again() -> None:
@@ -241,7 +241,7 @@ def test_fillers_of_lost_messages_are_not_counted_as_lost_again() -> None:
     world.close()
     world.fill_units(10, 21)
     units = world.files("consumequeue/orders/0")[f"consumequeue/orders/0/{0:020d}"]
-    log_byte(world, UNIT.unpack_from(units, 21 * UNIT.size)[0] + 90, b"\0\0")
+    overwrite_log(world, UNIT.unpack_from(units, 21 * UNIT.size)[0] + 90, b"\0\0")
     world.disk.remove(world.path("recovery-point.json"))
 
     plan = plan_next_start(world)
@@ -251,7 +251,7 @@ def test_fillers_of_lost_messages_are_not_counted_as_lost_again() -> None:
 
 
 def test_plan_for_a_store_in_use_assumes_a_crash_now() -> None:
-    """The broker's own marks count; nothing is refused, since the broker would have ended."""
+    """The lock and the abort marker of the running broker are taken as left over: nothing is refused."""
     world = filled()
 
     plan = plan_next_start(world)
@@ -274,7 +274,7 @@ def test_messages_of_lost_buffers_are_planned_as_missing() -> None:
 
     assert [lost.cause for lost in plan.missing] == [LossCause.TAIL] and not plan.is_lossless
     assert RepairPlanner(ReadingTwin(world.disk, {"/pool": world.volume}), world.root, boot_id="2").run().missing == []
-    agrees(plan, world.open())
+    assert_agreement(plan, world.open())
 
 
 def test_messages_in_a_buffer_are_planned_to_be_replayed() -> None:
@@ -307,7 +307,7 @@ def test_buffers_of_another_start_are_planned_to_be_set_aside() -> None:
 
     assert {one.action for one in plan.buffers} == {"set aside"}
     assert "of generation 1 of the store" in plan.buffers[0].reason
-    agrees(plan, report)
+    assert_agreement(plan, report)
 
 
 def test_buffers_of_a_store_without_an_identity_are_planned_to_be_set_aside() -> None:
@@ -322,7 +322,7 @@ def test_buffers_of_a_store_without_an_identity_are_planned_to_be_set_aside() ->
     report = world.open()
 
     assert {one.action for one in plan.buffers if one.end > one.start} == {"set aside"}
-    agrees(plan, report)
+    assert_agreement(plan, report)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["oldest", "middle"])
@@ -362,7 +362,7 @@ def test_missing_filler_is_not_a_restored_file() -> None:
     report = world.open()
 
     assert not plan.is_full
-    agrees(plan, report)
+    assert_agreement(plan, report)
 
 
 def test_missing_buffer_directory_is_reported() -> None:

@@ -120,7 +120,7 @@ def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
 
 
 def test_whole_records_behind_a_torn_one_are_counted_and_cut(world: StoreWorld) -> None:
-    """They are not known to be flushed, so a start cuts them off, and verify agrees."""
+    """After a reboot they are not known to be on the disk, so a start cuts them off, and verify agrees."""
     flush(world)
     world.send("orders", 10)
     start, _, _ = place(world, 205)

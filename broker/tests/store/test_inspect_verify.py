@@ -167,7 +167,7 @@ def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world
 
 
 def test_concurrent_appends_are_no_error(world: StoreWorld) -> None:
-    """The broker appends at every read; at any observed end nothing is called damaged."""
+    """The broker appends at each of the first forty reads; at any observed end nothing is called damaged."""
     twin = ReadingTwin(world.disk)
     twin.holder = LockHolder(4711)
     budget = 40

@@ -24,7 +24,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
     return disk, "/d"
 
 
-# -- both twins ------------------------------------------------------------------------------------------------------
+# -- both implementations --------------------------------------------------------------------------------------------
 
 
 def test_a_new_file_is_zeros_of_its_full_size(place: tuple[Disk, str]) -> None:

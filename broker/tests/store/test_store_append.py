@@ -77,7 +77,10 @@ def test_appended_record_equals_the_wire_encoding(world: StoreWorld) -> None:
 )
 @pytest.mark.parametrize("contiguous", [False, True])
 def test_a_record_is_sealed_whenever_its_properties_leave_room(properties: bytes, contiguous: bool) -> None:
-    """A record has a seal unless its properties have 32748 bytes or more. Wire, loop and check agree on the limit."""
+    """A record has a seal unless its properties, with their last separator, have 32748 bytes or more.
+
+    The wire's encoder, the append loop and the check agree on the limit.
+    """
     world = make_world("faulty", Path("/"), dataclasses.replace(TINY, mapped_file_size_commit_log=80_000))
     world.open()
     draft = world.draft(body=b"body")._replace(properties=properties)
@@ -234,7 +237,7 @@ def test_store_times_never_go_backward(world: StoreWorld) -> None:
 
 
 def test_listeners_are_called_once_per_batch_with_the_extended_queues(world: StoreWorld) -> None:
-    """Parked pull requests are notified once per batch, with exactly the queues that have new messages."""
+    """Held pulls are retried once per batch, for exactly the queues that have new messages."""
     notified: list[set[tuple[str, int, int]]] = []
     world.store.on_appended.append(
         lambda queues: notified.append({(q.topic, q.queue_id, q.readable_end) for q in queues})

@@ -57,8 +57,8 @@ def test_commit_copies_exactly_the_written_bytes(pooled: StoreWorld) -> None:
     assert data[: pooled.store.log.wrote] == b"".join(pooled.records.values())
 
 
-def test_commit_follows_the_page_minimum_and_the_interval(pooled: StoreWorld) -> None:
-    """commitCommitLogLeastPages and commitIntervalCommitLog have RocketMQ's meaning."""
+def test_commit_follows_the_page_minimum(pooled: StoreWorld) -> None:
+    """Before commitIntervalCommitLog has passed, a commit needs commitCommitLogLeastPages pages, as in RocketMQ."""
     pooled.send()
     pooled.store.commit_step()
     assert pooled.store.log.committed == 0

@@ -98,7 +98,7 @@ def test_an_unchanged_document_is_not_written_again() -> None:
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_directory"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_crash_at_any_step_of_a_save_leaves_the_old_or_the_new_document(operation: str, seed: int) -> None:
-    """A power loss after write, sync, rename or directory sync leaves a good document."""
+    """A power loss after a save that succeeded, or that failed at one of its system calls, leaves a good document."""
     for number in range(2):
         disk = FaultyDisk()
         file = ConfigFile(disk, "/store", "topics")
@@ -193,7 +193,7 @@ def test_rolled_back_file_is_not_used(older: int, caplog: pytest.LogCaptureFixtu
     assert "it is older than its copy" in str(vars(caplog.records[0]))
     again.save({"generation": 3})
     assert ConfigFile(disk, "/store", "consumerOffset").load() == {"generation": 3}
-    assert len(caplog.records) == 1, "what was mended is not reported again"
+    assert len(caplog.records) == 1, "expected no second report of a file that was replaced"
 
 
 def test_rolled_back_copy_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -206,7 +206,7 @@ def test_rolled_back_copy_changes_nothing(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_file_of_another_store_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither the file nor using its .bak copy, regardless of its edition number."""
+    """It is used neither as the file nor as its .bak copy, regardless of its edition number."""
     _, _, foreign = saved("b" * 32, *range(10, 20))
     for name in ("path", "backup_path"):
         disk, file, _ = saved("a" * 32, 1, 2)

@@ -79,7 +79,7 @@ def test_visibility_follows_slaves_only_while_they_are_required() -> None:
     assert (len(world.bodies()), world.store.positions.promised) == (5, ends[4])
     world.store.positions.set_acked(-1)
     world.store.advance()
-    assert len(world.bodies()) == 5, "what was shown stays shown"
+    assert len(world.bodies()) == 5, "expected visible messages to stay visible"
     world.store.positions.clear_acked()
     world.send()
     assert (len(world.bodies()), world.store.positions.promised) == (7, world.store.log.wrote)

@@ -65,7 +65,7 @@ def ship(master: StoreWorld, slave: StoreWorld, copier: LogCopier, start: int, c
         try:
             start = copier.append(data, start)
         except PoolExhausted:
-            assert slave.store.log.wrote == start, "nothing of what is refused is kept"
+            assert slave.store.log.wrote == start, "expected that nothing of a refused piece is kept"
             slave.clock.advance(300)
             slave.store.commit_step()
             start = copier.append(data, start)
@@ -169,7 +169,7 @@ def test_copied_messages_are_visible_only_when_confirmed() -> None:
     slave.store.flush_step()
     slave.kill()
     slave.open()
-    assert len(slave.bodies()) == 9, "a start shows what is there; who may read it is not the store's affair"
+    assert len(slave.bodies()) == 9, "expected that a start makes all messages visible"
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def assert_cut(world: StoreWorld, end: int) -> None:
 @pytest.mark.parametrize("pool", [PoolSettings(), POOL], ids=["files", "buffers"])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.64, 0.97, 1.0])
 def test_cut_applies_to_log_queues_and_index(pool: PoolSettings, share: float) -> None:
-    """It holds at once and after every kind of end, and new records directly follow the cut."""
+    """It holds at once and after a power loss, and new records directly follow the cut, also after a kill."""
     world = filled(pool)
     ends = borders(world)
     end = ends[int(share * (len(ends) - 1))]
@@ -367,7 +367,10 @@ def test_cut_applies_to_log_queues_and_index(pool: PoolSettings, share: float) -
 @pytest.mark.parametrize("ending", ["kill", "power"])
 @pytest.mark.parametrize("pool", [PoolSettings(), POOL], ids=["files", "buffers"])
 def test_interrupted_cut_leaves_the_old_or_the_new_log(ending: str, pool: PoolSettings) -> None:
-    """The process ends before each of its system calls in turn; a start finds one of the two logs, complete."""
+    """The process ends before each of its system calls in turn; a start finds one of the two logs.
+
+    A power loss may take the unflushed end of the old log.
+    """
     outcomes = list(cut_and_die(ending, pool))
 
     assert len(outcomes) > 15

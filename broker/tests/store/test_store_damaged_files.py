@@ -52,7 +52,7 @@ def resize(world: StoreWorld, path: str, size: int) -> None:
 
 
 def fill(world: StoreWorld, path: str, size: int) -> None:
-    """Extend a file with zeros, as ``truncate -s`` does."""
+    """Set the size of a file as ``truncate -s`` does, with zeros behind its bytes."""
     data = world.disk.read_file(path)[:size] if world.disk.exists(path) else b""
     if world.disk.exists(path):
         world.disk.remove(path)
@@ -126,7 +126,7 @@ def test_a_derived_file_of_a_wrong_size_is_rebuilt(
 @pytest.mark.parametrize("part", ["consumequeue/orders/0", "index"])
 @pytest.mark.parametrize("number", [0, 1, -1], ids=["first", "second", "last"])
 def test_missing_derived_file_is_rebuilt(world: StoreWorld, part: str, number: int, *, is_clean: bool) -> None:
-    """The recovery point lists all index files, so an older one is missed, too."""
+    """The recovery point lists all index files, so the absence of an older one is noticed, too."""
     stop(world, is_clean=is_clean)
     world.disk.remove(files_of(world, part)[number])
 

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[list[int], LossCause]] = {
 @pytest.mark.verify(quick=14)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("case", CASES)
-def test_log_file_of_another_store_is_set_aside_and_missed(
+def test_log_file_of_another_store_is_set_aside_and_counts_as_missing(
     kind: str, tmp_path: Path, case: str, is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A foreign file is moved to set-aside; its range is a loss, and no foreign message is served."""
@@ -240,7 +240,7 @@ def start_again(world: StoreWorld, dice: random.Random) -> None:
 
 
 def forget_files(world: StoreWorld, dice: random.Random) -> None:
-    """Remove the small files, so that less is known."""
+    """Remove one of the small files, or store.json with its copy, so that less is known."""
     stop(world, is_clean=dice.random() < 0.5)
     for name in dice.choice(
         (["recovery-point.json"], [HEADS], ["store.json"], ["store.json.bak"], ["store.json", "store.json.bak"])
@@ -250,7 +250,7 @@ def forget_files(world: StoreWorld, dice: random.Random) -> None:
     assert_healthy(world)
 
 
-LIVES: list[Callable[[StoreWorld, random.Random], None]] = [
+STEPS: list[Callable[[StoreWorld, random.Random], None]] = [
     write, write, write, write_a_point, start_again, start_again, cut, cut, discard_log, remove, forget_files,
 ]  # fmt: skip
 
@@ -263,13 +263,13 @@ def test_intact_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int
     world = make("faulty", tmp_path)
     old: LogHeads | None = None
     for _ in range(14):
-        step = dice.choice(LIVES)
+        step = dice.choice(STEPS)
         step(world, dice)
         if step is write_a_point and old is None:
             old = heads_of(world)
     world.close()
-    uuid = IdentityFile(world.disk, world.root).read()
-    if old is not None and uuid is not None and uuid.accepts_uuid(old.store):
+    identity = IdentityFile(world.disk, world.root).read()
+    if old is not None and identity is not None and identity.accepts_uuid(old.store):
         # Records that replaced a cut must not look foreign to older heads.
         write_heads(world, old)
     assert world.open().set_aside == []
@@ -451,7 +451,7 @@ def begin_two_files(world: StoreWorld) -> None:
 
 @pytest.mark.parametrize("number", [4, 5])
 def test_file_begun_just_before_a_kill_has_a_head(kind: str, tmp_path: Path, number: int) -> None:
-    """``log-heads.json`` is written with the next recovery point; until then the log end has the heads."""
+    """``log-heads.json`` is written after the next flush; until then ``log-end`` has the heads."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     begin_two_files(world)
     fill(other, "another", end=world.store.log.wrote)
@@ -623,8 +623,8 @@ def test_store_json_of_another_store_without_an_own_copy_refuses_the_start(
     assert_healthy(world)
 
 
-def test_copies_of_different_stores_without_another_name_refuse_the_start(tmp_path: Path) -> None:
-    """Then the store's own copy is unknown, and the wrong one would number epochs twice."""
+def test_copies_of_different_stores_without_another_uuid_refuse_the_start(tmp_path: Path) -> None:
+    """Without another file with the store's uuid its own copy is unknown; the wrong one would number epochs twice."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
     other.close()
@@ -641,7 +641,7 @@ def test_copies_of_different_stores_without_another_name_refuse_the_start(tmp_pa
 def test_small_file_of_another_store_is_not_used(
     kind: str, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If all other files name one store, the one that names another is foreign, and no log file is."""
+    """If all other files have the uuid of one store, a file with another uuid is foreign, and no log file is."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
@@ -659,8 +659,8 @@ def test_small_file_of_another_store_is_not_used(
 
 
 @pytest.mark.parametrize("missing", [HEADS, "recovery-point.json"])
-def test_own_copy_is_found_by_one_other_name(tmp_path: Path, missing: str) -> None:
-    """Two of three names decide if the log cannot."""
+def test_own_copy_is_found_by_the_uuid_in_one_other_file(tmp_path: Path, missing: str) -> None:
+    """Two of three files with the same uuid decide, if the log cannot."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
@@ -696,7 +696,7 @@ def test_swapped_files_of_one_store_are_set_aside(kind: str, tmp_path: Path, is_
 def test_interrupted_start_with_a_new_identity_causes_no_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new identity for a log without store.json knows the name in files that were not replaced yet."""
+    """A new identity for a log without store.json accepts the former uuid in files that were not replaced yet."""
     world = make("faulty", tmp_path)
     world.close()
     for name in ("store.json", "store.json.bak"):
@@ -715,7 +715,7 @@ def test_interrupted_start_with_a_new_identity_causes_no_refusal(
     assert_healthy(world)
 
 
-def test_newest_file_without_a_checkpoint_is_missed_when_set_aside(tmp_path: Path) -> None:
+def test_newest_file_without_a_checkpoint_counts_as_missing_when_set_aside(tmp_path: Path) -> None:
     """A file begun after the last checkpoint belonged to the store: its offsets are not used again."""
     world, end = make("faulty", tmp_path), 4 * SIZE
     while world.store.log.wrote < end + SIZE // 2:

@@ -1,4 +1,7 @@
-"""When the log is flushed, what is reported about it, and that a failed flush is final."""
+"""When the log is flushed, what is reported about it, and that a failed flush is final.
+
+D4 is a row of the fault catalogue (`broker/tests/faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,7 @@ def test_checkpoint_has_rocketmqs_layout_and_gantrys_seal() -> None:
 
 
 def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_path: Path) -> None:
-    """The flush thread takes its point while the loop appends; a kill at any time then recovers everything written."""
+    """A thread writes points while the loop appends; after a kill at any time a start recovers everything written."""
     flush = dataclasses.replace(SETTINGS, flush_interval_ms=0, recovery_point_interval_ms=0, checkpoint_interval_ms=0)
     settings = dataclasses.replace(
         TINY,

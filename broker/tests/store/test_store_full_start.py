@@ -1,4 +1,4 @@
-"""A start on a full disk serves reads, and accepts messages once there is space."""
+"""A start on a full disk serves reads and later sends, or is refused with a remedy; a missing table is reported."""
 
 from __future__ import annotations
 

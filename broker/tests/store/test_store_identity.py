@@ -128,10 +128,10 @@ def test_only_ranges_written_by_gantry_need_seals_over_any_history(
         ours -= set(range(end, 10_000))
         now = now.with_new_start(end, rocketmq_start=others_from)
 
-        assert now.is_ours(end), "what is appended next is ours"
+        assert now.is_ours(end), "expected that the next record needs a seal"
         assert [now.is_ours(offset) for offset in range(end)] == [offset in ours for offset in range(end)]
         assert now.generation == before.generation + 1 and now.epoch >= before.epochs[0].epoch
-        assert decode_sealed(encode_sealed(now), StoreIdentity) == now, "the epochs rise, or it could not be read"
+        assert decode_sealed(encode_sealed(now), StoreIdentity) == now, "expected an identity with rising epochs"
         offset = 0
         while offset < end:
             stretch = now.ownership_at(offset)
@@ -156,9 +156,9 @@ def test_identity_that_was_rolled_back_alone_is_not_used(
     assert file.read() == newer and "rolled back" in caplog.text
 
     caplog.clear()
-    for twin in (older, msgspec.structs.replace(newer, uuid="f" * 32, generation=9)):
+    for copy in (older, msgspec.structs.replace(newer, uuid="f" * 32, generation=9)):
         file.write(newer)
-        disk.write_file(file.backup_path, encode_sealed(twin))
+        disk.write_file(file.backup_path, encode_sealed(copy))
         assert file.read() == newer
     assert caplog.text == ""
 
@@ -217,8 +217,8 @@ def test_a_directory_in_its_place_is_no_proof_of_a_new_store(tmp_path: Path) -> 
 
 
 @pytest.mark.needs_root
-def test_read_only_copy_is_used(tmp_path: Path) -> None:
-    """A copy restored from a backup may be read-only: a new file is renamed into its place."""
+def test_read_only_identity_is_read(tmp_path: Path) -> None:
+    """Files restored from a backup may be read-only: reading the identity needs no right to write."""
     place = tmp_path / "store"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
@@ -276,7 +276,7 @@ def test_invalid_identity_is_refused(fields: dict[str, object], reason: str) -> 
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_directory", None])
-@pytest.mark.parametrize("copy", [0, 1], ids=["file", "twin"])
+@pytest.mark.parametrize("copy", [0, 1], ids=["file", "backup"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_crash_while_it_is_written_leaves_one_of_the_two_states(operation: str | None, copy: int, seed: int) -> None:
     """For any failing call and any power loss afterwards the old or the new identity is intact."""
@@ -297,7 +297,7 @@ def test_a_crash_while_it_is_written_leaves_one_of_the_two_states(operation: str
     found = IdentityFile(disk, root).read()
 
     assert found in states
-    assert copy == 0 or found == states[1], "an identity that was reported as durable stays"
+    assert copy == 0 or found == states[1], "expected the identity that was already durable in the file"
 
 
 def test_a_store_with_both_copies_damaged_is_not_opened_and_not_touched(tmp_path: Path) -> None:

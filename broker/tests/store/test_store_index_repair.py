@@ -51,7 +51,7 @@ def file_of(world: StoreWorld, number: int) -> tuple[IndexFile, int]:
             entry_hash, place, _, _ = ENTRY.unpack_from(file.view, file.entry_position(entry))
             if (entry_hash, place) == (value, physical):
                 return file, entry
-    raise AssertionError("it is indexed")
+    raise AssertionError(f"key-{number} is not indexed")
 
 
 def assert_indexed(world: StoreWorld) -> None:
@@ -148,7 +148,7 @@ def test_recovery_point_excludes_an_index_during_its_rebuild(
     world.store.flush_step()
     point = RecoveryPointFile(world.disk, world.root).read()
     assert point is not None and point.is_indexed
-    assert len(half) < 4, "files that were dropped are unlinked"
+    assert len(half) < 4, "expected dropped files to be unlinked"
     world.close()
     assert not world.open().is_index_rebuilt
     assert_indexed(world)

@@ -85,12 +85,12 @@ def test_without_the_rule_messages_behind_the_damage_are_cut(
 
     assert world.open().end == start
     world.send()
-    assert numbers(world)[-1] == 10, "a number is used again"
+    assert numbers(world)[-1] == 10, "expected queue offset 10 to be used again"
 
 
 @pytest.mark.parametrize("is_another_run", [True, False], ids=["machine", "pod"])
 def test_damage_ends_the_log_after_a_reboot(world: StoreWorld, is_another_run: bool) -> None:
-    """A power cut leaves holes; records behind them were never promised, so they are cut without a report of loss."""
+    """A power cut may leave holes in the unflushed log; records behind a hole are cut without a report of loss."""
     world.send(count=20)
     start = world.sent[9][0]
     world.kill()
@@ -114,7 +114,9 @@ def test_damaged_record_never_reappears(world: StoreWorld) -> None:
     world.open()
     world.send()
     world.kill()
-    assert world.open().damaged in ([], [(start, stop)]), "it lies before the recovery point now"
+    assert world.open().damaged in ([], [(start, stop)]), (
+        "expected no other damage; a start from the recovery point may not read it"
+    )
     world.close()
     world.open()
     assert numbers(world) == [*range(10), *range(11, 21)]
@@ -191,7 +193,7 @@ def test_missing_file_is_restored_from_its_buffer(commits: int) -> None:
     assert world.bodies() == world.sent_bodies()
 
 
-def test_missing_file_without_a_buffer_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_that_is_not_refilled_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counterpart: the log would continue in the preallocated file, with no place for the buffer's records."""
     monkeypatch.setattr(recovery_execution, "plan_refills", lambda *_: [])
 
@@ -199,12 +201,10 @@ def test_missing_file_without_a_buffer_is_a_hole(monkeypatch: pytest.MonkeyPatch
         test_missing_file_is_restored_from_its_buffer(5)
 
 
-@pytest.mark.parametrize("is_end_known", [True, False], ids=["guarded", "unguarded, the twin"])
-def test_slave_continues_past_damage_that_its_start_skipped(
-    is_end_known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded, the twin"])
+def test_slave_continues_past_damage_that_its_start_skipped(is_guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave shows its master's confirmed records from its own log, where damage has no length."""
-    if not is_end_known:
+    if not is_guarded:
         monkeypatch.setattr(MessageStore, "_unhealed_ranges", lambda _: [])
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
@@ -216,7 +216,7 @@ def test_slave_continues_past_damage_that_its_start_skipped(
     store.open(is_flushing=False, is_unconfirmed_hidden=True)
     world.adopt(store)
 
-    if not is_end_known:
+    if not is_guarded:
         with pytest.raises(StoreCorrupt):
             store.start_copying()
         return
@@ -231,7 +231,7 @@ def test_slave_continues_past_damage_that_its_start_skipped(
 
 
 def test_an_older_copy_of_the_newest_file_is_a_loss_after_a_kill(world: StoreWorld) -> None:
-    """Records written after the last checkpoint are missed, too, and queue offsets are not reused."""
+    """Records written after the last checkpoint count as missing, too, and queue offsets are not reused."""
     world.send(count=20)
     before = roll_back(world, 10)
     end = world.sent[-1][0]
@@ -289,7 +289,7 @@ def test_a_damaged_last_message_is_a_loss_after_a_kill(world: StoreWorld) -> Non
     assert world.open().missing == [LostRange(start, end, LossCause.TAIL)]
 
 
-def test_missing_newest_file_is_missed_to_its_end_after_a_kill(world: StoreWorld) -> None:
+def test_missing_newest_file_is_missing_to_its_end_after_a_kill(world: StoreWorld) -> None:
     """It holds even without a recovery point that covers it."""
     world.send(count=150)
     end = world.store.log.wrote

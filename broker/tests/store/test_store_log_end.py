@@ -208,7 +208,7 @@ def test_with_sync_flush_lost_buffers_lose_nothing_flushed(tmp_path: Path) -> No
     assert (report.end, report.missing) == (flushed, [])
 
 
-def test_with_sync_flush_messages_answered_before_the_flush_are_missed(tmp_path: Path) -> None:
+def test_with_sync_flush_messages_answered_before_the_flush_count_as_missing(tmp_path: Path) -> None:
     """A message that was answered before the flush must survive a kill, so its loss is reported."""
     world = make_world("faulty", tmp_path, dataclasses.replace(TINY, pool=POOL, flush=FlushSettings(is_sync=True)))
     world.open()
@@ -334,15 +334,15 @@ def test_head_with_flipped_bit_is_ignored() -> None:
             assert decode_log_end(bytes(damaged)).heads == {}, (position, bit)
 
 
-def test_kill_between_both_ends_leaves_the_earlier_one() -> None:
+def test_kill_while_both_ends_are_written_records_no_later_end() -> None:
     """The page never records more than was written before the first of the two ends changed."""
     before, after = encode_log_end(OWNER, 0x00FF), encode_log_end(OWNER, 0x0100)
     for position in range(ENDS_POSITION, PAGE_BYTES + 1):
         assert decode_log_end(after[:position] + before[position:])[1] <= 0x0100
 
 
-def test_start_succeeds_when_log_end_cannot_be_created(tmp_path: Path) -> None:
-    """Appending does not need the page; without it only a loss is not detected."""
+def test_log_end_that_cannot_be_created_is_no_error(tmp_path: Path) -> None:
+    """Appending does not need the page; without it only a loss is not detected. The next attempt may create it."""
     world = pooled("faulty", tmp_path)
     world.open()
     identity = world.store.identity

@@ -401,7 +401,7 @@ class Died(Exception):
 def test_retention_is_never_taken_for_a_loss(
     tmp_path: Path, point: str, power: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that dies at any point while the oldest files are deleted reports no loss."""
+    """After a death at any crash point of the deletion of the oldest files, a start reports no loss."""
     world = filled_store("faulty", tmp_path)
 
     def reached(name: str) -> None:
@@ -493,7 +493,7 @@ def restart_and_die(world: StoreWorld, last: int) -> bool:
 
 
 def test_restarted_log_is_never_taken_for_a_loss(tmp_path: Path) -> None:
-    """A process that dies at any operation of the restart reports no loss."""
+    """After a death at any disk operation of the restart of the log, a start reports no loss."""
     for last in range(1, 400):
         world = filled_store("faulty", tmp_path)
         is_over = restart_and_die(world, last)
@@ -523,7 +523,7 @@ def test_store_of_an_earlier_version_raises_no_alarm(tmp_path: Path) -> None:
 
 
 def test_store_of_rocketmq_raises_no_alarm(tmp_path: Path) -> None:
-    """A store of RocketMQ has none of our sealed files, and its log may begin anywhere."""
+    """A store of RocketMQ has none of Gantry's sealed files, and its log may begin anywhere."""
     world = filled_store("faulty", tmp_path)
     world.close()
     for name in ("store.json", "store.json.bak", "recovery-point.json"):

@@ -64,14 +64,14 @@ def test_missing_identity_and_copy_is_an_error(
     caplog.clear()
     world.close()
     world.open()
-    assert not report_lines(caplog), "the new identity is valid"
+    assert not report_lines(caplog), "expected no report about the new identity"
 
 
 @pytest.mark.parametrize("name", ["recovery-point.json", "checkpoint"])
 def test_missing_file_of_clean_stop_is_a_warning(
     world: StoreWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The start warns, reads more than necessary, and loses nothing."""
+    """The start warns and loses nothing. Without the recovery point it reads the whole log."""
     world.close()
     remove(world, name)
 
@@ -82,7 +82,7 @@ def test_missing_file_of_clean_stop_is_a_warning(
 
 
 def test_store_of_rocketmq_has_no_missing_files(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """It has a checkpoint without a seal, and none of our files."""
+    """It has a checkpoint without a seal, and none of Gantry's files."""
     world.close()
     remove(world, *OURS)
     facts = encode_checkpoint(CheckpointContent(1, 2, 3, 4, 5))
@@ -94,7 +94,7 @@ def test_store_of_rocketmq_has_no_missing_files(world: StoreWorld, caplog: pytes
 
 
 def test_interrupted_start_has_no_missing_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The first start and its stop are killed before each operation on the disk, and the machine loses power."""
+    """First start and stop are killed before each operation on the disk, every second time with a power loss."""
     for count in itertools.count():
         disk = FaultyDisk()
         world, left = StoreWorld(disk, "/data/store"), count
@@ -133,7 +133,7 @@ def test_interrupted_start_has_no_missing_files(tmp_path: Path, caplog: pytest.L
 def test_missing_record_of_completeness_is_reported(
     files: list[str], is_reported: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker wrote it before the other two; a tool or RocketMQ has written neither."""
+    """A broker writes completeness.json before role.json and retention-clock.json; tools and RocketMQ write neither."""
     world = make_world("faulty", Path("/"))
     report = world.open()
     world.send()

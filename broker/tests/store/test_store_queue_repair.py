@@ -59,7 +59,7 @@ def assert_whole(world: StoreWorld) -> None:
 @pytest.mark.parametrize("offset", [0, 17, 49, 50, COUNT - 1])
 @pytest.mark.parametrize("bit", range(0, 96, 5))
 def test_flipped_bit_of_a_unit_loses_no_message(world: StoreWorld, offset: int, bit: int) -> None:
-    """For each bit of a unit's offset and size, every message is served once and the unit is repaired."""
+    """For every fifth bit of a unit's offset and size, every message is served once and the unit is repaired."""
     expected = unit_of(world, offset)
     damage(world, offset, bit // 8, 1 << bit % 8)
 
@@ -246,8 +246,8 @@ def test_repaired_unit_survives_a_power_loss(tmp_path: Path) -> None:
     damage(world, 17, 6)
     node = world.faulty_disk._file(world.path("consumequeue/orders/0/" + "0" * 20))
     node.sync()
-    assert_whole_orders = world.sent_bodies()
-    assert world.bodies() == assert_whole_orders
+    expected = world.sent_bodies()
+    assert world.bodies() == expected
     world.clock.advance(60_000)
     world.store.flush_step()
 
@@ -255,7 +255,7 @@ def test_repaired_unit_survives_a_power_loss(tmp_path: Path) -> None:
     world.open()
 
     assert world.store.repair.queues.units_rebuilt == 0
-    assert world.bodies() == assert_whole_orders
+    assert world.bodies() == expected
     assert world.store.repair.queues.units_rebuilt == 0
 
 

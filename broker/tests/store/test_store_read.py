@@ -137,7 +137,7 @@ def test_only_verified_records_are_returned_by_physical_offset(world: StoreWorld
 
 @pytest.fixture
 def timed(world: StoreWorld) -> tuple[StoreWorld, int]:
-    """A queue with five messages at t+10, t+10, t+10, t+30, t+30, and t."""
+    """Return a store with five messages, three stored at t+10 and two at t+30, and the time t."""
     start = world.clock.wall_ms()
     for delay, count in ((10, 3), (20, 2)):
         world.clock.advance(delay)

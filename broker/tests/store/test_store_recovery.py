@@ -145,8 +145,8 @@ def test_segment_size_that_contradicts_the_files_is_refused_with_both_sizes(worl
 # -- the torn tail ---------------------------------------------------------------------------------------------------
 
 
-def test_power_loss_keeps_flushed_messages_and_a_prefix_of_the_rest(powered: StoreWorld) -> None:
-    """After a power loss the log is a prefix of what was sent that contains everything flushed."""
+def test_power_loss_keeps_the_flushed_messages(powered: StoreWorld) -> None:
+    """If a power loss takes all unsynced bytes, the log ends exactly at the flushed end."""
     send_mixed(powered, 60)
     flushed = powered.store.flush()
     send_mixed(powered, 60)
@@ -159,8 +159,8 @@ def test_power_loss_keeps_flushed_messages_and_a_prefix_of_the_rest(powered: Sto
     assert_all_messages_present(powered)
 
 
-def tear_last_record(world: StoreWorld) -> int:
-    """Lose power, and damage the second last record of the log. Return where it begins."""
+def tear_second_last_record(world: StoreWorld) -> int:
+    """Kill the broker, reboot, and damage the second last record of the log. Return where it begins."""
     end = world.sent[-3][0]
     world.kill()
     world.clock.reboot(0)
@@ -171,7 +171,7 @@ def tear_last_record(world: StoreWorld) -> int:
 def test_torn_record_ends_the_log_and_the_rest_is_cut(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
     """Behind the durable mark the first bad record is the end, and a warning has the number of bytes cut."""
     world.send(count=20)
-    torn = tear_last_record(world)
+    torn = tear_second_last_record(world)
 
     report = world.open()
 
@@ -186,9 +186,9 @@ def test_torn_record_ends_the_log_and_the_rest_is_cut(world: StoreWorld, caplog:
 
 
 def refill_after_a_cut(world: StoreWorld) -> None:
-    """Tear the tail, recover, refill the cut with a record of the same size, and kill again."""
+    """Tear the tail, recover, refill the cut with a record of the same size, kill, and open again."""
     world.send(count=20)
-    torn = tear_last_record(world)
+    torn = tear_second_last_record(world)
     world.open()
     world.forget_after(torn)
     world._serial = 18
@@ -328,7 +328,7 @@ def test_rot_found_by_a_reader_is_skipped(world: StoreWorld) -> None:
 
 
 def test_lost_flushed_bytes_are_counted(powered: StoreWorld) -> None:
-    """If the disk lost confirmed bytes, recovery reports how many, so that a master can refuse to continue."""
+    """If the disk lost flushed bytes, recovery reports how many, so that a master can refuse to continue."""
     powered.send(count=20)
     powered.clock.advance(2_000)
     powered.store.flush()

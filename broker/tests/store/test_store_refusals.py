@@ -1,4 +1,4 @@
-"""Each text that refuses a start names a remedy, and with that remedy the broker starts with its messages."""
+"""Texts that refuse a start name remedies, and with each of them the broker starts with its messages."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ async def reason_of(conf: Conf) -> str:
     return str(refused.value)
 
 
-async def bodies(conf: Conf) -> int:
-    """Start a broker that is not refused. It serves so many messages, and accepts one."""
+async def count_served(conf: Conf) -> int:
+    """Start a broker that is not refused. Return how many messages it serves; it also accepts one."""
     async with running(conf) as broker, dialogue(broker) as peer:
         found, offset = 0, 0
         while messages := await peer.read(offset):
@@ -109,7 +109,7 @@ def pool_nowhere(conf: Conf) -> None:
     conf["transientStorePoolSize"] = "2"
 
 
-def log_is_no_directory(conf: Conf) -> None:
+def replace_checkpoint_by_a_directory(conf: Conf) -> None:
     (store(conf) / "checkpoint").unlink()
     (store(conf) / "checkpoint").mkdir()
 
@@ -173,11 +173,11 @@ CASES: dict[str, tuple[Callable[[Conf], None], list[Callable[[Conf, str, Path], 
     "truncated log file": (cut_middle, [put_back, truncate_named_file], COUNT),
     "log file at a strange place": (strange_file, [remove_named_files], COUNT),
     "identity": (flip_both("store.json"), [put_back, remove_named_files], COUNT),
-    "promise of no group": (spoil_promise, [remove_named_files], COUNT),
+    "damaged promise": (spoil_promise, [remove_named_files], COUNT),
     "settings changed at run time": (unknown_setting, [remove_named_files], COUNT),
     "table": (flip_both("config/topics.json"), [put_back], COUNT),
     "write buffers": (pool_nowhere, [leave_out, name_another], COUNT),
-    "the disk": (log_is_no_directory, [repair_it], COUNT),
+    "the disk": (replace_checkpoint_by_a_directory, [repair_it], COUNT),
 }
 
 
@@ -199,10 +199,10 @@ async def test_remedy_named_by_a_refused_start_works(tmp_path: Path, case: str, 
     harm(conf)
 
     text = await reason_of(conf)
-    assert await reason_of(conf) == text, "a refused start changes nothing"
+    assert await reason_of(conf) == text, "expected the same refusal at the next start"
     remedies[way](conf, text, memory if remedies[way] is name_another else backup)
 
-    served = await bodies(conf)
+    served = await count_served(conf)
     assert served == expected if remedies[way] is not truncate_named_file else 0 < served < expected
 
 
@@ -212,11 +212,11 @@ async def test_store_in_use_is_free_after_the_other_process_stops(tmp_path: Path
     async with AsyncExitStack() as first:
         await first.enter_async_context(running(conf))
         assert "stop it first" in await reason_of(local_conf(tmp_path / "store"))
-    assert await bodies(conf) == 0
+    assert await count_served(conf) == 0
 
     pool = {"transientStorePoolEnable": "true", "transientStorePoolPath": str(memory), "transientStorePoolSize": "2"}
     conf = local_conf(tmp_path / "one") | pool
     async with AsyncExitStack() as first:
         await first.enter_async_context(running(conf))
         assert "stop it first" in await reason_of(local_conf(tmp_path / "two") | pool)
-    assert await bodies(local_conf(tmp_path / "two") | pool) == 0
+    assert await count_served(local_conf(tmp_path / "two") | pool) == 0

@@ -403,7 +403,7 @@ def test_failed_unlink_is_retried_in_order(faulty: StoreWorld) -> None:
     with pytest.raises(OSError, match="Read-only"):
         remove_files(faulty.store, 3)
 
-    assert faulty.store.log.min_physical == 3 * FILE_BYTES, "the new begin is visible to readers at once"
+    assert faulty.store.log.min_physical == 3 * FILE_BYTES, "expected readers to use the new begin at once"
     assert log_names(faulty)[0] == 0
     assert faulty.store.removal.waiting_count > 0
     faulty.store.removal.unlink()
@@ -446,7 +446,7 @@ def test_reader_keeps_the_bytes_it_holds(tmp_path: Path) -> None:
     world.close()
 
 
-def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: StoreWorld) -> None:
+def test_files_that_are_being_synced_are_closed_by_the_syncing_thread(faulty: StoreWorld) -> None:
     """A queue file that is deleted during its sync stays open until that sync has ended."""
     fill(faulty, 5)
     queue = faulty.store.queues.get("bills", 0)
@@ -475,7 +475,7 @@ def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: Stor
 
     remove_files(faulty.store, 4)
     assert first not in queue.files.files
-    assert first.file.pread(1, 0) is not None, "it is still open"
+    assert first.file.pread(1, 0) is not None, "expected the file to be open during its sync"
     may_go_on.set()
     flusher.join()
 
@@ -488,7 +488,7 @@ def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: Stor
 
 
 def test_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld) -> None:
-    """With dispatch held the flush thread reads the queues itself, and their heads may be gone."""
+    """With dispatch held the thread ``gantry-point`` searches the queues itself, and their heads may be gone."""
     fill(faulty, 5)
     faulty.store.dispatcher.hold()
     faulty.send("bills", 3)
@@ -498,7 +498,7 @@ def test_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld) 
     remove_files(faulty.store, 4)
     assert queue.min_offset > min_offset
 
-    # This simulates a flush thread that has read the old beginning just before.
+    # This simulates that the thread has read the old beginning just before.
     trimmed, queue.min_offset = queue.min_offset, min_offset
     end = queue.end_before(faulty.store.log.flushed)
     queue.min_offset = trimmed

@@ -108,7 +108,7 @@ class History:
         ]
 
     def is_noted(self, true_age_ms: int) -> bool:
-        """Return whether a message of that age was stored at least two minutes before a crash."""
+        """Return whether a message of that age was not stored in the two minutes before a crash or a cut."""
         stored_ms = self.true_ms - true_age_ms
         return not any(-10_000 <= lost_ms - stored_ms <= 2 * NOTE_INTERVAL_MS for lost_ms in self.unnoted)
 
@@ -118,7 +118,7 @@ class History:
 
 def play_history(history: History, dice: random.Random, *, is_rebooting: bool) -> int:
     """Play a random history. Return how often the machine booted."""
-    boots, lead_ms = 0, 0
+    boots = 0
     for _ in range(40):
         match dice.choice(("run", "run", "idle", "jump", "jump", "suspend", "restart", "cut", "reboot")):
             case "run":
@@ -128,7 +128,6 @@ def play_history(history: History, dice: random.Random, *, is_rebooting: bool) -
             case "jump":
                 by_ms = dice.choice((-1, 1)) * dice.choice((30_000, HOUR_MS, DAY_MS, 30 * DAY_MS))
                 history.clocks.jump_wall(by_ms)
-                lead_ms += by_ms
             case "suspend":
                 history.suspend(dice.choice((60_000, 8 * HOUR_MS, 3 * DAY_MS)))
             case "restart":
@@ -159,7 +158,7 @@ def test_no_history_makes_a_message_older_or_keeps_it_longer(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_reboots_make_no_message_older(seed: int) -> None:
-    """With the same wall clock before and after, no age exceeds the true one by more than each boot's tolerance."""
+    """If no boot changes the wall clock, no age exceeds the true one by more than one tolerance for each boot."""
     history = History()
     boots = play_history(history, random.Random(seed), is_rebooting=True)
 
@@ -179,8 +178,8 @@ def test_with_the_wall_clock_messages_would_expire_too_early() -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS, 100 * DAY_MS, -100 * DAY_MS])
-def test_clock_jump_that_lasts_for_days_changes_no_age(jump_ms: int) -> None:
-    """A message that is a day old when the clock is set is two days old a day later."""
+def test_clock_jump_of_days_changes_no_age(jump_ms: int) -> None:
+    """A message that is an hour old when the clock is set is three hours old two hours later."""
     history = History()
     history.run(HOUR_MS)
     history.clocks.jump_wall(jump_ms)

@@ -90,7 +90,7 @@ def facts(
     ],
 )
 def test_planned_deletions(given_facts: RetentionFacts, deleted: int, reason: Reason) -> None:
-    """Expired files at their hour or under pressure, forced ones as far as needed and consumed; oldest first."""
+    """Expired files at their hour, under pressure or on request; forced ones as far as needed and consumed."""
     plan = plan_retention(given_facts, SETTINGS)
 
     begin = given_facts.files[0].base_offset if given_facts.files else 0
@@ -132,7 +132,9 @@ def test_reason_of_blocked_deletion() -> None:
     assert held.blocked_reason is Reason.BLOCKED_UNCONSUMED
     assert in_use.blocked_reason is Reason.BLOCKED_CURRENT
     assert enough.blocked_reason is None
-    assert a_round.blocked_reason is None, "ten were needed and ten are deleted; the next round continues"
+    assert a_round.blocked_reason is None, (
+        "expected no reason: 14 files are too many for one round of ten, and the next round continues"
+    )
 
 
 @given(
@@ -189,7 +191,7 @@ def room(used: int, *, is_wanted: bool = False, was_refusing: bool = False, file
         pytest.param(room(5000, file_size=4845), False, id="no-room-and-not-wanted-yet"),
         pytest.param(room(0, is_wanted=True), False, id="empty"),
         pytest.param(room(10_000), True, id="full"),
-        pytest.param(RoomFacts(space=DiskSpace(0, 0), file_size=SIZE), False, id="a-disk-that-does-not-say"),
+        pytest.param(RoomFacts(space=DiskSpace(0, 0), file_size=SIZE), False, id="unknown-size-of-the-disk"),
     ],
 )
 def test_when_sends_are_refused(given_room: RoomFacts, expected: bool) -> None:

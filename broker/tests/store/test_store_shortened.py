@@ -127,7 +127,7 @@ def test_retention_continues_while_a_queue_is_shortened(world: StoreWorld, caplo
 
     assert world.store.log.min_physical == offset
     assert queue_of(world, "bills").min_offset > 0
-    assert queue_of(world, "orders").min_offset == 0, "a search among zeros must not move the begin"
+    assert queue_of(world, "orders").min_offset == 0, "expected a search among zeros to keep the begin"
     assert len(reports(caplog)) == 1
     assert removal.waiting_count == 0
 

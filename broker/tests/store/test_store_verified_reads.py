@@ -26,7 +26,7 @@ PLACES: Final[dict[str, Callable[[int], int]]] = {
 }
 STOPS = ("running", "clean", "killed")
 DAMAGED = 100
-"""The number of the record that is damaged: the 51st of its kind, message 17 of orders/2."""
+"""The number of the record that is damaged, counted from 0: it has queue offset 16 in orders/2."""
 
 
 @pytest.fixture(params=["real", "faulty"])
@@ -41,7 +41,7 @@ def flip(world: StoreWorld, offset: int) -> None:
 
 
 def damage(world: StoreWorld, field: str, stop: str = "running") -> tuple[str, int, int, bytes]:
-    """Flip a bit of a record. Return topic, queue and offset of its message, and its former bytes."""
+    """Flip a bit of a record. Return topic, queue, queue offset and body of its message."""
     start, size, name = place(world, DAMAGED)
     body = world.sent[DAMAGED][4]
     flush(world)
@@ -156,7 +156,7 @@ def test_damage_of_expired_files_is_forgotten(world: StoreWorld) -> None:
     table.forget(new, new + 1)
     assert not table.is_awaited
     assert not table.must_wait_before_gap()
-    assert table.report(old) is None, "the scrubber may have read it before the deletion"
+    assert table.report(old) is None, "expected no damage in a deleted file, which the scrubber may have read before"
     assert table.integrity.damaged_records_found == 2
 
 

@@ -38,7 +38,7 @@ def lost(physical: int) -> Unit:
 
 
 def write_queue(root: Path, units: Sequence[Unit], *, units_per_file: int = 100, queue_id: str = "0") -> QueueLocation:
-    """Write the queue orders/0 with these units; the rest of its last file is empty."""
+    """Write a queue of the topic orders with these units; the rest of its last file is empty."""
     directory = root / "consumequeue" / "orders" / queue_id
     directory.mkdir(parents=True)
     for start in range(0, len(units), units_per_file):
@@ -140,7 +140,7 @@ def store_time(unit: Unit) -> int | None:
 
 @pytest.mark.parametrize(("timestamp_ms", "expected"), [(5, 5), (9, 9), (10, 10), (30, 10), (31, 22), (50, 31)])
 def test_filler_without_a_message_has_no_store_time(tmp_path: Path, timestamp_ms: int, expected: int) -> None:
-    """Its offset may be in the middle of a record; then the next offset is used, and no neighbour."""
+    """Its offset may be in the middle of a record; then the next unit with another offset is used, not each filler."""
     asked: list[int] = []
 
     def counted(unit: Unit) -> int | None:

@@ -58,25 +58,25 @@ def test_damaged_record_of_a_failed_flush_counts_as_zero(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "twin", "expected"),
+    ("own", "copy", "expected"),
     [
         (encode_sealed(OLD), encode_sealed(NEW), NEW), (encode_sealed(NEW), encode_sealed(OLD), NEW),
         (encode_sealed(OLD), encode_sealed(OTHER), OLD), (b"damaged", encode_sealed(OLD), OLD),
         (encode_sealed(OLD), None, OLD), (None, encode_sealed(NEW), NEW),
     ],
-    ids=["rolled back", "twin is older", "twin of another store", "damaged", "no twin", "twin only"],
+    ids=["rolled back", "copy is older", "copy of another store", "damaged", "no copy", "copy only"],
 )  # fmt: skip
 def test_every_reader_uses_the_copy_that_a_start_would_use(
-    tmp_path: Path, own: bytes | None, twin: bytes | None, expected: StoreIdentity
+    tmp_path: Path, own: bytes | None, copy: bytes | None, expected: StoreIdentity
 ) -> None:
     """The broker, its tools and other readers use the same epochs of the log."""
-    for name, data in (("store.json", own), ("store.json.bak", twin)):
+    for name, data in (("store.json", own), ("store.json.bak", copy)):
         if data is not None:
             (tmp_path / name).write_bytes(data)
 
     assert read_identity(PlainDisk(), str(tmp_path)) == expected
     assert IdentityFile(RealDisk(), str(tmp_path)).read() == expected
-    if twin != encode_sealed(OTHER):  # then only other files can say which of them is this store's
+    if copy != encode_sealed(OTHER):  # otherwise only other files show which of the two is this store's
         assert read_facts(RealReadingDisk(), str(tmp_path)).identity == expected
 
 

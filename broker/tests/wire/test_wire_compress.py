@@ -1,4 +1,7 @@
-"""Compressed bodies: three codecs as Java's clients write and read them, and damaged or hostile input."""
+"""Compressed bodies: three codecs as Java's clients write and read them, and damaged or hostile input.
+
+S5 is a row of the fault catalogue (`broker/tests/faults/rows.py`).
+"""
 
 import importlib
 import tracemalloc
@@ -111,7 +114,7 @@ def test_decompression_stops_at_the_size_limit(codec: Codec) -> None:
 
 @CODECS
 def test_incomplete_body_is_refused(codec: Codec) -> None:
-    """S5: a body that is cut anywhere, or followed by other bytes, is refused."""
+    """S5: a body that is cut anywhere, and a body that the codec did not write, are refused."""
     packed = compress_body(BODY, codec)
     for end in range(len(packed)):
         with pytest.raises(RemoteProtocolError, match=r"cut short|damaged"):

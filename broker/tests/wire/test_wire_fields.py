@@ -56,7 +56,9 @@ def test_every_typed_header_round_trips(kind: type[Fields], data: st.DataObject)
 
     assert {type(value) for value in ext.values()} <= {str}
     assert kind.read(ext) == header
-    assert kind.read(ext | {"ns": "x", "bname": "y", "lo": "true"}) == header, "newer peers send more"
+    assert kind.read(ext | {"ns": "x", "bname": "y", "lo": "true"}) == header, (
+        "expected to ignore fields of newer peers"
+    )
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.__name__)
@@ -72,7 +74,7 @@ def test_missing_required_field_is_named(kind: type[Fields]) -> None:
 
 @pytest.mark.parametrize("value", ["", "x", "1.5", "2147483648", "-2147483649", "0x10", "9" * 100, "null", "true"])
 def test_invalid_number_is_refused(value: str) -> None:
-    """Numbers are 32-bit integers in decimal; any other is refused with a text that names the field."""
+    """A queue id is a 32-bit integer in decimal; any other text is refused with an error that names the field."""
     ext = {"topic": "t", "queueId": value}
     with pytest.raises(FieldError, match="queueId"):
         offsets.QueueAddress.read(ext)

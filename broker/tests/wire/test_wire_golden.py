@@ -1,7 +1,7 @@
 """Captured frames of Java clients and Apache's servers, decoded and encoded again by gantry_wire.
 
 The frames in `golden/` were captured by `make interop`'s recorder (`e2e/interop/run.py record`); `golden/frames.json`
-describes how. They are the only check of the wire package that does not share an author with it.
+describes how. They check the wire package with bytes that it has not written itself.
 """
 
 import hashlib
@@ -177,7 +177,7 @@ def test_recording_is_complete(client: str, serialization: str) -> None:
         golden.client == client and (golden.request_code == 361 or golden.variant.startswith("lite"))
         for golden in INDEX
         if golden.serialization == serialization
-    ), "a lite pull: code 361 of the 5.x client, code 11 with a flag of the 4.9 client"
+    ), "expected a lite pull: code 361 of the 5.x client, or code 11 with a flag of the 4.9 client"
 
 
 @EVERY

@@ -226,7 +226,7 @@ def test_answer_that_fits_no_frame_becomes_an_error() -> None:
 
 
 def test_request_ids_differ() -> None:
-    """Each request has its own id, a positive 32-bit integer."""
+    """Each request has its own id, a non-negative 32-bit integer."""
     numbers = [next_opaque() for _ in range(1000)]
 
     assert len(set(numbers)) == 1000 and all(0 <= number <= 0x7FFFFFFF for number in numbers)

@@ -110,8 +110,8 @@ def test_a_long_topic_makes_version_two(length: int, magic: int) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"properties_bytes": b"x" * 32768}, {"topic": ""}, {"topic": "t" * 32768}], ids=str)
-def test_oversized_values_are_a_local_error(fields: dict[str, object]) -> None:
-    """Lengths beyond their fields are a local error, raised before a byte is written."""
+def test_values_that_fit_no_record_are_a_local_error(fields: dict[str, object]) -> None:
+    """Properties and topics that are too long, and an empty topic, are a local error."""
     with pytest.raises(LocalProtocolError):
         encode_record(StoredMessage(**({"topic": "t", "queue_id": 0, "body": b""} | fields)))  # type: ignore[arg-type]
 
@@ -182,8 +182,8 @@ def test_check_record_never_raises(data: bytes, position: int, physical_offset: 
 
 
 @given(st.integers(0, 99), st.integers(0, 255))
-def test_a_changed_byte_is_caught_or_harmless(position: int, value: int) -> None:
-    """Any changed byte still gives a result, and never a record of another length."""
+def test_a_changed_byte_never_gives_a_record_of_another_length(position: int, value: int) -> None:
+    """The check returns for any changed byte. Without a seal it detects changes of the body, but not of every field."""
     data = record(physical_offset=1000)
     data[position] = value
 

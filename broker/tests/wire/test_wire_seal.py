@@ -1,4 +1,7 @@
-"""The seal over a whole record: it has RocketMQ's bytes, and no bit of a sealed record changes undetected."""
+"""The seal over a whole record: it has RocketMQ's bytes, and no bit of a sealed record changes undetected.
+
+D9 is a row of the fault catalogue (`broker/tests/faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ def test_any_flipped_bit_of_a_sealed_record_is_found(message: StoredMessage, kin
 
 
 def test_without_a_seal_most_fields_can_change_undetected() -> None:
-    """D9: the body's CRC detects only changes of lengths, offsets and the body, which is why the seal exists.
+    """D9: without a seal only changes of magic, lengths, physical offset, body and its CRC are detected.
 
     The unsealed record stands for RocketMQ's, where nothing better can be required.
     """
@@ -163,7 +166,7 @@ def test_missing_or_foreign_seal_is_refused_where_required(properties: bytes) ->
 
     assert (check.fault, check.size, check.is_good) == (RecordFault.SEAL, 0, False)
     assert check_record(record, 0).is_good
-    assert check_record(record, 0, verify_crc=False, is_sealed=True).is_good, "places and lengths only"
+    assert check_record(record, 0, verify_crc=False, is_sealed=True).is_good, "expected no check of the seal"
 
 
 def test_stale_copy_before_the_seal_is_ignored() -> None:
@@ -197,7 +200,9 @@ def test_record_with_maximum_properties_has_no_seal(length: int) -> None:
     assert decode_record(record).properties_bytes == long_properties(length)
     assert check_record(record, 0, is_sealed=True).is_good
     assert check_record(flipped(record, 8 * 89), 0, is_sealed=True).fault is RecordFault.CRC
-    assert check_record(flipped(record, 8 * 300), 0, is_sealed=True).is_good, "the known limit"
+    assert check_record(flipped(record, 8 * 300), 0, is_sealed=True).is_good, (
+        "expected the known limit: only the body is covered"
+    )
 
 
 @pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX, PROPERTIES_BYTES_MAX - 1, PROPERTIES_BYTES_MAX])

@@ -127,7 +127,7 @@ def test_all_ways_to_read_properties_agree(text: str) -> None:
 
 
 def test_properties_of_a_record_are_read_in_place() -> None:
-    """This works with either host length and topic length, sealed or not; inconsistent lengths give none."""
+    """This works with either host length and topic length; inconsistent lengths give none."""
     pairs = {"price": "5", "name": "grün"}
     for topic in ("t", "t" * 200):
         for host in (b"\x7f\x00\x00\x01\x00\x00\x00\x00", bytes(20)):
@@ -145,8 +145,8 @@ def test_properties_of_a_record_are_read_in_place() -> None:
     assert stored_properties(bytes(spoilt), 0) is None
 
 
-def test_filter_result_is_the_same_for_record_and_map() -> None:
-    """An empty property counts as absent, as in Java's reader of properties."""
+def test_empty_property_of_a_record_counts_as_absent() -> None:
+    """Java's reader of properties does the same. The length of an IN list does not change the weight of a filter."""
     sql = SqlFilter("price > 4 AND note IS NULL")
 
     assert sql.accepts_encoded("price\x015\x02note\x01\x02")
@@ -191,8 +191,8 @@ def test_expression_that_two_threads_parse_at_once_is_counted_once() -> None:
     assert filter._cache._characters == before and parse_sql_filter("twice = 1") is one
 
 
-def test_expression_that_another_thread_evicts_is_found_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread has found it and was interrupted before it marks it as used."""
+def test_expression_that_another_thread_evicts_during_the_lookup_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The eviction happens after a thread has found the expression, and before it marks it as used."""
 
     class Evicting(OrderedDict[str, filter.SqlFilter | str]):
         def get(self, key: str, default: Any = None) -> Any:

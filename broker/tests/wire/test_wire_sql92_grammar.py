@@ -179,7 +179,7 @@ def test_a_filter_beyond_the_limits_is_refused(expression: str) -> None:
         SqlFilter(expression)
 
 
-def test_the_deepest_filter_is_evaluated_within_few_frames() -> None:
+def test_the_deepest_filter_of_nested_kinds_is_evaluated() -> None:
     """With brackets within sequences within brackets the depth counts over all of them."""
     expression = "a = 5"
     for _ in range(NESTING_MAX - 1):
