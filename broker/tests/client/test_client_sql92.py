@@ -100,7 +100,7 @@ async def pull_accepted(consumer: PullConsumer, queue: MessageQueue, expression:
 
 
 async def test_member_can_change_its_filter(address: str) -> None:
-    """A newer subscription replaces the older one, also a filter one by tags."""
+    """A newer subscription replaces the older one: here a filter by properties replaces one by tags."""
     seen: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:

@@ -1,7 +1,7 @@
 """A chapter of the crash run: rounds of load, kill, check of the files, restarts, and check through the broker.
 
-    start -> producers send -> it ends itself at a named point, or SIGKILL -> read the log's files
-      -> [remove queues, index, ...] -> [start, end at a named point] ... -> [start, SIGKILL] ...
+    start -> producers send -> it ends itself at a crash point, or SIGKILL -> read the log's files
+      -> [remove queues, index, ...] -> [start, end at a crash point] ... -> [start, SIGKILL] ...
       -> start -> pull every queue, ask for messages by key -> compare everything with the history, and settle it
 
 The check between kill and restart separates what the kill destroyed from what the recovery destroyed. The plan of every

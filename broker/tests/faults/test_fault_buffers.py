@@ -1,7 +1,8 @@
 """Row D11 of rows.py, write buffers: those of another store, of an earlier start, and of a log that has moved on.
 
-A buffer is replayed only if its header names this store and the previous start, and its bytes continue the log. No
-other buffer becomes messages. It is set aside, with the reason, if it has valid records that the log lacks.
+A buffer is replayed only if its header names this store, the previous start and the present epoch, and its bytes
+continue the log. No other buffer becomes messages. It is set aside, with the reason, if it has valid records that the
+log lacks.
 """
 
 import json
