@@ -157,20 +157,20 @@ async def test_message_is_found_by_ids_and_key(cluster: FakeCluster, admin: Admi
 
 
 async def test_invalid_message_id_is_refused(admin: Admin) -> None:
-    """Not every hex string is an offset message id; a valid id of a deleted message is refused by the broker."""
+    """Not every hex string is an offset message id."""
     for text in ("", "xyz", "00" * 15, "7F"):
         with pytest.raises(InvalidMessage):
             await admin.messages.view(text)
 
 
-async def test_deleted_message_raises_broker_refused(cluster: FakeCluster, admin: Admin) -> None:
-    """The error has the code and remark of the broker."""
+async def test_id_of_no_message_raises_broker_refused(cluster: FakeCluster, admin: Admin) -> None:
+    """The error has the code of the broker, which decides whether a valid id belongs to a message."""
     async with Producer(cluster.name_server) as producer:
         receipt = await producer.send(Message("orders", b"x"))
-    gone = receipt.offset_message_id[:-4] + "FFFF"
+    unused = receipt.offset_message_id[:-4] + "FFFF"
 
     with pytest.raises(BrokerRefused) as raised:
-        await admin.messages.view(gone)
+        await admin.messages.view(unused)
     assert raised.value.code == 1
 
 

@@ -244,8 +244,8 @@ async def test_ordered_polled_and_delayed_messages_on_apache_broker(apache: str)
         assert asyncio.get_running_loop().time() - sent_at >= 0.9
 
 
-async def test_topics_and_groups_are_administered_on_apache_broker(apache: str) -> None:
-    """Apache's broker understands every administrative request, and the client every reply."""
+async def test_administrative_requests_work_on_apache_broker(apache: str) -> None:
+    """Apache's broker understands requests about topics, members and itself, and the client understands the replies."""
     await create(apache, "short-lived", queues=2)
     async with (
         Admin(apache, client_settings=PATIENT) as admin,

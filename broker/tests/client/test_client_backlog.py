@@ -1,4 +1,4 @@
-"""The pure functions of a consumer: which offset may be committed, and which member reads which queue."""
+"""The parts of a consumer without connections: which offset may be committed, and which member reads which queue."""
 
 import asyncio
 

@@ -114,12 +114,12 @@ async def test_failed_broadcast_message_is_not_sent_back(tmp_path: Path) -> None
 
 async def test_cancelled_commit_does_not_overwrite_a_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow disk may still write when the member closes, which commits again: the newest offset remains."""
-    store, is_slow = FileOffsets(tmp_path, GROUP, "one"), threading.Event()
+    store, may_write = FileOffsets(tmp_path, GROUP, "one"), threading.Event()
     replace_file, calls = store._replace_file, []
 
     def slow(offsets: dict[MessageQueue, int]) -> None:
         calls.append(dict(offsets))
-        assert is_slow.wait(60)
+        assert may_write.wait(60)
         replace_file(offsets)
 
     monkeypatch.setattr(store, "_replace_file", slow)
@@ -130,7 +130,7 @@ async def test_cancelled_commit_does_not_overwrite_a_later_one(tmp_path: Path, m
     await asyncio.sleep(0.05)
     assert len(calls) == 1
 
-    is_slow.set()
+    may_write.set()
     assert await last == {}
 
     assert calls == [{QUEUE: 7}, {QUEUE: 9}]

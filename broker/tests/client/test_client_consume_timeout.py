@@ -56,7 +56,7 @@ async def test_hanging_handler_is_cancelled_and_its_message_redelivered(is_order
 
 
 async def test_handler_within_its_timeout_is_not_cancelled() -> None:
-    """Twin: with the default of 15 minutes the same handler is not cancelled."""
+    """With the default of 15 minutes the same handler is not cancelled while its consumer runs."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:

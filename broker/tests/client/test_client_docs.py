@@ -1,4 +1,4 @@
-"""docs/client.md is correct: its programs run and print the documented output, and it names every export."""
+"""docs/client.md: its programs run and print the documented output, and it names the exported errors and clients."""
 
 import os
 import re
@@ -58,7 +58,10 @@ async def _fill(fake: FakeCluster) -> None:
 
 
 def run_until_printed(program: Path, expected: tuple[str, ...]) -> tuple[list[str], int]:
-    """Return the output and exit code of a program, which is stopped when it has printed all expected lines."""
+    """Return the output and exit code of a program.
+
+    A program that handles signals gets SIGTERM when it has printed all expected lines; the others end by themselves.
+    """
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "PYTHONWARNINGS": "error"}
     is_asked_to_stop = "add_signal_handler" not in program.read_text()
     with subprocess.Popen(
@@ -92,7 +95,7 @@ def test_every_example_prints_the_documented_output(example: Example, cluster: F
     assert [line for line in example.expected if line not in printed] == [], "\n".join(printed)
 
 
-def test_page_has_examples_of_every_kind() -> None:
+def test_page_has_examples_with_output() -> None:
     """A page without programs would otherwise pass the test above."""
     found = examples()
 
@@ -100,7 +103,7 @@ def test_page_has_examples_of_every_kind() -> None:
 
 
 def test_every_exported_error_and_client_is_documented() -> None:
-    """A new exported error or client needs an explanation on the page."""
+    """A new exported error, client or class of settings must be named on the page; its defaults are the real ones."""
     text = PAGE.read_text()
     exported = [
         name
@@ -117,6 +120,6 @@ def test_every_exported_error_and_client_is_documented() -> None:
 
 
 def test_exports_exist_and_are_sorted() -> None:
-    """`__all__` is the complete and sorted public API."""
+    """`__all__` is sorted, and each name in it exists."""
     assert sorted(gantry_client.__all__) == gantry_client.__all__
     assert all(hasattr(gantry_client, name) for name in gantry_client.__all__)

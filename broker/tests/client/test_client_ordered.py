@@ -166,4 +166,4 @@ async def test_two_members_never_handle_one_queue_concurrently() -> None:
         assert handled.overlaps == 0
         for numbers in handled.by_queue.values():
             firsts = list(dict.fromkeys(numbers))
-            assert firsts == sorted(firsts), "a message may come twice, but none comes before an earlier one came"
+            assert firsts == sorted(firsts), "handled before an earlier message of its queue"

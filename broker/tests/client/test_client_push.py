@@ -219,7 +219,7 @@ async def test_fetching_pauses_when_handlers_are_behind() -> None:
 
             await wait_until(lambda: len(pulls()) == 2)
             await asyncio.wait([asyncio.create_task(release.wait())], timeout=0.1)
-            assert pulls() == [0, 5], "ten messages in hand: no third pull"
+            assert pulls() == [0, 5], "pulled more than ten messages that are not done"
 
             release.set()
             await wait_until(lambda: max(pulls()) == 40)
@@ -315,7 +315,7 @@ async def test_consumption_continues_after_broker_restart() -> None:
             await wait_until(lambda: handler.bodies == [b"1", b"2"])
             members = [client_id for _, client_id, _ in cluster.broker().state.consumers(GROUP)]
 
-        assert len(members) == 1, "the new connection brought a heartbeat at once"
+        assert len(members) == 1, "expected one heartbeat, on the new connection"
 
 
 async def test_offset_outside_the_queue_moves_into_it() -> None:
@@ -335,7 +335,7 @@ async def test_offset_outside_the_queue_moves_into_it() -> None:
 
             del broker.state.log.queue("orders", 0).messages[9:]
             broker.state.log.wake()
-            await wait_until(lambda: max_pull_offset(cluster) == 9)
+            await wait_until(lambda: last_pull_offset(cluster) == 9)
             await send(cluster, b"new 9")
             await wait_until(lambda: handler.bodies[-1] == b"new 9")
             await consumer.commit()
@@ -343,7 +343,7 @@ async def test_offset_outside_the_queue_moves_into_it() -> None:
         assert broker.state.offsets[GROUP, "orders", 0] == 10
 
 
-def max_pull_offset(cluster: FakeCluster) -> int:
+def last_pull_offset(cluster: FakeCluster) -> int:
     pulls = [c for c in cluster.broker().requests if c.code == PULL and c.ext["topic"] == "orders"]
     return int(pulls[-1].ext["queueOffset"])
 
@@ -485,7 +485,7 @@ async def test_reset_by_code_220_moves_a_running_consumer() -> None:
         assert cluster.broker().state.offsets[GROUP, "orders", 0] == 4
 
 
-async def damaged_cluster(cluster: FakeCluster) -> None:
+async def send_three_and_damage_one(cluster: FakeCluster) -> None:
     """Store three messages in one queue, of which the second has a wrong bit on every replica."""
     cluster.add_topic("orders", queues=1)
     await send(cluster, b"first", b"rotten", b"third")
@@ -500,7 +500,7 @@ async def test_damaged_message_is_logged_and_skipped(
     recorder = Recorder()
     settings = ConsumerSettings(start_from=StartFrom.FIRST, damaged_attempts_max=3)
     async with FakeCluster() as cluster:
-        await damaged_cluster(cluster)
+        await send_three_and_damage_one(cluster)
         async with PushConsumer(
             cluster.name_server, GROUP, topics={"orders": "*"}, handler=recorder, settings=settings
         ):
@@ -522,7 +522,7 @@ async def test_queue_waits_for_a_damaged_message_without_limit(monkeypatch: pyte
     recorder = Recorder()
     settings = ConsumerSettings(start_from=StartFrom.FIRST, damaged_attempts_max=None)
     async with FakeCluster() as cluster:
-        await damaged_cluster(cluster)
+        await send_three_and_damage_one(cluster)
         async with PushConsumer(
             cluster.name_server, GROUP, topics={"orders": "*"}, handler=recorder, settings=settings
         ):

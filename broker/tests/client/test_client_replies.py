@@ -50,7 +50,7 @@ def soon_ms() -> int:
 
 
 class Echo:
-    """A consumer that replies to every request with its body in capitals, or with the result of `answer`."""
+    """A consumer that replies to every request with its body in capitals, and records requests and errors."""
 
     def __init__(self, name_server: str, *, topic: str = "orders") -> None:
         self.seen: list[ReceivedMessage] = []
@@ -321,12 +321,11 @@ async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str
 async def test_every_name_server_that_knows_a_broker_routes_replies_to_it(tmp_path: Path) -> None:
     """The reply topic is part of a broker's first registration, so the first hundred replies at once find it.
 
-    A broker sends its whole table to each name server, system topics included, and never an increment, so a name server
-    that routes any topic of a broker routes its replies, of each master of a cluster by itself. Two windows were found
-    in which a name server routes no topic of a broker that delivers requests: a restarted name server until the broker
-    is registered again, which `test_reply_waits_for_the_route_of_the_reply_topic` covers for our client, while other
-    clients have to send the reply again, and the promotion of the last member of a shard, which
-    `test_promoted_slave_stays_in_the_routes` closes for all clients.
+    A broker sends its whole table to each name server, system topics included, and never an increment. So a name server
+    that routes any topic of a broker routes its replies, too. It routes none after its own restart until the broker is
+    registered again: `test_reply_waits_for_the_route_of_the_reply_topic` covers that for our client, and other clients
+    have to send the reply again. The promotion of the last member of a shard leaves no such gap:
+    `test_promoted_slave_stays_in_the_routes`.
     """
     servers = [
         NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), tmp_path / f"ns{number}")

@@ -81,15 +81,15 @@ async def test_every_kind_of_consumer_filters_by_properties(address: str) -> Non
 
         await producer.send(Message(TOPIC, b"more", properties={"price": "4"}))
         await producer.send(Message(TOPIC, b"most", properties={"price": "400"}))
-        await wait_until(is_polled, timeout_s=60, what="what the filters take")
-        pulled = [await whole(pulling, queue, "price < 2") for queue in await pulling.queues(TOPIC)]
+        await wait_until(is_polled, timeout_s=60, what="the messages that the filters accept")
+        pulled = [await pull_accepted(pulling, queue, "price < 2") for queue in await pulling.queues(TOPIC)]
 
     assert sorted(seen) == [b"3", b"4", b"5", b"more"]
     assert sorted(polled) == [b"8", b"9", b"most"]
     assert sorted(body for bodies in pulled for body in bodies) == [b"0", b"1"]
 
 
-async def whole(consumer: PullConsumer, queue: MessageQueue, expression: str) -> list[bytes]:
+async def pull_accepted(consumer: PullConsumer, queue: MessageQueue, expression: str) -> list[bytes]:
     """Return the bodies of a queue that a filter accepts."""
     found: list[bytes] = []
     offset = 0
@@ -100,7 +100,7 @@ async def whole(consumer: PullConsumer, queue: MessageQueue, expression: str) ->
 
 
 async def test_member_can_change_its_filter(address: str) -> None:
-    """A newer subscription replaces the older one, also a filter one by tags."""
+    """A newer subscription replaces the older one: here a filter by properties replaces one by tags."""
     seen: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:

@@ -34,7 +34,8 @@ SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 SMALL = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
 GROUP = "payments"
 ATTENTIVE = ClientSettings(route_poll_interval_ms=500)
-"""A queue that a crash has hidden is shown again when something is committed to it, and that comes by the routes."""
+"""Settings that query routes often: a topic that a crash has lost is created again when a message is committed to it,
+and clients learn of it from its route."""
 
 
 class Servers:
@@ -107,10 +108,10 @@ async def test_check_decides_open_transactions(servers: Servers) -> None:
     async with TransactionProducer(servers.address, GROUP, check):
         assert await delivered(servers, 1) == [b"paid"]
 
-        async def both_were_asked() -> bool:
+        async def was_asked_twice() -> bool:
             return asked.count(b"cancelled") >= 2
 
-        await wait_until(both_were_asked, timeout_s=120, what="the second question")
+        await wait_until(was_asked_twice, timeout_s=120, what="the second check")
 
 
 @pytest.mark.verify

@@ -2,7 +2,7 @@
 
 With a store that grows over fifty rounds most of the time would go into reading the same messages again; and a fault in
 a short chapter is repeated in a short time. Chapter 0 of a run has the run's seed, the next one the next number, so
-that one chapter can be repeated alone. A chapter runs in its own process, in parallel with those of other cells.
+that one chapter can be repeated alone. Chapters run in parallel, in the processes of a pool.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def chapters(cell: str, seed: int, rounds: int) -> list[Chapter]:
 
 
 def run_chapter(chapter: Chapter) -> tuple[Verdict, Path | None]:
-    """Run a chapter below `RUNS`. Return its verdict, and the path of its store if it was kept."""
+    """Run a chapter below `RUNS`. Return its verdict, and its folder if it was kept."""
     RUNS.mkdir(exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"crash-{chapter.cell}-", dir=RUNS))
     with (directory / "rounds.log").open("w") as log:

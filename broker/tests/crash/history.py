@@ -21,13 +21,13 @@ from gantry_wire.message import StoredMessage
 
 
 class Outcome(Enum):
-    """The outcome of a send, as far as its producer knows."""
+    """The outcome of a send, as far as it is known."""
 
     UNKNOWN = "unknown"
     """No answer, or one that promises nothing (codes 10, 11, 12)."""
 
     ACKED = "acked"
-    """Code 0: stored, at the place that the reply named."""
+    """Code 0: stored, at the place that the reply named. Or it was unknown, and was stored after a recovery."""
 
     REFUSED = "refused"
     """Another code: not stored."""
@@ -80,9 +80,9 @@ class History:
         """Record that a reply has acknowledged a message, with its offsets."""
         self.replies += 1
         self.sent[mark].acked_s = time.monotonic()
-        self._is_stored(mark, queue_offset, physical_offset)
+        self._record_stored(mark, queue_offset, physical_offset)
 
-    def _is_stored(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
+    def _record_stored(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
         sent = self.sent[mark]
         sent.outcome, sent.queue_offset, sent.physical_offset = Outcome.ACKED, queue_offset, physical_offset
         self._write({"acked": list(mark), "offset": queue_offset, "at": physical_offset})
@@ -93,11 +93,11 @@ class History:
         self._write({"refused": list(mark), "code": code})
 
     def settle(self, stored: Mapping[Mark, StoredMessage]) -> None:
-        """Record after a recovery which messages are stored; all others are gone, since no reply can follow."""
+        """Record after a recovery which messages are stored; all others that were not refused are gone."""
         for mark, sent in self.sent.items():
             message = stored.get(mark)
             if message is not None and sent.outcome is Outcome.UNKNOWN:
-                self._is_stored(mark, message.queue_offset, message.physical_offset)
+                self._record_stored(mark, message.queue_offset, message.physical_offset)
             elif message is None and sent.outcome in (Outcome.UNKNOWN, Outcome.ACKED):
                 sent.outcome = Outcome.GONE
                 self._write({"gone": list(mark)})

@@ -3,7 +3,7 @@
     start -> serve -> end under load                 [end while opening] ... [be killed while recovering] ...
 
 Ends are counted here, by the broker's log: a broker that ended itself at a crash point has written that in its last
-line, and an end of any other kind is a fault.
+line. If it ended by itself in any other way, that is a fault.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gantry_testing.crashing_broker import CRASHING, CrashAt
 from gantry_testing.ports import free_broker_port, free_port
 
 LOAD_S_MAX: Final = 10.0
-"""How long a broker may take to reach the crash point under load."""
+"""How long a broker may take to reach the crash point under load, or `kill_when` waits for its condition."""
 DUE_POLL_S: Final = 0.02
 POINT_INTERVAL_MS: Final = 100
 RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "store opened"

@@ -1,5 +1,5 @@
-"""The matrix: it runs all cells that this machine supports, some chapters at a time, and checks that the run proves
-enough.
+"""The matrix: it runs the chosen cells that this machine supports, some chapters at a time, and checks that the run
+proves enough.
 
 A run in which no message was at risk proves nothing. So beside the faults of its chapters a run fails when a crash
 point was never reached, when buffers that survive their process had nothing to replay, and when anonymous memory never

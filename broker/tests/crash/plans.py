@@ -52,10 +52,10 @@ class Plan:
     """The plan of one round."""
 
     load_s: float
-    """How long the producers send, unless the broker ends itself before."""
+    """How long the producers send after their first replies until the broker is killed; not used with `load_end`."""
 
     load_end: CrashAt | None
-    """Where the broker ends itself under load; None: it is killed when the time is over."""
+    """Where the broker ends itself under load; None: it is killed after `load_s`."""
 
     openings: tuple[CrashAt, ...]
     """Where the restarts end themselves, one after the other."""

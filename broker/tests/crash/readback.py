@@ -18,7 +18,7 @@ TIME_MAX_MS: Final = 9_000_000_000_000
 
 
 class UnexpectedReply(Exception):
-    """A recovered broker has answered a valid request with an unexpected code."""
+    """A broker has answered a valid request with an unexpected code."""
 
 
 async def ask(channel: Channel, command: Command) -> Command:

@@ -1,7 +1,7 @@
 """A chapter of the crash run: rounds of load, kill, check of the files, restarts, and check through the broker.
 
-    start -> producers send -> it ends itself at a named point, or SIGKILL -> read the log's files
-      -> [remove queues, index, ...] -> [start, end at a named point] ... -> [start, SIGKILL] ...
+    start -> producers send -> it ends itself at a crash point, or SIGKILL -> read the log's files
+      -> [remove queues, index, ...] -> [start, end at a crash point] ... -> [start, SIGKILL] ...
       -> start -> pull every queue, ask for messages by key -> compare everything with the history, and settle it
 
 The check between kill and restart separates what the kill destroyed from what the recovery destroyed. The plan of every
@@ -37,7 +37,7 @@ from gantry_wire.message import StoredMessage
 
 KEYS_ASKED_PER_ROUND: Final = 50
 REPLIES_MIN: Final = 50
-"""The least number of sends that are acknowledged in every round."""
+"""How many messages are acknowledged in a round before its broker is ended; after `BEGIN_S_MAX` it is ended anyway."""
 BEGIN_S_MAX: Final = 60.0
 POLL_S: Final = 0.005
 REPLAYED: Final = re.compile(r"store recovered.* replayed_records=(\d+)")
@@ -240,7 +240,7 @@ class CrashRun:
         return len(promised)
 
     def _settle(self, walked: Queues) -> int:
-        """Settle the history with the stored messages. Return how many are gone, as far as the mode allows it."""
+        """Settle the history with the stored messages. Return how many acknowledged messages are gone."""
         stored = stored_marks(self._history.run, walked)
         lost = lost_messages(self._history, stored)
         if lost and self._cell.may_lose_tail:
@@ -281,6 +281,6 @@ def _first_difference(pulled: Queues, walked: Queues) -> str:
     for queue in sorted(pulled.keys() | walked.keys()):
         ours, theirs = pulled.get(queue, []), walked.get(queue, [])
         if ours != theirs:
-            same = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
-            return f"{queue[0]}/{queue[1]}: {len(ours)} pulled, {len(theirs)} in the log, first other one at {same}"
+            first = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
+            return f"{queue[0]}/{queue[1]}: {len(ours)} pulled, {len(theirs)} in the log, first other one at {first}"
     return "nothing"

@@ -31,7 +31,7 @@ class Sabotage(Enum):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings with which any kill reveals the sabotage."""
+        """The settings that leave messages uncommitted so long that a kill can reveal the sabotage."""
         if self is not Sabotage.NO_HOLD:
             return {}
         late = str(5 * COMMIT_INTERVAL_MS)

@@ -226,7 +226,7 @@ def test_only_tail_may_be_lost_where_mode_allows_it() -> None:
 
 
 def test_settled_outcomes_never_change() -> None:
-    """An unknown message that was stored must stay in its place; one that was not stored, or lost, never returns."""
+    """An unknown message that was stored must stay in its place; an acknowledged one that was lost never returns."""
     history, stored = small_world()
     there, gone = Mark(0, 0), Mark(1, 4)
     whole = {queue: list(messages) for queue, messages in stored.items()}

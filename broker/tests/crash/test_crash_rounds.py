@@ -59,7 +59,7 @@ def test_broker_without_replay_is_detected(tmp_path: Path, volume: str) -> None:
 def test_broker_that_shows_unconfirmed_messages_is_detected(tmp_path: Path) -> None:
     """Without the hold a consumer has read messages that are gone after the kill, and the run reports it.
 
-    The broker is killed when no file holds a message that the consumer has read, and not at a random moment.
+    The broker is killed when a message that the consumer has read is in no file, and not at a random moment.
     """
     chapter = Chapter(cell="async-anonymous", seed=28, rounds=2, sabotage=Sabotage.NO_HOLD)
 
@@ -71,7 +71,7 @@ def test_broker_that_shows_unconfirmed_messages_is_detected(tmp_path: Path) -> N
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("sabotage", [Sabotage.CUT_TAIL, Sabotage.FLIP_BIT])
 def test_log_damaged_while_broker_is_down_is_detected(tmp_path: Path, sabotage: Sabotage) -> None:
-    """Acknowledged messages that are removed from the files are reported as lost."""
+    """Acknowledged messages that are zeroed or changed in the files are reported as lost."""
     verdict = crash(tmp_path, Chapter(cell="async-none", seed=2, rounds=1, sabotage=sabotage), print)
 
     assert any("LOST" in fault for fault in verdict.faults)
@@ -116,7 +116,7 @@ def test_plans_differ_from_round_to_round() -> None:
 
 @pytest.mark.needs_root
 def test_memory_is_reserved_for_the_run_and_released(tmp_path: Path) -> None:
-    """Huge pages and mounts are restored, also after an error."""
+    """The number of huge pages and the mounts are as before, here after an error."""
     if (reason := missing(Medium.HUGETLBFS)) is not None:
         pytest.skip(reason)
     before = Path("/proc/sys/vm/nr_hugepages").read_text()

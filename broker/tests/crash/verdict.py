@@ -30,14 +30,15 @@ class Verdict:
     replayed_reported: int = 0
     """Records that the broker reported as replayed, acknowledged or not, in starts that were not disturbed."""
     lost: int = 0
-    """Acknowledged messages that are gone, where the mode allows it; otherwise each is a fault."""
+    """Acknowledged messages that are gone. Where the mode allows no loss, each of them is a fault, too."""
     consumed: int = 0
     """Messages that a consumer has read under load; one that is gone is a fault."""
     recovery_kills: int = 0
-    """Kills of a broker that was opening its store, or about to."""
+    """Kills that were to come during a recovery; some come after its end."""
     recovery_hits: int = 0
     """Kills among those that came before the recovery had ended."""
     removals: int = 0
+    """Folders and files of queues, index and checkpoint that were removed before a restart."""
     seconds: float = 0.0
 
     @property

@@ -1,7 +1,8 @@
 """Ways to damage a file: one function for each, on real files, drawn from a seed.
 
-Damage of a stopped store replaces files; damage under a running broker changes them in place where it can, since a
-broker holds its files open: damage at the same inode is the worst case.
+Swapped and older content replaces the file of a stopped store; under a running broker it is written into the file,
+since a broker holds its files open: damage at the same inode is the worst case. All other damage but a removal is
+always done in place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Harm(StrEnum):
 
 
 class NotPossible(Exception):
-    """This file cannot be damaged in this way: there is no file to swap with, or no older copy that differs."""
+    """This file cannot be damaged in this way: it is too short, or no other file or older copy differs from it."""
 
 
 class Source(NamedTuple):
@@ -143,7 +144,7 @@ def _overwrite(path: Path, data: bytes) -> None:
 
 
 def copy_member(source: Path, target: Path) -> None:
-    """Copy a member's folder, and keep sparse files sparse."""
+    """Copy a member's folder; of each file only its bytes."""
     shutil.copytree(source, target, copy_function=_copy_file)
 
 

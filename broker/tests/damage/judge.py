@@ -67,7 +67,7 @@ class Sort(StrEnum):
     LOST_WITH_REPLICA = "lost although a replica has it"
     PASSED_OVER = "passed over by a consumer and served later, without a report"
     NO_MASTER = "no master, without a report"
-    ENDED = "the process ended and did not start again"
+    ENDED = "the process ended by itself, and should not have"
     UNSEEN = "a source of users does not show what the log reports"
     HUNG = "the trial did not end"
     BROKEN = "the trial itself failed"
@@ -92,12 +92,12 @@ class QueueRead(msgspec.Struct):
 
 
 class Reading(msgspec.Struct):
-    """The results of one complete reading of one member."""
+    """The results of reading all queues of one member once."""
 
     member: int
     is_master: bool
     is_last: bool
-    """Whether this is the last reading, so that a stalled queue stays stalled."""
+    """Whether this is the last reading of this member in a life, so that a stalled queue stays stalled."""
     queues: list[QueueRead] = []
     by_key: list[tuple[str, str, list[Known]]] = []
     by_id: list[tuple[int, Known | None]] = []
@@ -109,7 +109,7 @@ class Reading(msgspec.Struct):
     """Whether the process ended during the reading."""
 
     sends_before: int = 0
-    """Number of the trial's own sends that were answered before the reading."""
+    """Number of the trial's own sends before the reading, answered or not."""
 
 
 class Followed(msgspec.Struct):
@@ -164,11 +164,14 @@ class Phase(msgspec.Struct):
     is_accepted: bool = False
     """Whether the loss was accepted in this life, before its sends and its last readings."""
     asked: list[str] = []
+    """Unique keys of the transactions that the broker has checked with a client."""
     leading: str = ""
+    """How the shard got its master, or why it has none."""
     ended_by: str = ""
+    """The signal, or the member and its error, that ended the process; empty after a planned stop or kill."""
     tracebacks: list[str] = []
     unseen: list[str] = []
-    """Differences between status, sidecar or tools and the reports in the log."""
+    """Differences between status, sidecar or tools and the reports in the log, and commands that do not work."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -263,7 +266,7 @@ class Judge:
         return any(report.covers(message, file_bytes=self._case.file_bytes) for report in self._reports)
 
     def _is_reported(self, *words: str) -> bool:
-        """Return whether a report names the damaged file, or one of these ranges."""
+        """Return whether a report names the damaged file, or contains one of these words."""
         return any(report.names([*self._case.words, *words]) for report in self._reports)
 
     # -- starts --------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ LOG: Final = frozenset({Kind.LOG_FIRST, Kind.LOG_MIDDLE, Kind.LOG_NEWEST})
 QUEUES: Final = frozenset({Kind.QUEUE, Kind.QUEUE_DELAY, Kind.QUEUE_HALF, Kind.QUEUE_OP, Kind.QUEUE_RETRY})
 POOLED: Final = frozenset({Kind.BUFFER, Kind.BUFFER_LOCK})
 OF_MASTERS: Final = frozenset({Kind.LIVE, Kind.LIVE_BAK, Kind.LOCKS, Kind.LOCKS_BAK})
-"""Kinds that are empty until an administrator or a consumer changes something."""
+"""Kinds that are damaged on the master only: they are empty until an administrator or a consumer changes something."""
 IN_GROUPS: Final = frozenset({Kind.PROMISE, Kind.PROMISE_BAK})
 """Kinds that only members of a group have."""
 

@@ -51,7 +51,7 @@ class Owed(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct):
-    """The ledger of one world or trial; see the module. A trial adds its own messages."""
+    """The ledger of one world, or the copy of it in a trial; see the module. What a trial sends is in its phases."""
 
     known: list[Known] = []
     owed: list[Owed] = []

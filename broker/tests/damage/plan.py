@@ -51,19 +51,19 @@ class Trial(msgspec.Struct, frozen=True):
     member: int
     """The member that is damaged; 1 is the master."""
     is_failover: bool
-    """Whether another member becomes master before the damaged one returns."""
+    """Whether another member becomes master before the damaged one returns; only with `When.STOPPED`."""
 
     @property
     def dice(self) -> random.Random:
-        """Return the random generator of the trial."""
+        """Return a new random generator, each time with the same seed of the trial."""
         return random.Random(f"{self.seed}/{self.number}/trial")
 
 
-NOT_THERE: Final = {
+ABORT_HARMS: Final = {
     (Kind.ABORT, Stop.CLEAN): (Harm.ROLLED_BACK,),
     (Kind.ABORT, Stop.UNCLEAN): (Harm.MISSING,),
 }
-"""The abort marker is empty, and there after an unclean stop only: what can be done to it."""
+"""What can be done to the abort marker of a stopped store: it is empty, and exists after an unclean stop only."""
 NEVER: Final = frozenset({Kind.FAILURE})
 """Kinds that no stop or kill leaves behind: `flush-failed` exists only after a disk failure."""
 
@@ -77,7 +77,7 @@ def is_possible(cell: Cell) -> bool:
     if cell.kind is Kind.ABORT:
         if cell.when is When.RUNNING:
             return cell.harm is Harm.MISSING
-        return cell.harm in NOT_THERE[cell.kind, cell.stop]
+        return cell.harm in ABORT_HARMS[cell.kind, cell.stop]
     if cell.kind in (Kind.LOCK, Kind.BUFFER_LOCK):
         return cell.harm in (Harm.MISSING, Harm.EMPTIED, Harm.TRUNCATED, Harm.FLIPPED)
     return True

@@ -32,7 +32,7 @@ from damage.ledger import load_ledger
 from damage.plan import Stop, Trial, When
 from damage.remedies import apply_remedy, remedies_of
 from damage.reports import Report
-from damage.shard import Setup, came, conf_of
+from damage.shard import Setup, conf_of, wait_until_met
 from damage.talk import COMMIT, asked_about, end_transaction, query, read_queue, view
 from damage.trial import CASE, REMEDIES_MAX, harm, load_phase, phase_path, sends_everywhere, world_name
 from damage.world import BUSY, QUEUES, RETRIED
@@ -72,7 +72,7 @@ def report_of_line(line: str) -> Report | None:
 
 
 class Shown(msgspec.Struct):
-    """What each source shows: missing bytes of the log, and whether records are known to be damaged."""
+    """What one source shows: missing bytes of the log, and whether records are known to be damaged."""
 
     source: str
     missing_bytes: int
@@ -250,7 +250,7 @@ class ProcessLife:
         if self._number > 1 and first.sends and not first.waits_for:
             return
         halves = {one.unique for one in self._ledger.owed}
-        await came(lambda: halves <= set(asked_about(peer)), 1.5)
+        await wait_until_met(lambda: halves <= set(asked_about(peer)), 1.5)
         self.phase.asked = asked_about(peer)
         for half in self._ledger.owed:
             with suppress(RemotingError):

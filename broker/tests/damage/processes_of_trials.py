@@ -1,4 +1,4 @@
-"""Runs each world and each life of a trial in a forked process with a deadline, to protect the run itself."""
+"""Runs worlds, the lives of trials and their judges in forked processes with a deadline, to protect the run itself."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Put back the file of ... a backup                      the file as it was before it was damaged
 in a group, move the store away and start empty        the other member is there, and has everything
 'truncate -s SIZE FILE'                                what is left is served, what is missing is reported
-remove FILE / delete FILE                              the file or the directory is removed
+remove, delete or move FILE                            the file or the directory is removed
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Report(msgspec.Struct, frozen=True):
             yield int(match[1]), int(match[2])
 
     def covers(self, message: Known, *, file_bytes: int) -> bool:
-        """Return whether the report names the offset of this message."""
+        """Return whether the report names the place of this message: its range, offset, file or queue."""
         if any(start <= message.physical < end for start, end in self.ranges()):
             return True
         facts = self.facts

@@ -1,7 +1,7 @@
 """The damage run: every kind of file of a store, damaged in every way, with clients that know what they have sent.
 
-Exit code 0 when every trial ended in one of four good outcomes; 1 with at least one FAULT, and for each its evidence
-and the command that repeats it.
+Exit code 0 when every trial that was possible ended in one of four good outcomes; 1 with at least one FAULT, and for
+each its evidence and the command that repeats it, and 1 if a world could not be built.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PROCESS_CELLS: Final = (
     (Kind.QUEUE, Harm.SWAPPED, Stop.UNCLEAN, When.STOPPED),
     (Kind.LOG_MIDDLE, Harm.MISSING, Stop.UNCLEAN, When.STOPPED),
 )
-"""What is played with processes: a loss, rot before the start and under the broker, a refused start, a derived file."""
+"""The trials with processes: losses, rot before the start and under the broker, a truncated file, a derived file."""
 LIFE_TIMEOUT_S: Final = 60.0
 SHOWN_MAX: Final = 60
 PROGRESS_TRIALS: Final = 200
@@ -65,6 +65,7 @@ class Result(msgspec.Struct, frozen=True):
     number: int
     cell: str
     done: str
+    """What the damage was, and to which file."""
     outcome: str
     faults: list[Fault]
     notes: list[str]
@@ -103,7 +104,7 @@ class Run:
         return run_all(works, self._jobs, patience(LIFE_TIMEOUT_S * 2))
 
     def run(self, trials: Sequence[Trial]) -> None:
-        """Run all trials and return their results."""
+        """Run all trials; the results are in `results`, the trials that were not possible in `not_possible`."""
         chains = (self._chain(trial) for trial in trials)
         Forks(self._jobs, patience(LIFE_TIMEOUT_S)).run(chains, self._life_ended)
 
@@ -258,8 +259,9 @@ def parse_replay(text: str, seed: int) -> Trial:
 )  # fmt: skip
 @click.option("--replay", metavar="TRIAL", help="Repeat one trial, as a FAULT names it, and keep its files.")
 @click.option(
-    "--slice", "is_slice", is_flag=True, help="The fixed trials that are among the tests; no other option fits."
-)
+    "--slice", "is_slice", is_flag=True,
+    help="The fixed trials that are among the tests; --trials, --seed, --only and --replay have no effect.",
+)  # fmt: skip
 @click.option(
     "--sabotage", type=click.Choice([one.value for one in Lie]), default="none", show_default=True,
     help="Lie to the judge about each trial, to see it find a FAULT.",
@@ -301,7 +303,7 @@ def main(
             planned = process_trials(seed, min(trials, len(PROCESS_CELLS)))
             planned = [one for one in planned if replay in (None, f"{one.number}:{one.cell.name}")]
     if not planned:
-        raise click.UsageError(f"no combination fits --only {' '.join(only)}")
+        raise click.UsageError("no trial fits these options")
     began_at = time.monotonic()
     base = MEMORY if MEMORY.is_dir() else RUNS
     directory = Path(tempfile.mkdtemp(prefix="gantry-damage-", dir=base))
@@ -321,7 +323,7 @@ def main(
 
 
 def report(run: Run, json_path: Path, seed: int, took_s: float) -> bool:
-    """Print the table and the faults, and write both as JSON; return whether all trials are good."""
+    """Print the table and the faults, and write all results as JSON; return whether all trials are good."""
     results = sorted(run.results, key=lambda one: one.number)
     json_path.parent.mkdir(parents=True, exist_ok=True)
     document = {"seed": seed, "trials": msgspec.to_builtins(results), "not_possible": dict(run.not_possible)}

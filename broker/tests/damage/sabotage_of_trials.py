@@ -15,15 +15,24 @@ class Lie(StrEnum):
 
     NONE = "none"
     WRONG_BODY = "wrong-body"
+    """A message was read with another body."""
     MISSING = "missing"
+    """A message was not read."""
     REUSED = "reused"
+    """A send got offsets that were given before."""
     NOT_DELIVERED = "not-delivered"
+    """A delayed message, or one of an open transaction, did not arrive."""
     UNTOLD = "untold"
+    """The status does not report that messages wait for the acceptance of a loss."""
     PASSED_OVER = "passed-over"
+    """A consumer skipped a message that was served."""
 
 
 def tell_lie(lie: Lie, phases: Sequence[Phase], ledger: Ledger) -> None:
-    """Change the evidence of the last phase in one place. Raises ``LookupError`` if there is no suitable place."""
+    """Change one fact in the evidence of the last phase; with ``UNTOLD``, of all phases.
+
+    Raises ``LookupError`` or ``ValueError`` if there is no suitable place.
+    """
     phase = phases[-1]
     if lie is Lie.NONE:
         return

@@ -1,8 +1,9 @@
 """Brokers of one shard in this process, over real files: alone, or a master and a slave with ordered roles.
 
 Roles are ordered here by the rules of ``gantry_spec``: a master whose process ended gets its role back if it may and no
-other member has more; otherwise the member with the newest and longest log among those without a known loss is
-promoted, in an epoch that is newer than any before. The remembered epoch stands for the Lease.
+other member has more; otherwise the member with the newest and longest log among those without a known loss, or
+among all if each has one, is promoted, in an epoch that is newer than any before. The remembered epoch stands for the
+Lease.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ class Shard:
                 for one in others
             )
 
-        return await came(is_level, patience_s)
+        return await wait_until_met(is_level, patience_s)
 
     async def close(self) -> None:
         """Stop all members cleanly, the master first, which waits for its slaves."""
@@ -257,7 +258,7 @@ class Shard:
         self.brokers.clear()
 
 
-async def came(predicate: Callable[[], bool], patience_s: float) -> bool:
+async def wait_until_met(predicate: Callable[[], bool], patience_s: float) -> bool:
     """Wait for a condition; return whether it was met in time, with more time on a slow machine."""
     loop = asyncio.get_running_loop()
     end = loop.time() + patience(patience_s)

@@ -165,7 +165,10 @@ async def query(peer: Dialogue, topic: str, key: str, *, is_unique: bool = False
 
 
 async def view(peer: Dialogue, physical: int) -> Known | None:
-    """Return the message at an offset of the log, by its message id."""
+    """Return the message at an offset of the log, by its message id; None if the request is refused.
+
+    A message whose record is damaged has no topic, and the fault as its body.
+    """
     reply = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)}, timeout_ms=TIMEOUT_MS)
     if reply.code != SUCCESS:
         return None

@@ -1,4 +1,8 @@
-"""The judge of the damage matrix is tested with planted faults: each sort of fault is planted and found."""
+"""The judge of the damage matrix is tested with planted faults, which it finds.
+
+Each sort is planted here but `UNSEEN`, which test_damage_processes.py plants, `ASKED_AGAIN`, and those of the run
+itself, `HUNG` and `BROKEN`.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ def without(number: int) -> list[Known]:
 
 
 def lacking(number: int, *, is_complete: bool | None = False) -> Phase:
-    """Remove a message from every path to it."""
+    """Return a phase in which one message is missing on every path to it."""
     reading = good_reading(
         queues=[
             QueueRead("Busy", 0, without(number)), QueueRead("Busy", 0, without(number), tag="red"),
@@ -273,7 +277,7 @@ PROBLEM = (
 
 
 def waiting(*, problem: str = PROBLEM, line: str = PROBLEM, owed: Owed | None = None) -> tuple[Verdict, Verdict]:
-    """Of a loss that is accepted in the second life: the owed message comes there; and the same if it does not."""
+    """Return the verdicts if a loss is accepted in the second life, and the owed message then comes, or does not."""
     ledger = msgspec.structs.replace(LEDGER, owed=[owed or Owed("Later", 0, "D1", b"late", physical=100)])
     queues = [QueueRead("Busy", 0, list(LEDGER.known))]
     found = []
@@ -471,8 +475,8 @@ def test_a_member_that_was_started_empty_may_lack_its_own_settings() -> None:
     assert found() == found("the store of member 2 was moved away") == {Sort.TABLE}
 
 
-def test_a_process_without_output_is_reported(tmp_path: Path) -> None:
-    """A trial whose process could not make its output file ends as broken; it does not end the run."""
+def test_output_of_a_process_without_a_file_is_empty(tmp_path: Path) -> None:
+    """A process that could not make its output file must not end the run: its trial ends as broken."""
     assert lines_of(tmp_path / "gone/output.log") == []
     (tmp_path / "output.log").write_text("one\ntwo\n")
     assert lines_of(tmp_path / "output.log") == ["one", "two"]

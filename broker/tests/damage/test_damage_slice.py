@@ -51,7 +51,7 @@ LOSS = "log-newest/missing/clean/stopped/alone"
     ],
 )  # fmt: skip
 def test_a_lie_about_a_real_trial_is_found(tmp_path: Path, lie: str, cell: str, sort: str) -> None:
-    """The twin: one body, message, offset or status of a real reading is changed, and the run fails."""
+    """One body, message, offset or status in the results of a real trial is changed, and the run fails."""
     options = ("--only", cell, "--trials", "1", "--seed", "2", "--sabotage", lie)
     code, text, document = run(tmp_path, *options)
 

@@ -3,8 +3,8 @@
     stopped   copy -> damage -> start -> read, send, read -> stop or kill -> start -> read, send, read -> judge
     running   copy -> start -> damage -> read, send, read -> stop or kill -> start -> read, send, read -> judge
 
-Each of the two lives is a separate process, and a kill is a SIGKILL. The results of the first life are kept in a file,
-so that a life that a signal has ended is judged by its answers to clients until then.
+Each of the two lives is a separate process, and a kill is a SIGKILL. The results of each life are kept in a file, so
+that a life that a signal has ended is judged by its answers to clients until then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from damage.plan import Stop, Trial, When
 from damage.remedies import Remedy, apply_remedy, remedies_of
 from damage.reports import ReportLog
 from damage.sabotage_of_trials import Lie, tell_lie
-from damage.shard import FILES, Setup, Shard, ShiftedClock, came
+from damage.shard import FILES, Setup, Shard, ShiftedClock, wait_until_met
 from damage.talk import (
     COMMIT,
     NOTHING_YET,
@@ -54,8 +54,8 @@ LOG_BYTES: Final = int(FILES["mappedFileSizeCommitLog"])
 UNIT_BYTES: Final = 20
 CHECKPOINT_USED: Final = 280
 READ_AGAIN_S: Final = {Setup.ALONE: 0.5, Setup.SYNC: 4.0, Setup.ASYNC: 4.0}
-"""How long a reader that misses something asks again: what heals while it runs has this time. Longer than brokers let
-readers wait before a damaged message (``healWait``)."""
+"""How long a reader that misses something asks again: what heals while it runs has this time. In groups longer than
+brokers let readers wait before a damaged message (``healWait``); a broker alone lets none wait."""
 STALL_S: Final = 15.0
 """How long a queue may give nothing before its end: while it is rebuilt, or its message may come from a replica."""
 
@@ -310,7 +310,7 @@ class Life:
         if not halves:
             return
         names = {one.unique for one in halves}
-        await came(lambda: names <= set(asked_about(peer)), 1.5)
+        await wait_until_met(lambda: names <= set(asked_about(peer)), 1.5)
         self.phase.asked = asked_about(peer)
         for half in halves:
             if is_ended and half.unique not in self.phase.asked:
@@ -321,7 +321,7 @@ class Life:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def _read_patiently(self, number: int, broker: Broker, *, is_master: bool) -> None:
-        """Read until nothing is missing, or nothing changes any more."""
+        """Read until nothing is missing, or the time to heal or rebuild is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + patience(READ_AGAIN_S[self._trial.cell.setup])
         stall_end = loop.time() + patience(STALL_S)

@@ -19,7 +19,7 @@ from typing import Final, final
 
 from damage.harms import copy_member
 from damage.ledger import Known, Ledger, Owed
-from damage.shard import FIRST_EPOCH, Setup, Shard, ShiftedClock, came
+from damage.shard import FIRST_EPOCH, Setup, Shard, ShiftedClock, wait_until_met
 from damage.talk import (
     COMMIT,
     ROLL_BACK,
@@ -43,7 +43,7 @@ QUEUES: Final = {BUSY: 2, LATER: 1, DEALS: 1, LATE_TOPIC: 3}
 RETRIED: Final = f"%RETRY%{FAILING}"
 TAGS: Final = ("red", "green", "blue")
 MESSAGES: Final = (150, 130, 80)
-"""Number of messages in the first life, in the second before its second copy, and after it."""
+"""Number of ordinary messages in the first life, in the second before the copy `older-2`, and after it."""
 HOURS_MS: Final = 3 * 3_600_000
 """Clock offset of trials relative to worlds, after which all delayed messages are due."""
 SETTING: Final = ("maxBatchMessages", "77")
@@ -105,12 +105,13 @@ class WorldBuilder:
 
     async def _settle(self, shard: Shard) -> None:
         """Wait until slaves have caught up and tables are on the disks."""
-        assert await shard.level(), "a slave does not come along"
+        assert await shard.level(), "a slave does not catch up"
         master = shard.master
         assert master is not None
         for broker in shard.brokers.values():
             if broker is not master:
-                assert await came(partial(_have_same_offsets, master, broker), 20), "offsets do not come"
+                are_same = partial(_have_same_offsets, master, broker)
+                assert await wait_until_met(are_same, 20), "a slave does not get the offsets"
             broker.core.persistence.mark("consumerOffset", now=False)
             broker.core.persistence.mark("delayOffset", now=False)
             broker.core.persistence.mark("queueLocks", now=False)
@@ -132,7 +133,7 @@ class WorldBuilder:
         queues = [{"topic": BUSY, "brokerName": "shard", "queueId": number} for number in range(1 if first else 2)]
         locked = {"consumerGroup": READERS, "clientId": "reader", "mqSet": queues}
         await peer.heartbeat("reader", group=READERS, topic=BUSY)
-        if self._setup is Setup.ALONE:  # A new master grants no queue locks for a minute.
+        if self._setup is Setup.ALONE:  # A new master gives no queue locks for a minute.
             await peer.ask_json(RequestCode.LOCK_BATCH_MQ, body=locked)
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -197,7 +198,8 @@ class WorldBuilder:
     async def _delivered(self, master: Broker) -> None:
         """Wait until messages that were delayed for a second have arrived."""
         due = self._due = getattr(self, "_due", 0) + 3
-        assert await came(lambda: _end(master, LATER) >= due and _end(master, RETRIED) >= due, 20), "not delivered"
+        has_come = await wait_until_met(lambda: _end(master, LATER) >= due and _end(master, RETRIED) >= due, 20)
+        assert has_come, "not delivered"
 
     async def _consume(self, peer: Dialogue) -> None:
         for queue_id in range(QUEUES[BUSY]):

@@ -45,7 +45,7 @@ def _read(path: str) -> str | None:
 
 def main() -> None:
     path, option, module = sys.argv[1:4]
-    assert option == "-m", "what runs is a module"
+    assert option == "-m", f"expected -m MODULE, not {option}"
     hang_while(path, RealFile, "sync")
     hang_while(path, RealDisk, "sync_directory")
     scan_dispatcher.PROGRESS_RECORDS = 10  # type: ignore[misc]  # Constants everywhere but in this program.

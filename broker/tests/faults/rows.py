@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 ROWS: Final = {
     "K1": "SIGKILL at any moment under load, in every mode",
-    "K2": "SIGKILL at each named point of the work",
+    "K2": "SIGKILL at each crash point under load",
     "K3": "SIGTERM under load, more signals, SIGKILL while stopping",
     "K4": "SIGSTOP of a master, then SIGCONT",
     "K5": "a kill during recovery, again and again",

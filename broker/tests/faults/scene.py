@@ -212,7 +212,7 @@ class Scene:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the broker has ended by itself."""
+        """Return whether the broker process does not run, because it has ended or was not started."""
         return not self.broker.is_running
 
     @property
@@ -249,7 +249,10 @@ class Scene:
         return self._lost(messages_by_queue(walk_log(self.store)))
 
     async def missing(self) -> list[Mark]:
-        """Return the acknowledged messages that a broker with a damaged log does not serve; others must be equal."""
+        """Return the acknowledged messages that a broker with a damaged log does not serve.
+
+        All others must be undamaged, and at the physical offsets of their replies.
+        """
         channel = await Channel.connect(self.address)
         stored = self._stored(await pull_everything(channel))
         await channel.close()

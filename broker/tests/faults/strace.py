@@ -1,11 +1,11 @@
 """Injection of failing, lying or slow system calls into a running process, with strace.
 
-    async with injected(pid, "fdatasync", "error=EIO:when=3") as injection: ...; injection.hits()
+    async with injected(pid, "fdatasync", "error=EIO:when=3", trace_file) as injection: ...; injection.hits()
 
 strace attaches to all threads of the process, intercepts the chosen calls, and records which of them it changed, so
 that a test can check that its fault happened: a fault that did not happen proves nothing. `when` counts the calls of
 one thread, from the moment of attaching. Three kinds are used: `error=EIO` (the call is not made and fails),
-`retval=n` (the call is not made and returns success: a lost write) and `delay_enter=us` (a slow disk).
+`retval=n` (the call is not made and returns success: a lost write) and `delay_enter=5s` (a slow disk).
 
 It works with any process and never ends it; when the process ends, strace ends by itself.
 """

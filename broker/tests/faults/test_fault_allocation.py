@@ -1,4 +1,4 @@
-"""D7: a file that cannot get its blocks. It is a refusal that names the file, never a SIGBUS later.
+"""Row D7 of rows.py: a file that cannot get its blocks. It is a refusal that names the file, never a SIGBUS later.
 
 A sparse file can be mapped and written as long as the disk has space; without space the touch of a new page is no error
 but a signal that ends the process. So every file is allocated before it is mapped, and errors of the allocation are

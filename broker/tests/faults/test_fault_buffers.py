@@ -1,7 +1,8 @@
-"""D11, write buffers: those of another store, of an earlier start, and of a log that has moved on.
+"""Row D11 of rows.py, write buffers: those of another store, of an earlier start, and of a log that has moved on.
 
-A buffer is replayed only if its header names this store and the previous start, and its bytes continue the log. All
-other buffers are set aside, with the reason, and never become messages.
+A buffer is replayed only if its header names this store, the previous start and the present epoch, and its bytes
+continue the log. No other buffer becomes messages. It is set aside, with the reason, if it has valid records that the
+log lacks.
 """
 
 import json
@@ -49,7 +50,7 @@ async def test_the_buffers_of_another_store_never_become_messages(tmp_path: Path
         assert [reason for reason in set_aside(other) if "another store" in reason] != []
         assert "does not belong to this log" in other.log
         await other.start()
-        assert await other.judge() == [], "its own buffers are its own"
+        assert await other.judge() == [], "messages in its own buffers are lost"
 
 
 @pytest.mark.verify
@@ -72,11 +73,11 @@ async def test_the_buffers_of_an_earlier_start_never_come_back(tmp_path: Path, b
         assert await scene.judge() == []
         assert scene.log_digests() == before
         assert [reason for reason in set_aside(scene) if "of generation" in reason] != []
-        await kill_under_load_again(scene)
+        await check_pool_still_works(scene)
 
 
-async def kill_under_load_again(scene: Scene) -> None:
-    """Check that the pool works after the damage."""
+async def check_pool_still_works(scene: Scene) -> None:
+    """Check that messages survive another kill with the same buffers."""
     await scene.send_once(100)
     await scene.broker.kill()
     await scene.start()
@@ -121,12 +122,12 @@ async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, bu
     """D11: invalid buffers are ignored; the log keeps its records, and the loss is reported."""
     async with Scene(tmp_path, settings=settings(buffers)) as scene:
         await kill_under_load(scene)
-        safe = len(scene.judge_files())
+        only_in_buffers = len(scene.judge_files())
         harm_files(buffers, harm)
 
         await scene.start()
 
-        assert len(await scene.judge()) == safe, "what was only in them is gone, and nothing else"
+        assert len(await scene.judge()) == only_in_buffers, "expected the loss of what only the buffers had"
         assert "durable log data is missing" in scene.log
         await scene.broker.kill()
         assert [lost.cause for lost in offline.accept_loss(str(scene.store), "a test", None, None).missing] != []

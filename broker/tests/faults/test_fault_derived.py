@@ -1,4 +1,4 @@
-"""D12: derived files are deleted or damaged, each kind alone and all together, and are rebuilt.
+"""Row D12 of rows.py: derived files are deleted or damaged, each kind alone and all together, and are rebuilt.
 
 The log is the source of truth. Queues, index, checkpoint, recovery point and abort marker only speed up access to it: a
 store that has lost them reads more of the log, and serves the same messages.
@@ -79,7 +79,7 @@ def zero(world: StoreWorld, part: str) -> None:
 
 
 def flip_bits(world: StoreWorld, part: str) -> None:
-    """Flip one bit at each end of every file."""
+    """Flip one bit at each end of every file, and one in the middle."""
     for name in files_of(world, part):
         data = bytearray(world.disk.read_file(world.path(name)))
         if data:

@@ -1,7 +1,8 @@
-"""D6: the disk fills up under load. Sends stop before it is full, reads continue, and with space sends resume, too.
+"""Row D6 of rows.py: the disk fills up under load, and gets space again.
 
-Nothing is restarted in between. Acknowledged messages survive, a process that touches its maps on a full disk does not
-crash, and the broker deletes the oldest files itself once consumers have consumed them.
+Sends stop before it is full, reads continue, and with space sends resume. Nothing is restarted in between. Acknowledged
+messages survive, a process that touches its maps on a full disk does not crash, and the broker deletes the oldest files
+itself once consumers have consumed them.
 """
 
 import os
@@ -107,7 +108,7 @@ async def test_consumed_files_are_deleted_on_a_full_disk(disk: LoopDisk, tmp_pat
         disk.fill(leave_bytes=20 * MIB)
         await fill_until_refused(scene)
         commit_log = disk.path / "store" / "commitlog"
-        assert (commit_log / f"{0:020d}").exists(), "no group has consumed anything"
+        assert (commit_log / f"{0:020d}").exists(), "deleted although no group has consumed it"
         await scene.until(lambda: "not consumed" in scene.log, "the reason why nothing is deleted")
         assert await scene.judge() == []
 

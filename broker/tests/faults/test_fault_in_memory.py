@@ -1,4 +1,4 @@
-"""D1, D6 and D8 on the in-memory disk: the same guarantees without mounting a disk.
+"""Rows D1, D6 and D8 of rows.py on the in-memory disk: the same guarantees without mounting a disk.
 
 The in-memory disk loses unsynced data at a power loss, has a configured size, and fails the configured calls. The other
 tests of these rows do the same with ext4 under a whole broker.
@@ -17,7 +17,8 @@ from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.faulty_volume import FaultyVolume
 from gantry_testing.store_world import TINY, StoreWorld
 
-GONE_MS = 60_000
+RETRY_MS = 60_000
+"""Long enough for the store to try again to create the next file."""
 
 
 def world_in(mode: Mode, *, capacity: int = 1 << 30) -> StoreWorld:
@@ -59,7 +60,7 @@ def test_power_loss_keeps_promised_messages(mode: Mode, seed: int | None) -> Non
 
 
 def fill(world: StoreWorld) -> None:
-    """Send until the disk is full."""
+    """Send until the store refuses for lack of space."""
     with pytest.raises(StoreFull):
         for _ in range(10_000):
             world.send()
@@ -77,7 +78,7 @@ def test_a_full_disk_refuses_sends_until_there_is_room(medium: Medium) -> None:
     assert world.bodies() == world.sent_bodies()
     assert world.disk.space("/").free > 0
     world.faulty_disk.capacity = 1 << 30
-    world.clock.advance(GONE_MS)
+    world.clock.advance(RETRY_MS)
     world.send(count=10)
     assert world.bodies() == world.sent_bodies()
     world.kill()

@@ -1,4 +1,4 @@
-"""K1, K2 and K5: a broker is killed under load, at each crash point, and repeatedly during recovery.
+"""Rows K1, K2 and K5 of rows.py: a broker is killed under load, at each crash point, and repeatedly during recovery.
 
 The short form of what `make crash` does for an hour (see docs/testing.md): each kill once, judged in the same way.
 """
@@ -96,7 +96,7 @@ async def test_messages_only_in_buffers_are_replayed(is_replayed: bool, tmp_path
 @pytest.mark.verify
 @pytest.mark.parametrize("point", UNDER_LOAD)
 async def test_crash_at_each_crash_point_is_recovered(point: str, tmp_path: Path, buffers: Path) -> None:
-    """K2: a crash at any crash point loses nothing, and recovering twice gives the same bytes."""
+    """K2: a crash at any crash point under load loses nothing, and recovering twice gives the same bytes."""
     async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers)) as scene:
         scene.run_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--armed-by-signal", *OFTEN, "--")
         await scene.start()
@@ -117,7 +117,7 @@ async def test_crash_at_each_crash_point_is_recovered(point: str, tmp_path: Path
 
 
 def tear_tail(store: Path) -> None:
-    """Append half a record to the log, as a torn write leaves it."""
+    """Append bytes that are no record to the log, as a torn write may leave them."""
     path = next(path for path in reversed(log_files(store)) if path.read_bytes().strip(b"\0"))
     end = len(path.read_bytes().rstrip(b"\0"))
     with path.open("r+b") as file:

@@ -1,7 +1,7 @@
-"""D10 and D11: wrong length fields, misplaced blank records, and old records at other offsets.
+"""Rows D10 and D11 of rows.py: wrong length fields, misplaced blank records, and old records at other offsets.
 
-Recovery reads bytes that may be damaged in any way. It always ends, takes no more memory than the size of the files,
-and accepts no record that contains another offset.
+Recovery reads bytes that may be damaged in any way. It always ends, takes limited memory, and accepts no record that
+contains another offset.
 """
 
 import struct
@@ -27,7 +27,7 @@ LENGTHS = {
     "beyond-the-file": FILE_BYTES + 1, "beyond-any-message": 64 << 20, "short-of-a-record": 90,
 }  # fmt: skip
 BLANKS = {"zero": 0, "seven": 7, "eight": 8, "minus-one": -1, "smallest": -(1 << 31), "beyond-the-file": FILE_BYTES + 1}
-KILLED = pytest.mark.parametrize("number", [MIDDLE, TAIL], ids=["middle", "tail"])
+IN_MIDDLE_AND_TAIL = pytest.mark.parametrize("number", [MIDDLE, TAIL], ids=["middle", "tail"])
 
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "faulty"])
@@ -56,13 +56,13 @@ def write(world: StoreWorld, offset: int, data: bytes) -> None:
 
 
 def open_in_bounds(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open the store, and count the record checks and the memory."""
-    looks = 0
+    """Open the store, and check that the number of record checks and the memory are limited."""
+    checks = 0
 
     def counting(*arguments: object, **options: object) -> RecordCheck:
-        nonlocal looks
-        looks += 1
-        assert looks < CHECKS_MAX, "recovery goes in circles"
+        nonlocal checks
+        checks += 1
+        assert checks < CHECKS_MAX, "recovery does not end"
         return check_record(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(recovery, "check_record", counting)
@@ -83,7 +83,7 @@ def expect_one_lost(world: StoreWorld, number: int) -> None:
     assert world.bodies()[-1] == world.sent[-1][4]
 
 
-@KILLED
+@IN_MIDDLE_AND_TAIL
 @pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS.keys())
 @pytest.mark.parametrize("field", ["total", "body-length"])
 def test_wrong_record_length_is_detected(
@@ -99,7 +99,7 @@ def test_wrong_record_length_is_detected(
     expect_one_lost(world, number)
 
 
-@KILLED
+@IN_MIDDLE_AND_TAIL
 @pytest.mark.parametrize("length", [0, 1, 127, 255])
 @pytest.mark.parametrize("field", ["topic-length", "properties-length"])
 def test_wrong_inner_length_is_detected(
@@ -115,7 +115,7 @@ def test_wrong_inner_length_is_detected(
     expect_one_lost(world, number)
 
 
-@KILLED
+@IN_MIDDLE_AND_TAIL
 @pytest.mark.parametrize("length", BLANKS.values(), ids=BLANKS.keys())
 def test_a_blank_in_the_middle_of_a_file_hides_nothing(
     world: StoreWorld, length: int, number: int, monkeypatch: pytest.MonkeyPatch
@@ -128,8 +128,8 @@ def test_a_blank_in_the_middle_of_a_file_hides_nothing(
     expect_one_lost(world, number)
 
 
-def stale_copy(world: StoreWorld, target: int, numbers: range) -> None:
-    """Return whole, valid records of an earlier offset, one after the other, for `target`."""
+def write_old_records(world: StoreWorld, target: int, numbers: range) -> None:
+    """Write copies of the earlier records with these numbers, whole and valid, one after the other at `target`."""
     starts = sorted(world.records)
     data = b"".join(world.records[starts[number]] for number in numbers)
     assert target % FILE_BYTES + len(data) <= FILE_BYTES
@@ -139,7 +139,7 @@ def stale_copy(world: StoreWorld, target: int, numbers: range) -> None:
 def test_old_records_behind_the_end_of_the_log_are_ignored(world: StoreWorld) -> None:
     """D11: older content of the same file behind the last record is whole and valid, and no message."""
     end = world.sent[-1][0]
-    stale_copy(world, end, range(10))
+    write_old_records(world, end, range(10))
 
     assert world.open().end == end
     assert world.bodies() == world.sent_bodies()
@@ -167,7 +167,7 @@ def test_old_records_over_newer_ones_cost_only_those(world: StoreWorld) -> None:
     """D11: a misdirected write in the flushed middle costs the overwritten messages; old ones are not served twice."""
     starts = sorted(world.records)
     assert len(world.records[starts[12]]) == len(world.records[starts[MIDDLE]])
-    stale_copy(world, starts[MIDDLE], range(12, 13))
+    write_old_records(world, starts[MIDDLE], range(12, 13))
 
     report = world.open()
 
@@ -185,6 +185,6 @@ def test_without_the_offset_check_old_records_would_be_served(
 
     monkeypatch.setattr(recovery, "check_record", anywhere)
     end = world.sent[-1][0]
-    stale_copy(world, end, range(10))
+    write_old_records(world, end, range(10))
 
     assert world.open().end > end

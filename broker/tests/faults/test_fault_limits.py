@@ -1,6 +1,7 @@
-"""K6: a broker that runs out of descriptors, address space, or the memory of its container.
+"""Row K6 of rows.py: a broker that runs out of descriptors, address space, or the memory of its container.
 
-It refuses requests that need more and serves the others; if the kernel ends it, nothing acknowledged is lost.
+It refuses requests that need more and serves the others; if the kernel ends it, no acknowledged message is lost that
+its mode keeps when the process ends.
 """
 
 import asyncio
@@ -173,8 +174,8 @@ def fail_one(world: StoreWorld, operation: str, number: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=str)
-async def test_without_address_space_nothing_acknowledged_is_lost(mode: Mode, tmp_path: Path, buffers: Path) -> None:
-    """K6: when allocations fail the broker may refuse or end, never by a signal, and keeps acknowledged messages."""
+async def test_without_address_space_the_mode_keeps_its_promise(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+    """K6: when allocations fail the broker refuses or ends, never by a signal, and loses only what the mode allows."""
     async with Scene(tmp_path, settings=mode.settings(buffers)) as scene, AsyncExitStack() as others:
         await scene.start()
         async with scene.load():
@@ -219,8 +220,10 @@ def test_failed_log_file_creation_can_be_retried(operation: str) -> None:
 @pytest.mark.slow
 @pytest.mark.needs_memory_group
 @pytest.mark.parametrize("mode", MODES, ids=str)
-async def test_broker_killed_at_its_memory_limit_loses_nothing(mode: Mode, tmp_path: Path, buffers: Path) -> None:
-    """K6: at its container's limit the kernel kills the broker; nothing acknowledged is lost."""
+async def test_mode_keeps_its_promise_after_a_kill_at_the_memory_limit(
+    mode: Mode, tmp_path: Path, buffers: Path
+) -> None:
+    """K6: at its container's limit the kernel kills the broker; it loses only what the mode allows."""
     with memory_group() as group:
         async with Scene(tmp_path, settings=mode.settings(buffers)) as scene, AsyncExitStack() as others:
             await scene.start()

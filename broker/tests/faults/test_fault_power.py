@@ -1,7 +1,7 @@
-"""D1 and D3: the node loses its power under load, in every mode of flushing and buffering.
+"""Rows D1 and D3 of rows.py: the node loses its power under load, in every mode of flushing and buffering.
 
-The guarantee of the table: SYNC_FLUSH loses no acknowledged message. ASYNC_FLUSH loses a suffix and no flushed message,
-with any buffer; lost messages never reappear.
+The guarantee of docs/promises.md: SYNC_FLUSH loses no acknowledged message. ASYNC_FLUSH loses a suffix and no flushed
+message, with any buffer; lost messages never reappear.
 """
 
 from pathlib import Path
@@ -87,7 +87,7 @@ async def test_flushed_messages_survive_a_power_loss(disk: LoopDisk, buffers: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_disk_that_ignores_syncs_is_detected(mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
-    """D1's twin: with syncs that do nothing, messages before the flushed offset are lost, and that is reported."""
+    """D1's twin: with syncs that do nothing, messages before the flushed offset are lost, and the test finds that."""
     settings = mode.settings(buffers) | QUICK_FLUSH
     async with Scene(tmp_path, store=disk.path / "store", settings=settings) as scene:
         scene.put_under("--without", "syncs")

@@ -1,4 +1,4 @@
-"""D8: the file system becomes read-only while the broker serves, or is so before the start."""
+"""Row D8 of rows.py: the file system becomes read-only while the broker serves, or is so before the start."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""D3: a power loss right after a new log file was created and its first record written.
+"""Row D3 of rows.py: a power loss right after a new log file was created and its first record written.
 
 If the name of a file is not durable, a power loss loses every record in it, flushed or not. So file and directory are
 synced before the log continues there. The test runs on ext4 and on the in-memory disk, which loses every name whose

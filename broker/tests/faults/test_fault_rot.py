@@ -1,7 +1,8 @@
-"""D9: one bit changes in a stored record, in each of its fields, in the middle of the log or in its tail.
+"""Row D9 of rows.py: one bit changes in each field of a stored record, in the middle of the log or in its tail.
 
 In the middle it is damage: the record is reported with its offset and skipped, its neighbours are served, and nothing
-behind it is cut. In an unflushed tail it cannot be distinguished from a torn write, and ends the log.
+behind it is cut. In an unflushed tail it ends the log after a power cut, since it may be a torn write; after a kill it
+is damage, too.
 """
 
 import random
@@ -49,7 +50,7 @@ def rot(world: StoreWorld, number: int, field: str, seed: int = 0) -> tuple[int,
 
 
 def flip(store: Path, offset: int) -> None:
-    """Change one bit of a log with files as small as the scene's."""
+    """Change one bit of the log at this offset, without the broker."""
     path = next(path for path in log_files(store) if int(path.name) + path.stat().st_size > offset)
     with path.open("r+b") as file:
         file.seek(offset - int(path.name))
@@ -140,7 +141,7 @@ def test_damage_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, fi
 
 
 def test_the_places_of_all_fields_are_right(world: StoreWorld) -> None:
-    """The twin of the parameters: a changed bit in one field changes only that field, or makes the record invalid."""
+    """`places` finds each field where it is, so that `rot` changes the field that a test names."""
     start = sorted(world.records)[MIDDLE]
     record = world.records[start]
     found = places(record)

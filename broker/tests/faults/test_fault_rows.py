@@ -18,7 +18,7 @@ def test_a_row_has_tests(row: str) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_has_a_test_that_needs_no_root(row: str) -> None:
-    """`make test` on a bare machine has a slice of every row."""
+    """A machine without root, loop devices and memory groups can run a test of every row."""
     assert any(not set(test.needs) & {"root", "loop", "memory_group"} for test in BY_ROW[row])
 
 

@@ -1,4 +1,4 @@
-"""S8 and S9: unauthorized access to the sidecar's ports, and places where secrets must not appear."""
+"""Rows S8 and S9 of rows.py: unauthorized access to the sidecar's ports, and places where secrets must not appear."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from admin_scene import (
 
 from gantry_admin.__main__ import main, parser, settings_of
 
-LOOKS = ("/v1/status", "/v1/group", "/v1/topics", "/v1/groups", "/v1/role", "/metrics", "/v1/events?limit=1",
+READING_PATHS = ("/v1/status", "/v1/group", "/v1/topics", "/v1/groups", "/v1/role", "/metrics", "/v1/events?limit=1",
          "/v1/durability/wait?offset=0", "/v1/log", "/v1/log/bytes", "/v1/log/checksum?offset=0&length=1",
          "/v1/log/queues/TopicTest/0", "/v1/bundle")  # fmt: skip
 ORDERS = ("promise", "promote", "demote", "fence", "drain", "flush")
@@ -46,11 +46,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
 
 
 @pytest.mark.parametrize("token", [None, "wrong-token-0123456789", "-"], ids=["none", "wrong", "short"])
-@pytest.mark.parametrize("path", LOOKS)
+@pytest.mark.parametrize("path", READING_PATHS)
 def test_request_without_a_valid_token_learns_nothing(
     pair: tuple[BrokerChild, SidecarChild], path: str, token: str | None
 ) -> None:
-    """S8: 401 at every endpoint but the probes, for no token, a wrong one and a short one; also at the fast port."""
+    """S8: 401 at reading endpoints, for no token, a wrong one and a short one; also at the fast port."""
     _, sidecar = pair
 
     answer = sidecar.get(path, token=token, Range="bytes=0-9")
@@ -70,7 +70,7 @@ def test_probes_need_no_token(pair: tuple[BrokerChild, SidecarChild], path: str)
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("x" * 30, 401), (READ_TOKEN, 403)])
-def test_writing_endpoints_refuse_without_permission(
+def test_orders_are_refused_without_permission(
     pair: tuple[BrokerChild, SidecarChild], order: str, token: str | None, status: int
 ) -> None:
     """S8: errors in the body are not reported either; the broker's role is unchanged; one audit line each."""
@@ -91,7 +91,9 @@ def test_valid_token_is_accepted(tmp_path: Path) -> None:
     with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
         wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
         assert sidecar.post("/v1/role/fence", BODY, token=TOKEN).status_code == 200
-        wait_for(lambda: sidecar.get("/v1/role", token=READ_TOKEN).json()["promised_epoch"] == 9, "it is said")
+        wait_for(
+            lambda: sidecar.get("/v1/role", token=READ_TOKEN).json()["promised_epoch"] == 9, "the epoch is reported"
+        )
 
 
 @pytest.mark.parametrize("option", ["--listen", "--log-listen"])
@@ -177,7 +179,7 @@ def resident_bytes(pid: int) -> int:
     ],
 )  # fmt: skip
 def test_no_path_leads_out_of_the_store(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
-    """S8: 404 or 422 for raw paths, which no client normalizes before."""
+    """S8: 400, 404, 422 or a redirect for raw paths, which no client normalizes before."""
     _, sidecar = pair
     host, _, port = sidecar.url.removeprefix("http://").rpartition(":")
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
@@ -217,7 +219,7 @@ def test_forwarded_address_does_not_make_a_client_local(pair: tuple[BrokerChild,
 
 @pytest.mark.verify
 def test_own_client_certificate_is_accepted_and_a_foreign_one_refused(tmp_path: Path) -> None:
-    """S8: with mTLS a certificate of the configured authority may change; another authority's is refused by TLS."""
+    """S8: with mTLS the configured authority's certificates may give orders; another authority's are refused by TLS."""
     ours, theirs = trustme.CA(), trustme.CA()
     server = ours.issue_cert("127.0.0.1")
     files = {"cert": tmp_path / "cert.pem", "key": tmp_path / "key.pem", "ca": tmp_path / "ca.pem"}
@@ -254,7 +256,7 @@ def test_own_client_certificate_is_accepted_and_a_foreign_one_refused(tmp_path: 
 
 
 def test_no_secret_is_shown_anywhere(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """S9: tokens, right or wrong, are in no log line, metric, status, error, bundle or repr of the settings."""
+    """S9: tokens, right or wrong, are in no log line, metric, status, error or bundle."""
     _, sidecar = pair
     wrong = "a-wrong-token-with-a-typing-error"
     texts = [

@@ -1,4 +1,4 @@
-"""D15: an fsync that takes seconds, or that does not return before any deadline.
+"""Row D15 of rows.py: an fsync that takes seconds, or that does not return before any deadline.
 
 With SYNC_FLUSH a producer gets code 10 at its deadline: stored, but not promised. Only waiting answers accumulate, and
 when the disk works again one fsync is enough for all earlier messages.
@@ -30,15 +30,15 @@ UNDER_WAY_MAX: Final = 2 * WINDOW * 8
 MODES: Final = (Mode(True, Medium.OFF), Mode(True, Medium.TMPFS))
 REQUEST_TIMEOUT_MS: Final = 60_000
 NO_ROLL: Final = {"mappedFileSizeCommitLog": str(16 << 20)}
-"""A file of the log is synced before it is used, and a roll that comes before the file made ahead is ready waits."""
+"""No roll, because a new log file is synced before it is used, so that a roll may wait for the disk."""
 
 
 def slow_scene(mode: Mode, directory: Path, buffers: Path) -> Scene:
     return Scene(directory, settings=mode.settings(buffers) | {"syncFlushTimeout": str(DEADLINE_MS)} | NO_ROLL)
 
 
-def send(number: int) -> Command:
-    """Send a message outside the history, so that its answer can be checked."""
+def make_send(number: int) -> Command:
+    """Return the request of a send outside of the history, whose answer the test checks itself."""
     fields = SendMessageV2(
         producer_group="SlowDisk", topic=TOPICS[0], default_topic="TBW102", default_topic_queue_nums=4,
         queue_id=0, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0, properties=f"UNIQ_KEY\x01SLOW{number}\x02",
@@ -70,17 +70,17 @@ async def test_hanging_disk_is_answered_with_code_10(mode: Mode, tmp_path: Path,
         threads_before, syncs_before = threads(scene), await sync_count(channel)
 
         hang.touch()
-        sends = [asyncio.ensure_future(channel.request(send(n), REQUEST_TIMEOUT_MS)) for n in range(OUTSTANDING)]
+        sends = [asyncio.ensure_future(channel.request(make_send(n), REQUEST_TIMEOUT_MS)) for n in range(OUTSTANDING)]
         replies = await asyncio.gather(*sends)
 
         assert {reply.code for reply in replies} == {ResponseCode.FLUSH_DISK_TIMEOUT}
-        assert len({reply.ext["queueOffset"] for reply in replies}) == OUTSTANDING, "stored, each at its place"
+        assert len({reply.ext["queueOffset"] for reply in replies}) == OUTSTANDING, "two sends have the same offset"
         assert threads(scene) <= threads_before
         hang.unlink()
         late = 0
-        while (await channel.request(send(OUTSTANDING + late), REQUEST_TIMEOUT_MS)).code != ResponseCode.SUCCESS:
+        while (await channel.request(make_send(OUTSTANDING + late), REQUEST_TIMEOUT_MS)).code != ResponseCode.SUCCESS:
             late += 1  # A busy machine may need longer than the deadline for one fsync.
-        assert await sync_count(channel) - syncs_before <= 5 + late, "group commit: one sync for all who wait"
+        assert await sync_count(channel) - syncs_before <= 5 + late, "more syncs than a group commit needs"
         await channel.close()
 
 
@@ -122,12 +122,14 @@ async def test_a_sync_of_five_seconds_is_code_10(mode: Mode, tmp_path: Path, buf
         await scene.send_once(50)
         channel = await Channel.connect(scene.address)
         async with injected(scene.broker.pid, "fdatasync", f"delay_enter={DELAY_S}s", tmp_path / "trace") as injection:
-            sends = [asyncio.ensure_future(channel.request(send(n), REQUEST_TIMEOUT_MS)) for n in range(OUTSTANDING)]
+            sends = [
+                asyncio.ensure_future(channel.request(make_send(n), REQUEST_TIMEOUT_MS)) for n in range(OUTSTANDING)
+            ]
             codes = {reply.code for reply in await asyncio.gather(*sends)}
             await scene.until(lambda: injection.hits() != [], "delayed sync")
 
         assert codes == {ResponseCode.FLUSH_DISK_TIMEOUT}
-        assert (await channel.request(send(OUTSTANDING), REQUEST_TIMEOUT_MS)).code == ResponseCode.SUCCESS
+        assert (await channel.request(make_send(OUTSTANDING), REQUEST_TIMEOUT_MS)).code == ResponseCode.SUCCESS
         await channel.close()
 
 

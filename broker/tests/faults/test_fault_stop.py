@@ -1,4 +1,4 @@
-"""K3: SIGTERM under load, more signals after it, SIGKILL while stopping, and a disk that hangs.
+"""Row K3 of rows.py: SIGTERM under load, more signals after it, SIGKILL while stopping, and a disk that hangs.
 
 A stop is clean and removes the marker, or it is not and the next start recovers as after a crash. In either case no
 acknowledged message is lost.
@@ -46,7 +46,7 @@ class StopScene:
         os.kill(self.scene.broker.pid, number)
 
     async def logged(self, text: str) -> None:
-        await self.scene.until(lambda: text in self.scene.log, f"the log says {text!r}")
+        await self.scene.until(lambda: text in self.scene.log, f"{text!r} in the log")
 
     def page(self) -> Reading:
         with PageReader(str(self.scene.store / "status")) as reader:
@@ -56,7 +56,7 @@ class StopScene:
         return (self.scene.store / "abort").exists()
 
     async def starts(self, *, is_clean: bool) -> None:
-        """Start again; check that the marker of the last stop is found and nothing acknowledged is lost."""
+        """Start again; check whether the last stop counts as clean, and that nothing acknowledged is lost."""
         await self.scene.start()
         assert f"store opened is_clean={is_clean}" in self.scene.log, self.scene.log
         assert await self.scene.judge() == []
@@ -103,7 +103,7 @@ async def test_more_signals_change_nothing(tmp_path: Path) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             stop.signal(number)
         await stop.logged("waited_s=1")
-        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "the page, ten times a second, says so")
+        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "phase DRAINING on the status page")
         assert stop.has_abort_marker()
         stop.recover()
 
@@ -123,7 +123,7 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
         stop.hang()
         stop.signal(signal.SIGTERM)
         await stop.logged(FLUSHING)
-        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "the page, ten times a second, says so")
+        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "phase DRAINING on the status page")
 
         await scene.broker.kill()
 
@@ -154,7 +154,7 @@ async def test_stop_that_times_out_names_the_unflushed_bytes(tmp_path: Path) -> 
         unflushed = f"[{last.status.flushed}, {last.status.wrote})"
         left_bytes = last.status.wrote - last.status.flushed
         lines = [line for line in scene.log.splitlines() if FLUSHING in line]
-        assert len(lines) >= 2, "reported once a second"
+        assert len(lines) >= 2, "not reported once a second"
         assert all(f"left_bytes={left_bytes}" in line and unflushed in line for line in lines)
         [verdict] = [
             line for line in scene.log.splitlines() if "stop is not clean: commit log not flushed in time" in line

@@ -1,4 +1,4 @@
-"""D4: the n-th fdatasync, or the n-th write of the log, fails with EIO while a broker serves.
+"""Row D4 of rows.py: the n-th fdatasync, or the n-th write of the log, fails with EIO while a broker serves.
 
 A failed fsync is final. Messages in its range are not acknowledged in modes that promise a flush, `flushed` does not
 move, the process ends with a non-zero code, and the next start does not trust the page cache for that range.
@@ -42,7 +42,7 @@ async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
     ids=lambda number: f"number{number}",
 )
 async def test_failed_fsync_ends_the_broker(mode: Mode, number: int, tmp_path: Path, buffers: Path) -> None:
-    """D4: after the n-th fdatasync has failed the process exits non-zero; the next start loses nothing."""
+    """D4: after the n-th fdatasync has failed the process exits non-zero; the next start loses what the mode allows."""
     async with scene_in(mode, tmp_path, buffers) as scene:
         code = await fail_one(scene, "fdatasync", f"error=EIO:when={number}", tmp_path / "trace")
         flushed = scene.sealed_flushed
@@ -72,7 +72,7 @@ async def test_failed_fsync_ends_the_broker(mode: Mode, number: int, tmp_path: P
 async def test_a_failed_write_of_the_log_ends_acknowledgements(
     mode: Mode, number: int, tmp_path: Path, buffers: Path
 ) -> None:
-    """D4: after the n-th pwrite has failed nothing more is acknowledged, and earlier acknowledged messages survive."""
+    """D4: after the n-th pwrite has failed nothing more is acknowledged, and no more is lost than the mode allows."""
     async with scene_in(mode, tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load():

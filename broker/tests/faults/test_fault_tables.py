@@ -1,4 +1,4 @@
-"""D13: the JSON files beside the log are damaged, or a crash happens between the write and the rename of one.
+"""Row D13 of rows.py: JSON files beside the log are damaged, or a crash comes between the write and the rename of one.
 
 They hold facts that cannot be rebuilt from the log. A damaged file is replaced by its copy, and that is logged; if both
 are damaged the broker does not start, since consumers at offset zero would be worse.
@@ -58,7 +58,7 @@ async def committed_offset(scene: Scene) -> int | None:
 
 
 async def two_lives(scene: Scene) -> None:
-    """Return a store that was used and stopped twice, so that every table has a copy."""
+    """Use the store and stop its broker, twice, so that every table has a copy."""
     for offset in (3, 7):
         await scene.start()
         await scene.send_once(200)

@@ -1,4 +1,4 @@
-"""D2: torn and reordered writes. The first bad record ends the log, and what follows it is never served.
+"""Row D2 of rows.py: torn and reordered writes. The first bad record ends the log, and what follows it is never served.
 
 A failure names its seed: `pytest broker/tests/faults/test_fault_torn.py --slow -k "from25-"` repeats its group.
 """

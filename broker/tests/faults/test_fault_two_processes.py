@@ -1,4 +1,4 @@
-"""D14: two broker processes on one store directory."""
+"""Row D14 of rows.py: two broker processes on one store directory."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from faults.scene import Scene
 
 
 def second_on(scene: Scene, directory: Path) -> Scene:
-    """Return the arguments of a broker on other ports and the same store, with its own status page."""
+    """Return a second scene on the same store, with other ports and its own status page."""
     directory.mkdir()
     return Scene(directory, store=scene.store, seed=2, settings={"statusPagePath": str(directory / "status")})
 

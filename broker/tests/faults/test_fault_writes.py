@@ -1,4 +1,4 @@
-"""D5: a write that writes only a part of its bytes, and one that writes nothing and reports success.
+"""Row D5 of rows.py: a write that writes only a part of its bytes, and one that writes nothing and reports success.
 
 RocketMQ's `commit0` writes once, ignores the result, and treats all bytes as committed. Gantry writes the rest, or the
 log becomes read-only. A lost write is a false success of the disk: it cannot be prevented, and checksums detect it.

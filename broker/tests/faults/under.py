@@ -1,4 +1,4 @@
-"""Run a broker under limits, under another command, or without one of its guards. A program, not a module to import.
+"""Run a broker under limits, without one of its guards, or with a kill or short writes. A program, not to be imported.
 
     python under.py [--limit NAME=NUMBER] [--without GUARD] [--kill-at-rename N] [--halve-writes]
         -m gantry_broker -c broker.conf
@@ -73,7 +73,7 @@ def share_the_lock() -> None:
 
 
 def take_the_last_room() -> None:
-    """Disable the levels of use and the reserve, so that the log can fill the disk."""
+    """Disable the reserve for queues, index and tables, so that the log can fill the disk."""
     from gantry_broker.store import next_file, retention
 
     replace(retention, "reserve_bytes", lambda space: 0)
@@ -129,7 +129,7 @@ def main() -> None:
         kill_at_rename(options.kill_at_rename)
     if options.halve_writes:
         halve_writes()
-    assert rest[:1] == ["-m"], "what runs is a module"
+    assert rest[:1] == ["-m"], f"expected -m MODULE, not {rest}"
     sys.argv = rest[1:]
     runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
 
