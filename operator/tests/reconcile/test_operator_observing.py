@@ -73,7 +73,7 @@ def pod_with(state: str = "", *, node: str = "node-0", uid: str = "u1", restarts
     ids=["runs", "cut off", "machine off", "ended", "ended and cut off", "waits", "nowhere yet", "given up", "failed"],
 )
 def test_process_counts_as_stopped_only_with_proof(pod: Object, machine: Machine, process: Process) -> None:
-    """The proof comes from kubelet for a container, or from a user for a machine; otherwise the state is unknown."""
+    """The proof comes from kubelet for a container, or from a user or the cloud provider for a machine."""
     assert pods.process_state_of(pod, machine).process is process
 
 
