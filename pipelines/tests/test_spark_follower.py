@@ -387,7 +387,7 @@ def test_deleted_topic_does_not_stop_the_others(
     """A topic that was read to its end may be deleted: the other topics are read, with their new queues."""
     view = two_topics()
     view.add_queue("orders", "broker-b", 1)
-    query = Query(view, **subscription, failOnDataLoss=is_loss_fatal, discoveryInterval=0)
+    query = Query(view, None, **subscription, failOnDataLoss=is_loss_fatal, discoveryInterval=0)
     query.step()
     delete_topic(view, "bills")
     view.append(A0)

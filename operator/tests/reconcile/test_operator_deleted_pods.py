@@ -55,7 +55,6 @@ class World:
         assert node is not None
         self.cache.apply_event("DELETED", node)
 
-    @property
     def process(self) -> Process:
         objects = GroupObjects(("prod", "g"), self.cache)
         pod = objects.pod(0, 1)
@@ -89,14 +88,14 @@ def test_last_state_of_a_deleted_pod_shows_how_it_ended(pod: Object, machine: Ma
 def test_forced_deletion_on_an_unreachable_machine_proves_nothing(state: str) -> None:
     """Its kubelet may restart the container, also after the deletion, and stops it only some time after its return."""
     world = World(state, ready="Unknown")
-    assert world.process is Process.UNKNOWN
+    assert world.process() is Process.UNKNOWN
     world.delete_pod()
-    assert world.process is Process.UNKNOWN
+    assert world.process() is Process.UNKNOWN
     world.report("True")
-    assert world.process is Process.UNKNOWN
+    assert world.process() is Process.UNKNOWN
 
     world.report("Unknown", OUT_OF_SERVICE)
-    assert world.process is Process.STOPPED
+    assert world.process() is Process.STOPPED
 
 
 def test_confirmed_end_of_a_process_holds_after_its_machine_is_gone() -> None:
@@ -104,9 +103,9 @@ def test_confirmed_end_of_a_process_holds_after_its_machine_is_gone() -> None:
     world = World("terminated", ready="True")
     world.delete_pod()
     world.report("Unknown")
-    assert world.process is Process.STOPPED
+    assert world.process() is Process.STOPPED
     world.delete_node()
-    assert world.process is Process.STOPPED
+    assert world.process() is Process.STOPPED
 
 
 def test_machine_that_was_off_is_deleted() -> None:
@@ -115,4 +114,4 @@ def test_machine_that_was_off_is_deleted() -> None:
     world.report("Unknown", OUT_OF_SERVICE)
     world.delete_pod()
     world.delete_node()
-    assert world.process is Process.STOPPED
+    assert world.process() is Process.STOPPED

@@ -169,7 +169,8 @@ def _progressing(view: View) -> DecidedCondition:
 
 def _known_run(view: View) -> LastRun:
     """Return the run in the present status; an empty one if it has none."""
-    return _convert_or(view.before.get("lastRun"), LastRun, LastRun())
+    run: LastRun = _convert_or(view.before.get("lastRun"), LastRun, LastRun())
+    return run
 
 
 def _data_loss(view: View, run: LastRun) -> DecidedCondition:
