@@ -25,7 +25,9 @@ from gantry_wire.properties import format_properties
 from pyspark_rocketmq import decode as decoding
 from pyspark_rocketmq.decode import decode
 from pyspark_rocketmq.errors import DamagedRecord
+from pyspark_rocketmq.model import Task
 from pyspark_rocketmq.property_columns import PropertyColumns
+from pyspark_rocketmq.replica_view import Piece
 from pyspark_rocketmq.schema import COLUMNS, HEADER_COLUMNS, arrow_schema
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "a", "ü", "__CRC32#", "n" * 300])
@@ -182,6 +184,45 @@ def test_body_crc_is_checked_on_demand() -> None:
     assert len([row for batch in decode(piece, task, batch_rows=10) for row in batch.to_pylist()]) == 3
     with pytest.raises(DamagedRecord, match=r"at offset 1, .*does not match its CRC"):
         list(decode(piece, task, batch_rows=10, is_body_verified=True))
+
+
+def with_broken_body(bodies: list[bytes], broken: int) -> tuple[Piece, Task]:
+    """Return a piece of compressed bodies, one of which has other bytes than when it was stored."""
+    packed = [
+        StoredMessage(topic="orders", queue_id=0, body=body, queue_offset=number, sys_flag=FLAG_COMPRESSED)
+        for number, body in enumerate(bodies)
+    ]
+    log = stored(packed)
+    data = bytearray(log.data)
+    data[log.starts[broken] + 88] ^= 0xFF
+    task = task_for(log, columns=("offset", "body"))
+    return replace(piece_of(log, task), data=np.frombuffer(bytes(data), np.uint8)), task
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 2000], ids=["small piece", "large piece"])
+def test_damaged_compressed_body_is_refused_before_the_first_row(
+    monkeypatch: pytest.MonkeyPatch, bytes_max: int
+) -> None:
+    """Another replica may have the body as it was stored, and reads the piece from its first row."""
+    monkeypatch.setattr(decoding, "UNPACKED_BYTES_MAX", bytes_max)
+    piece, task = with_broken_body([zlib.compress(bytes(1000))] * 9, broken=7)
+    batches = decode(piece, task, batch_rows=2)
+
+    with pytest.raises(DamagedRecord, match=r"at offset 7, .*does not match its CRC"):
+        next(batches)
+    headers = replace(task, columns=("offset",))
+    assert sum(batch.num_rows for batch in decode(piece, headers, batch_rows=2)) == 9
+
+
+def test_body_that_its_sender_has_not_compressed_is_null() -> None:
+    """No replica has a better one, so an error would stop every query there."""
+    bodies = [zlib.compress(b"good"), b"not compressed", zlib.compress(b"good, too")]
+    packed = [
+        StoredMessage(topic="orders", queue_id=0, body=body, queue_offset=number, sys_flag=FLAG_COMPRESSED)
+        for number, body in enumerate(bodies)
+    ]
+    rows = rows_of(stored(packed), columns=("offset", "body"), batch_rows=1)
+    assert [row["body"] for row in rows] == [b"good", None, b"good, too"]
 
 
 def test_batches_of_decompressed_bodies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.stream_planner import StreamPlanner
 
 A0, A1, B0 = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1), QueueId("orders", "broker-b", 0)
+BILLS = QueueId("bills", "broker-a", 0)
+NOT_FOUND = "queues not found; reading continues without them"
 Row = tuple[QueueId, int]
 
 
@@ -77,6 +79,10 @@ def brokers() -> FakeCatalog:
 
 def all_rows(view: FakeCatalog) -> list[Row]:
     return sorted((one.queue, one.offset) for broker in view.brokers.values() for one in broker.records)
+
+
+def all_rows_of(view: FakeCatalog, topic: str) -> list[Row]:
+    return [row for row in all_rows(view) if row[0].topic == topic]
 
 
 @pytest.mark.verify
@@ -351,6 +357,117 @@ def test_missing_queue_with_unread_messages_stops_the_query() -> None:
     query.restart()
     del view.brokers["broker-b"]
     assert query.plan()
+
+
+def two_topics() -> FakeCatalog:
+    """Topic orders with the queues of `brokers`, and topic bills with one queue of ten messages."""
+    view = brokers()
+    view.add_queue(BILLS.topic, BILLS.broker, BILLS.number)
+    view.append(BILLS, 10)
+    return view
+
+
+def delete_topic(view: FakeCatalog, topic: str) -> None:
+    for broker in view.brokers.values():
+        broker.queues = {queue: records for queue, records in broker.queues.items() if queue.topic != topic}
+
+
+@pytest.mark.parametrize("is_loss_fatal", ["true", "false"])
+@pytest.mark.parametrize(
+    "subscription",
+    [
+        {"subscribe": "orders,bills"},
+        {"assign": '{"orders": {"broker-a": [0, 1], "broker-b": [0, 1]}, "bills": {"broker-a": [0]}}'},
+    ],
+    ids=["subscribe", "assign"],
+)
+def test_deleted_topic_does_not_stop_the_others(
+    subscription: dict[str, str], is_loss_fatal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic that was read to its end may be deleted: the other topics are read, with their new queues."""
+    view = two_topics()
+    view.add_queue("orders", "broker-b", 1)
+    query = Query(view, None, **subscription, failOnDataLoss=is_loss_fatal, discoveryInterval=0)
+    query.step()
+    delete_topic(view, "bills")
+    view.append(A0)
+    assert query.step() == [(A0, 10)]
+
+    view.append(view.add_queue("orders", "broker-b", 2))
+    assert query.step() == ([] if "assign" in subscription else [(QueueId("orders", "broker-b", 2), 0)])
+    assert query.start.ends[BILLS] == 10 and not query.clock.slept and not caplog.records
+
+
+@pytest.mark.parametrize("is_available_now", [False, True], ids=["continuous", "available now"])
+def test_deleted_topic_with_unread_messages_is_a_missing_queue(
+    caplog: pytest.LogCaptureFixture, *, is_available_now: bool
+) -> None:
+    """The query fails after patience or, with failOnDataLoss=false, names the queue and continues, also restarted."""
+    view = two_topics()
+    query = Query(view, subscribe="orders,bills", maxRowsPerTrigger=5, discoveryInterval=0)
+    query.step()
+    delete_topic(view, "bills")
+    query.restart()
+    if is_available_now:
+        query.planner.fix_target()
+    with pytest.raises(NoReplica, match="queue bills/broker-a/0 not found"):
+        query.plan()
+
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    if is_available_now:
+        query.planner.fix_target()
+    while rows := query.step():
+        assert {queue.topic for queue, _ in rows} == {"orders"}
+    assert sorted(row for row in query.rows if row[0].topic == "orders") == all_rows_of(view, "orders")
+    (record, *_) = caplog.records
+    assert (record.message, record.__dict__["queues"]) == (NOT_FOUND, ["bills/broker-a/0"])
+    assert record.__dict__["reason"] == "no broker serves bills"
+
+
+def test_misspelled_topic_is_reported_that_was_added_to_a_query(caplog: pytest.LogCaptureFixture) -> None:
+    """A topic that the query has never read is not one that was deleted."""
+    view = brokers()
+    query = Query(view, discoveryInterval=0)
+    query.step()
+    query.options["subscribe"] = "orders,typo"
+    query.restart()
+    with pytest.raises(NoReplica, match="no broker serves typo"):
+        query.plan()
+
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    view.append(A0)
+    assert query.step() == [(A0, 10)]
+    assert [record.__dict__["reason"] for record in caplog.records] == ["no broker serves typo"]
+
+
+def test_query_without_any_topic_fails_or_waits_for_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    """The reason says that the topic is missing, also if the query had read all of it."""
+    view = brokers()
+    query = Query(view, discoveryInterval=0)
+    query.step()
+    deleted = {name: broker.queues for name, broker in view.brokers.items()}
+    delete_topic(view, "orders")
+    with pytest.raises(NoReplica, match="no broker serves orders"):
+        query.plan()
+
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    assert query.step() == []
+    assert [record.__dict__["reason"] for record in caplog.records] == ["no broker serves orders"]
+    for name, broker in view.brokers.items():
+        broker.queues = deleted[name]
+    view.append(A0)
+    assert query.step() == [(A0, 10)]
+
+
+def test_available_now_needs_every_topic_before_the_first_batch() -> None:
+    """A misspelled topic is an error, although a topic that was deleted later is none."""
+    query = Query(brokers(), subscribe="orders,typo")
+    query.planner.fix_target()
+    with pytest.raises(InvalidOption, match="no broker serves typo"):
+        query.plan()
 
 
 def test_restarted_name_server_does_not_stop_a_query() -> None:

@@ -4,14 +4,15 @@ It is updated by watches, by full lists, and by the answers to the operator's ow
 watch events. Of two versions of an object the newer one stays. A list removes the objects that it does not contain and
 that have not changed since it was requested: a watch that was interrupted never reports deletions.
 
-The last state of a deleted pod is kept until its successor is deleted, too. It shows whether the pod's process had
-ended, or whether the pod was only removed from the API server while its machine did not answer.
+The last state of a deleted pod is kept, with that of its machine at that time, until its successor is deleted, too. It
+shows whether the pod's process had ended, or whether the pod was only removed from the API server while its machine did
+not answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from gantry_operator.api import GROUPS, NODES, PODS, Kind, Object, ObjectRef, labels_of, ref_of, revision_of, uid_of
 from gantry_operator.objects.names import GROUP_LABEL
@@ -29,6 +30,13 @@ def own_name(document: Object) -> str:
 
 OWNERS: Final[Mapping[Kind, Callable[[Object], str]]] = {GROUPS: own_name}
 """The kinds that own objects, each with the function that returns the label value of these objects."""
+
+
+class DeletedPod(NamedTuple):
+    """The last states of a deleted pod and of its Node when the deletion was observed."""
+
+    pod: Object
+    node: Object | None
 
 
 @final
@@ -51,7 +59,7 @@ class Cache:
         self._subscribers: Final[list[Subscriber]] = []
         self._objects: Final[dict[ObjectRef, Object]] = {}
         self._refs_of_group: Final[dict[tuple[Kind, ResourceKey], set[ObjectRef]]] = {}
-        self._deleted_pods: Final[dict[ObjectRef, Object]] = {}
+        self._deleted_pods: Final[dict[ObjectRef, DeletedPod]] = {}
 
     def __repr__(self) -> str:
         return f"<Cache objects={len(self._objects)}>"
@@ -75,7 +83,7 @@ class Cache:
         """Return all objects of a kind."""
         return [document for ref, document in self._objects.items() if ref.kind == kind]
 
-    def deleted_pod(self, ref: ObjectRef) -> Object | None:
+    def deleted_pod(self, ref: ObjectRef) -> DeletedPod | None:
         """Return the last state of the pod of this name that was deleted last."""
         return self._deleted_pods.get(ref)
 
@@ -108,10 +116,10 @@ class Cache:
             "metadata": {key: value for key, value in document["metadata"].items() if key != "managedFields"}
         }
         if known is not None and ref.kind == PODS and uid_of(known) != uid_of(document):
-            self._deleted_pods[ref] = known
+            self._keep_deleted(ref, known)
         elif ref.kind == PODS and known is None:
             deleted_pod = self._deleted_pods.get(ref)
-            if deleted_pod is not None and uid_of(deleted_pod) == uid_of(document):
+            if deleted_pod is not None and uid_of(deleted_pod.pod) == uid_of(document):
                 return  # an event of a deleted pod that came late
         self._forget_group(ref)
         self._objects[ref] = document
@@ -147,8 +155,12 @@ class Cache:
         self._forget_group(ref)
         self._objects.pop(ref, None)
         if ref.kind == PODS and known is not None:
-            self._deleted_pods[ref] = last if _is_newer(last, known) else known
+            self._keep_deleted(ref, last if _is_newer(last, known) else known)
         self._notify(ref, last)
+
+    def _keep_deleted(self, ref: ObjectRef, pod: Object) -> None:
+        node = (pod.get("spec") or {}).get("nodeName")
+        self._deleted_pods[ref] = DeletedPod(pod, self._objects.get(ObjectRef(NODES, "", node)) if node else None)
 
     def _forget_group(self, ref: ObjectRef) -> None:
         known = self._objects.get(ref)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from operator_world.cluster import GROUP, NAMESPACE
+from operator_world.cluster import GROUP, NAMESPACE, ModelClock
+from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.play import SYNC, Play, operator_of
 
 from gantry_operator.api import BUDGETS, CLAIMS, POLICIES, SERVICES, STATEFUL_SETS, Kind, annotations_of
+from gantry_operator.cache import Cache
+from gantry_operator.errors import Unavailable
+from gantry_operator.execute.applier import REAPPLY_MS, RETRY_MS
 from gantry_operator.execute.pruner import Pruner
 
 OWN_NAME_SERVERS: dict[str, Any] = {"shards": 1, "slaves": 1}
@@ -132,3 +136,30 @@ async def test_new_group_is_not_checked_for_leftovers(
     await play.loop.reconcile_once()
 
     assert (listed & {SERVICES, BUDGETS, POLICIES} != set()) is is_looked_for
+
+
+@pytest.mark.parametrize("has_failed", [True, False], ids=["failed", "in use"])
+async def test_incomplete_periodic_check_is_repeated_soon(*, has_failed: bool) -> None:
+    """What it has left is deleted after `RETRY_MS`, and not half an hour later, although the same is rendered."""
+    api, cache, clock = FakeKubernetes(), Cache(), ModelClock()
+    pruner = Pruner((NAMESPACE, GROUP), cache, api, clock)
+    head: dict[str, Any] = {"name": "kept", "namespace": NAMESPACE, "labels": {"gantry.dev/group": GROUP}}
+    kept = {"apiVersion": "v1", "kind": "Service", "metadata": head, "spec": {}}
+    await pruner.prune([kept], "uid-of-group")
+
+    owner = {"uid": "uid-of-group", "kind": "BrokerGroup", "name": GROUP}
+    api.put(kept | {"metadata": head | {"name": "left", "ownerReferences": [owner]}})
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": head | {"name": "left", "uid": "u", "resourceVersion": "7"}}
+    if has_failed:
+        api.refuse = lambda verb, ref: Unavailable(f"{verb} {ref}", "timeout")
+    else:
+        cache.put(pod)
+    clock.ms += REAPPLY_MS
+    await pruner.prune([kept], "uid-of-group")
+    assert api.found(SERVICES, NAMESPACE, "left") is not None
+
+    api.refuse = lambda verb, ref: None
+    cache.apply_event("DELETED", pod)
+    clock.ms += RETRY_MS
+    await pruner.prune([kept], "uid-of-group")
+    assert api.found(SERVICES, NAMESPACE, "left") is None

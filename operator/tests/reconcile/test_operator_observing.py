@@ -73,21 +73,8 @@ def pod_with(state: str = "", *, node: str = "node-0", uid: str = "u1", restarts
     ids=["runs", "cut off", "machine off", "ended", "ended and cut off", "waits", "nowhere yet", "given up", "failed"],
 )
 def test_process_counts_as_stopped_only_with_proof(pod: Object, machine: Machine, process: Process) -> None:
-    """The proof comes from kubelet for a container, or from a user for a machine; otherwise the state is unknown."""
+    """The proof comes from kubelet for a container, or from a user or the cloud provider for a machine."""
     assert pods.process_state_of(pod, machine).process is process
-
-
-@pytest.mark.parametrize(
-    ("pod", "machine", "had_ended"),
-    [
-        (pod_with("running"), HERE, False), (pod_with("terminated"), HERE, True), (pod_with("running"), OFF, True),
-        (pod_with(node=""), HERE, True), (pod_with("running"), SILENT, False),
-    ],
-    ids=["by force", "politely", "machine off", "never placed", "cut off"],
-)  # fmt: skip
-def test_last_state_of_a_deleted_pod_shows_how_it_ended(pod: Object, machine: Machine, had_ended: bool) -> None:
-    """A pod that was deleted while its container ran was deleted by force."""
-    assert pods.has_ended(pod, machine) is had_ended
 
 
 def node_with(ready: str | None = "True", **spec: Any) -> Object:

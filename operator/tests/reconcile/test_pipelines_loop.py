@@ -39,6 +39,7 @@ from gantry_operator.watched_resources import WatchedResources
 
 KIND = {kind.name: kind for kind in PIPELINES}
 CRON = {"schedule": "*/10 * * * *"}
+FOLDER = {"pvc": {"claimName": "archive", "path": "orders"}}
 
 
 class Scene:
@@ -188,6 +189,38 @@ async def test_second_archive_in_a_folder_is_refused(scene: Scene) -> None:
     assert "SharedDestination" in [one["reason"] for one in scene.api.of_kind(EVENTS)]
 
     scene.api.remove(ObjectRef(KIND["TopicArchive"], "shop", "orders"))
+    await scene.reconcile("second-archive")
+    assert scene.has(STATEFUL_SETS, "second-archive")
+
+
+@pytest.mark.parametrize("deletion", ["background", "foreground"])
+async def test_folder_of_a_deleted_pipeline_is_kept_until_its_pod_has_ended(scene: Scene, deletion: str) -> None:
+    """Its driver may finish a batch for three minutes; a pipeline that runs in another folder is not disturbed."""
+    other = resource("TopicAnalytics", "figures", destination={"pvc": {"claimName": "archive", "path": "figures"}})
+    first, second = resource(destination=FOLDER), resource(name="second", destination=FOLDER)
+    for number, one in enumerate((other, first, second)):
+        one["metadata"]["creationTimestamp"] = f"2026-01-0{number + 1}T00:00:00Z"
+        scene.apply(one)
+    bases = ("figures-analytics", "orders-archive", "second-archive")
+    for base in bases:
+        await scene.reconcile(base)
+    for base in bases[:2]:
+        scene.cluster.begin_pod(STATEFUL_SETS, base, f"{base}-0")
+
+    ref = ObjectRef(KIND["TopicArchive"], "shop", "orders")
+    if deletion == "background":
+        scene.api.remove(ref)
+        scene.api.remove(ObjectRef(STATEFUL_SETS, "shop", "orders-archive"))
+    else:
+        known = scene.api.objects[ref]
+        scene.api.put(known | {"metadata": known["metadata"] | {"deletionTimestamp": "2026-01-04T00:00:00Z"}})
+    await scene.reconcile("second-archive")
+    await scene.reconcile("figures-analytics")
+    assert not scene.has(STATEFUL_SETS, "second-archive") and scene.has(STATEFUL_SETS, "figures-analytics")
+    assert scene.condition("Progressing", "second") == ("True", "WaitingForOldRun")
+    assert scene.condition("Progressing", "figures", "TopicAnalytics") == ("True", "RunInProgress")
+
+    scene.cluster.end_pod("orders-archive-0")
     await scene.reconcile("second-archive")
     assert scene.has(STATEFUL_SETS, "second-archive")
 

@@ -44,6 +44,13 @@ def conditions(status: PipelineStatus) -> dict[str, tuple[str, str]]:
     return {one.type: (one.status, one.reason) for one in status.conditions}
 
 
+def edited(present: View) -> View:
+    """Return the same observation of a pipeline whose spec the user has changed."""
+    metadata = msgspec.structs.replace(present.pipeline.metadata, generation=2)
+    return msgspec.structs.replace(present, pipeline=msgspec.structs.replace(present.pipeline, metadata=metadata))
+
+
+NEW_RUN = {"start": "2026-01-01T02:50:00Z"}
 RUNNING: dict[str, Any] = {"state": {"running": {}}}
 
 
@@ -151,16 +158,51 @@ def test_data_loss_stays_reported_until_an_edit(report: dict[str, Any], reason: 
     code = report["exitCode"]
     lost = pod(phase="Failed", state=ended(code, text=text_of(words(**report))))
     first = status_of(view("TopicArchive", lost, spec=CRON))
-    before = msgspec.to_builtins(first)
     clean = pod("two", phase="Succeeded", state=ended(0, "2026-01-01T02:00:00Z", text_of(words())))
-    again = view("TopicArchive", clean, spec=CRON, before=before)
-    metadata = msgspec.structs.replace(again.pipeline.metadata, generation=2)
-    edited = msgspec.structs.replace(again, pipeline=msgspec.structs.replace(again.pipeline, metadata=metadata))
+    again = view("TopicArchive", clean, spec=CRON, before=msgspec.to_builtins(first))
 
     assert conditions(first)["DataLoss"] == ("True", reason)
     assert conditions(status_of(again))["DataLoss"] == ("True", reason)
-    assert conditions(status_of(edited))["DataLoss"] == ("False", "NoneObserved")
+    assert conditions(status_of(edited(again)))["DataLoss"] == ("False", "NoneObserved")
     assert reason in [one.reason for one in events_of({}, first) if one.is_warning]
+
+    # Usually the lossy run is still the last one when the edit is observed.
+    acknowledged = status_of(edited(view("TopicArchive", lost, spec=CRON, before=msgspec.to_builtins(first))))
+    assert conditions(acknowledged)["DataLoss"] == ("False", "NoneObserved")
+    for pods in ((lost,), (lost, clean)):
+        later = edited(view("TopicArchive", *pods, spec=CRON, before=msgspec.to_builtins(acknowledged)))
+        assert conditions(status_of(later))["DataLoss"] == ("False", "NoneObserved")
+    newer = pod("three", phase="Failed", state=ended(code, "2026-01-01T03:00:00Z", text_of(words(**report | NEW_RUN))))
+    lost_again = edited(view("TopicArchive", newer, spec=CRON, before=msgspec.to_builtins(acknowledged)))
+    assert conditions(status_of(lost_again))["DataLoss"] == ("True", reason)
+
+
+def test_edit_acknowledges_what_a_running_driver_has_lost() -> None:
+    """The end of that run, which the edit may cause, reports no new loss; messages that are lost later are one."""
+    running = pod(**RUNNING)
+    first = status_of(view("TopicArchive", running, page=words(rowsLost=7)))
+    before = msgspec.to_builtins(first)
+    acknowledged = status_of(edited(view("TopicArchive", running, page=words(rowsLost=7), before=before)))
+    known = msgspec.to_builtins(acknowledged)
+    text = text_of(words(end="2026-01-01T00:05:00Z", rowsLost=7))
+    stopped = edited(view("TopicArchive", pod(phase="Failed", state=ended(143, text=text)), before=known))
+    later = edited(view("TopicArchive", running, page=words(rowsLost=9), before=known))
+
+    assert conditions(first)["DataLoss"] == ("True", "RowsLost")
+    assert conditions(acknowledged)["DataLoss"] == ("False", "NoneObserved")
+    assert conditions(status_of(stopped))["DataLoss"] == ("False", "NoneObserved")
+    assert conditions(status_of(later))["DataLoss"] == ("True", "RowsLost")
+
+
+def test_run_that_does_not_answer_is_not_the_one_before() -> None:
+    """Kubelet still shows how the run before it ended, whose loss would be reported as a new one."""
+    lost = ended(5, "2026-01-01T00:05:00Z", text_of(words(exitCode=5, reason="LogForked")))
+    page = words(start="2026-01-01T00:06:00Z", rows=3)
+    running = status_of(view("TopicArchive", pod(**RUNNING, lastState=lost), page=page))
+    silent = status_of(view("TopicArchive", pod(**RUNNING, lastState=lost), before=msgspec.to_builtins(running)))
+
+    assert silent.last_run == running.last_run
+    assert conditions(silent)["DataLoss"] == ("False", "NoneObserved")
 
 
 def test_finding_of_an_audit_is_a_condition() -> None:

@@ -2,9 +2,8 @@
 
 Rows come in the order of the piece, and are exactly its records, except those with another tag than requested: a queue
 unit has only the hash of a tag, so the tag itself is compared here. A compressed body is decompressed. If that fails,
-because the body is damaged, of an unknown codec, or too large, `body` is null: with an error no query could ever read
-beyond the message. Another replica has a better body only if this one does not match its CRC, which is noticed only
-where bodies are verified.
+its CRC is verified. If it matches, the body is as it was sent, but of an unknown codec, or too large; then `body` is
+null: with an error no query could ever read beyond the message. If it differs, another replica may have a better one.
 """
 
 from __future__ import annotations
@@ -55,10 +54,34 @@ def decode(piece: Piece, task: Task, *, batch_rows: int, is_body_verified: bool 
     try:
         records = Records(piece.data, piece.starts)
         records.check(piece.expected, queues, is_body_verified=is_body_verified)
+        batches = _batches(records, piece, task, batch_rows)
+        yield from batches if is_body_verified or "body" not in task.columns else _check_compressed(records, batches)
     except Damage as damage:
         raise _damaged_record(damage, piece, task) from damage
+
+
+def _batches(records: Records, piece: Piece, task: Task, batch_rows: int) -> Iterator[pa.RecordBatch]:
     for first in range(0, records.count, batch_rows):
         yield from _Slice(records, piece.expected.queue, first, min(first + batch_rows, records.count), task).batches()
+
+
+def _check_compressed(records: Records, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a piece after each compressed body was decompressed, or its CRC verified.
+
+    A body that can be decompressed needs no check of its CRC. So batches are kept until the last is decoded; if they
+    would take too much memory, the CRCs are verified instead.
+    """
+    packed = np.flatnonzero((records.sys_flag & FLAG_COMPRESSED) != 0)
+    kept: list[pa.RecordBatch] = []
+    kept_bytes = 0
+    for batch in batches if len(packed) else ():
+        kept.append(batch)
+        kept_bytes += batch.nbytes
+        if kept_bytes > UNPACKED_BYTES_MAX:
+            records.check_bodies(packed)
+            break
+    yield from kept
+    yield from batches
 
 
 def _damaged_record(damage: Damage, piece: Piece, task: Task) -> DamagedRecord:
@@ -173,6 +196,8 @@ class _ColumnBuilder:
             for place in np.flatnonzero(is_packed[first:end]).tolist():
                 row = first + place
                 body = _decompress(records.data[starts[row] : ends[row]].tobytes(), int(records.sys_flag[rows[row]]))
+                if body is None:
+                    records.check_bodies(rows[row : row + 1])
                 unpacked.append(body)
                 total += len(body or b"")
                 if total > UNPACKED_BYTES_MAX:

@@ -151,7 +151,7 @@ class Records:
         self._check_topics(expected.queue, [queue.topic.encode() for queue in queues])
         _require((self.sys_flag & FLAG_INNER_BATCH) == 0, "it belongs to a batch topic, which is not supported")
         if is_body_verified:
-            self._check_bodies()
+            self.check_bodies(np.arange(self.count))
 
     def _check_topics(self, which: Numbers, topics: Sequence[bytes]) -> None:
         text = "it belongs to another topic"
@@ -165,10 +165,11 @@ class Records:
             if len(wrong):
                 raise Damage(int(rows[wrong[0]]), text)
 
-    def _check_bodies(self) -> None:
+    def check_bodies(self, rows: Numbers) -> None:
+        """Compare the bodies of these rows with their CRCs. Raises Damage for the first that differs."""
         view = self.data.data
-        places = zip(self.body_starts.tolist(), self.body_ends.tolist(), self.crc.tolist(), strict=True)
-        for row, (start, end, crc) in enumerate(places):
+        columns = (rows, self.body_starts[rows], self.body_ends[rows], self.crc[rows])
+        for row, start, end, crc in zip(*(one.tolist() for one in columns), strict=True):
             if crc32(view[start:end]) & CRC_MASK != crc & CRC_MASK:
                 raise Damage(row, "its body does not match its CRC")
 

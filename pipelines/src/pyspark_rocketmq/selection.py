@@ -5,7 +5,7 @@ latest. The offsets returned here are the requested ones; the readers check whet
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, final
@@ -48,18 +48,42 @@ class Subscription:
             return re.fullmatch(self.pattern, queue.topic) is not None
         return queue.topic in self.topics
 
+    def covers(self, queues: Collection[QueueId]) -> bool:
+        """Return whether these queues include every queue, or one of every topic, that is given by name."""
+        if self.queues:
+            return set(self.queues) <= set(queues)
+        return set(self.topics) <= {queue.topic for queue in queues}
+
     def resolve_queues(self, catalog: CatalogPort) -> list[QueueId]:
         """Return the existing queues, sorted. Raises InvalidOption if a named topic or queue is not found."""
+        queues, not_found = self.find_queues(catalog)
+        if not_found is not None:
+            raise not_found
+        return queues
+
+    def find_queues(self, catalog: CatalogPort) -> tuple[list[QueueId], InvalidOption | None]:
+        """Return the existing queues, sorted, and an error if a named topic or queue is not found.
+
+        Each topic is looked up alone, so that a missing one does not hide the queues of the others.
+        """
         if self.pattern:
             topics = [name for name in catalog.topics() if re.fullmatch(self.pattern, name)]
-            return sorted(catalog.queues(topics)) if topics else []
-        if self.topics:
-            return sorted(catalog.queues(self.topics))
-        existing = catalog.queues(sorted({queue.topic for queue in self.queues}))
-        missing = sorted(set(self.queues) - set(existing))
-        if missing:
-            raise InvalidOption(f"option assign names {', '.join(map(str, missing))}: no broker has such a queue")
-        return sorted(self.queues)
+        else:
+            topics = sorted({*self.topics, *(queue.topic for queue in self.queues)})
+        found: set[QueueId] = set()
+        not_found: InvalidOption | None = None
+        for topic in topics:
+            try:
+                found.update(catalog.queues((topic,)))
+            except InvalidOption as error:
+                not_found = not_found or error
+        if self.queues:
+            missing = sorted(set(self.queues) - found)
+            found.intersection_update(self.queues)
+            if missing and not_found is None:
+                names = ", ".join(map(str, missing))
+                not_found = InvalidOption(f"option assign names {names}: no broker has such a queue")
+        return sorted(found), not_found
 
 
 class PositionKind(StrEnum):

@@ -52,6 +52,7 @@ class StreamPlanner:
         self._discovered_at_s: float | None = None
         self._last_ends: dict[QueueId, int] = {}
         self._target: dict[QueueId, int] | None = None
+        self._target_error: InvalidOption | None = None
         self._checkpoint_queues: set[QueueId] | None = None
         self._last_batch_s = clock.now_s()
         self._planned: StreamOffset | None = None
@@ -78,8 +79,11 @@ class StreamPlanner:
         return self._target is not None
 
     def fix_target(self) -> None:
-        """Fix the ends of all queues: messages that are stored later are not read."""
-        queues = self._discover(StreamOffset())
+        """Fix the ends of all queues: messages that are stored later are not read.
+
+        A missing topic is an error only before the first batch, which `next_offset` knows.
+        """
+        queues, self._target_error = self._options.subscription.find_queues(self._catalog)
         self._target = {queue: one.end for queue, one in self._catalog.bounds(queues).items()}
 
     def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset | None:
@@ -157,8 +161,11 @@ class StreamPlanner:
     def _discover(self, start: StreamOffset) -> list[QueueId]:
         """Return the queues that exist; discovered again after the discovery interval.
 
-        If losses are fatal and a queue is missing, they are discovered again at once.
+        If losses are fatal and a queue is missing, they are discovered again at once. Before the first batch, raises
+        InvalidOption if a topic or queue that the options name is not found.
         """
+        if self._target_error is not None and not start.ends:
+            raise self._target_error
         now_s = self._clock.now_s()
         interval_s = self._options.discovery_interval_ms / 1000
         is_old = self._discovered_at_s is None or now_s - self._discovered_at_s >= interval_s
@@ -169,15 +176,15 @@ class StreamPlanner:
 
     def _discover_until(self, start: StreamOffset, deadline_s: float) -> list[QueueId]:
         while True:
-            error: InvalidOption | None = None
-            try:
-                self._queues = self._options.subscription.resolve_queues(self._catalog)
-            except InvalidOption as raised:
-                if not start.ends and not self._queues:
-                    raise
-                error = raised
+            found, error = self._options.subscription.find_queues(self._catalog)
+            if error is not None and not start.ends and not self._queues:
+                raise error
+            if error is None or start.ends:
+                self._queues = found
             missing = self._find_missing(start)
-            if error is None and not missing:
+            # No topic at all may also mean a name server that has just started, and that no broker has reached yet.
+            is_complete = error is None or (found and self._options.subscription.covers({*found, *start.ends}))
+            if is_complete and not missing:
                 return self._queues
             if self._clock.now_s() >= deadline_s or not self._options.is_loss_fatal:
                 break
@@ -186,7 +193,13 @@ class StreamPlanner:
             names = ", ".join(map(str, missing[:3]))
             what = f"queue {names} not found: no name server lists a broker that has it" if missing else str(error)
             raise NoReplica(f"{what}; check the broker, or continue without the queue with failOnDataLoss=false")
-        log.warning("queues not found; reading continues without them", extra={"queues": [str(one) for one in missing]})
+        log.warning(
+            "queues not found; reading continues without them",
+            extra={
+                "queues": [str(one) for one in missing],
+                "reason": str(error or "no name server lists their broker"),
+            },
+        )
         return self._queues
 
     def _find_missing(self, start: StreamOffset) -> list[QueueId]:

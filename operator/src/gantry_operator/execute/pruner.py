@@ -74,7 +74,7 @@ class Pruner:
         self._api: Final = api
         self._clock: Final = clock
         self._pruned: frozenset[ObjectRef] = frozenset()
-        """The objects that were rendered at the last check that left nothing over; those of a new group unchecked."""
+        """The objects that were rendered at the last check if it left nothing over; those of a new group unchecked."""
 
         self._pruned_ms: int | None = None
 
@@ -93,7 +93,7 @@ class Pruner:
         age_ms = None if self._pruned_ms is None else now_ms - self._pruned_ms
         if age_ms is not None and age_ms < (REAPPLY_MS if wanted == self._pruned else RETRY_MS):
             return
-        self._pruned_ms = now_ms
+        self._pruned_ms, self._pruned = now_ms, frozenset()
         try:
             left = [one for kind in PRUNED_KINDS for one in await self._find_leftovers(kind, wanted, owner)]
             unused = [one for one in left if not self._is_in_use(one, rendered)]

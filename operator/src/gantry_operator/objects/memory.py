@@ -44,8 +44,6 @@ class ImpossibleResources(Exception):
     Its text becomes the message of the condition ``Applied``, whose reason is ``Refused``.
     """
 
-    reason: Final = "ImpossibleResources"
-
     def __init__(self, path: str, text: str) -> None:
         super().__init__(f"{path}: {text}")
         self.path = path

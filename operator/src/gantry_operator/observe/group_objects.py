@@ -18,7 +18,7 @@ from gantry_operator.api import (
     labels_of,
     uid_of,
 )
-from gantry_operator.cache import Cache, ResourceKey
+from gantry_operator.cache import Cache, DeletedPod, ResourceKey
 from gantry_operator.objects import names
 from gantry_operator.observe import pods
 from gantry_operator.observe.machines import Machine, machine_of
@@ -136,7 +136,7 @@ class GroupObjects:
     ) -> pods.ProcessState:
         """Return the state of a member's process, from its pod, or from the last state of its deleted pod."""
         before = self.cache.deleted_pod(self.pod_ref(shard, number))
-        had_ended = before is not None and pods.has_ended(before, self.machine(before))
+        had_ended = before is not None and self._had_ended(before)
         if pod is not None:
             process_state = pods.process_state_of(pod, machine)
             is_proven = pods.has_started(pod) or machine.is_off or had_ended
@@ -145,7 +145,7 @@ class GroupObjects:
                 if process_state.process is not Process.STOPPED or is_proven
                 else pods.ProcessState(Process.UNKNOWN, process_state.run)
             )
-        run = "" if before is None else f"after {uid_of(before)}"
+        run = "" if before is None else f"after {uid_of(before.pod)}"
         if number not in stateful_sets.members:
             is_master = record is not None and any(term.master == number for term in record.terms)
             if had_ended or not is_master:
@@ -160,6 +160,11 @@ class GroupObjects:
             if not name or not self.cache.can_read_nodes
             else machine_of(self.cache.get(ObjectRef(NODES, "", name)))
         )
+
+    def _had_ended(self, before: DeletedPod) -> bool:
+        """Return whether the process of a deleted pod is known to have ended."""
+        machine = machine_of(before.node) if self.cache.can_read_nodes else Machine()
+        return pods.has_ended(before.pod, machine) or self.machine(before.pod).is_off
 
 
 def intended_replicas(document: Object | None) -> int:

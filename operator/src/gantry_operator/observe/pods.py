@@ -12,8 +12,10 @@ The first row that matches counts. A container has never run, too, if its pod ha
     the same, and the last pod had not ended, or its end is not known      unknown: it may have been deleted by force
 
 Elections rest on the state "stopped", so it needs a reliable source: kubelet for a container; for a machine a user
-or the cloud provider. The absence of a pod alone proves nothing. ``process_state_of`` returns "stopped" also where the
-container never ran; ``GroupObjects.process_state`` applies the last three rows.
+or the cloud provider. The absence of a pod alone proves nothing. A pod had ended if kubelet had reported so, and its
+machine was reachable when the pod was deleted; or if it had no machine, or its machine was off then or is off now.
+``process_state_of`` returns "stopped" also where the container never ran; ``GroupObjects.process_state`` applies the
+last three rows.
 """
 
 from __future__ import annotations
@@ -61,10 +63,13 @@ def has_started(pod: Object) -> bool:
 
 
 def has_ended(deleted_pod: Object, machine: Machine) -> bool:
-    """Return whether the process of a deleted pod had ended before the deletion, by the pod's last state."""
+    """Return whether a deleted pod's process had ended, by the last states of the pod and its machine before that.
+
+    The kubelet of an unreachable machine may start the container again, before it learns of the deletion.
+    """
     node = (deleted_pod.get("spec") or {}).get("nodeName")
     state = container_of(deleted_pod).get("state") or {}
-    return not node or machine.is_off or "running" not in state
+    return not node or machine.is_off or (machine.is_reachable and "running" not in state)
 
 
 def container_of(pod: Object) -> dict[str, Any]:

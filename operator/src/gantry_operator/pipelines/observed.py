@@ -71,8 +71,9 @@ class ObservedPipeline(ObservedPart, frozen=True):
     """Whether its Job has completed successfully."""
 
     outdated_pods: tuple[str, ...] = ()
-    """Pods of an earlier workload that have not ended. It was of another kind (the pipeline had a schedule before), or
-    an audit's Job for an earlier spec."""
+    """Pods that have not ended, for whose end the workload waits. They are of a deleted pipeline that wrote to the same
+    claim, or of an earlier workload: one of another kind (the pipeline had a schedule before), or an audit's Job for an
+    earlier spec."""
 
     @property
     def running_pod(self) -> DriverPod | None:
@@ -95,6 +96,15 @@ def pods_of(documents: Iterable[Document]) -> tuple[DriverPod, ...]:
     """Return the driver's pods, the oldest first."""
     found = [_pod(one) for one in documents if _component(one) == DRIVER]
     return tuple(sorted(found, key=lambda pod: (pod.created, pod.name)))
+
+
+def writable_claims(document: Document) -> set[str]:
+    """Return the names of the claims to which a pod may write."""
+    spec = document.get("spec") or {}
+    mounts = [one for container in spec.get("containers") or [] for one in container.get("volumeMounts") or []]
+    volumes = {one.get("name") for one in mounts if not one.get("readOnly")}
+    claims = {one.get("name"): one.get("persistentVolumeClaim") or {} for one in spec.get("volumes") or []}
+    return {str(claim.get("claimName")) for name, claim in claims.items() if claim and name in volumes}
 
 
 def has_job_condition(document: Document, condition_type: str) -> bool:

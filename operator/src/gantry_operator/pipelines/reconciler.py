@@ -2,7 +2,8 @@
 
 An earlier workload (of another kind, since the pipeline had a schedule and now is continuous, or an audit's Job for an
 earlier spec) is deleted first, and the new one waits until the last pod of the old one has ended: there is one writer
-at a time. A pipeline whose folder an older pipeline keeps has no workload. Each round also fetches the driver's page.
+at a time. A pipeline whose folder an older pipeline keeps has no workload. If that one is deleted, the first workload
+waits for the end of its pods, too. Each round also fetches the driver's page.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gantry_operator.api import (
     STATEFUL_SETS,
     Object,
     ObjectRef,
+    labels_of,
     manifest_of,
     owner_uids,
     ref_of,
@@ -33,9 +35,15 @@ from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import format_time
 from gantry_operator.execute.applier import Applier
 from gantry_operator.pipelines import status as pipeline_status
-from gantry_operator.pipelines.facts import SHARED_DESTINATION, EngineFacts, PipelineFacts, facts_or_problem
+from gantry_operator.pipelines.facts import (
+    SHARED_DESTINATION,
+    EngineFacts,
+    PipelineFacts,
+    facts_or_problem,
+    folders_of,
+)
 from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of
-from gantry_operator.pipelines.observed import ObservedPipeline, has_job_condition, pods_of
+from gantry_operator.pipelines.observed import ObservedPipeline, has_job_condition, pods_of, writable_claims
 from gantry_operator.pipelines.pages import DriverPages
 from gantry_operator.pipelines.rendering import job_name, render
 from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
@@ -142,7 +150,10 @@ class PipelineReconciler:
     # -- desired objects -----------------------------------------------------------------------------------------------
 
     async def _apply(self, pipeline: Pipeline, facts: PipelineFacts) -> tuple[str, ...]:
-        """Apply the objects. Return the pods of an earlier workload, for whose end the new workload waits."""
+        """Apply the objects. Return the pods for whose end the new workload waits.
+
+        They are of an earlier workload, or of deleted pipelines.
+        """
         if self._rendered is None or self._rendered[:2] != (pipeline, facts):
             self._rendered = pipeline, facts, render(pipeline, facts)
         rendered = self._rendered[2]
@@ -150,6 +161,8 @@ class PipelineReconciler:
         await self._prune(rendered, pipeline.metadata.uid)
         outdated_pods = self._outdated_pods(workload)
         known = self._context.cache.get(workload)
+        if known is None:
+            outdated_pods += self._pods_of_deleted_pipelines(pipeline)
         if outdated_pods or (workload.kind == JOBS and known is not None):
             rendered = rendered[:-1]
         await self._applier.apply(rendered)
@@ -187,6 +200,22 @@ class PipelineReconciler:
                     kind, name, _ = controller_of_job
             if (kind, name) != (workload.kind.name, workload.name):
                 found.append(pod.name)
+        return tuple(sorted(found))
+
+    def _pods_of_deleted_pipelines(self, pipeline: Pipeline) -> tuple[str, ...]:
+        """Return the names of driver pods that outlive their pipeline, and may write to a claim of this one.
+
+        By default Kubernetes deletes a pipeline before its pods, which do not show their folders. So all folders of
+        their claims count.
+        """
+        cache, found = self._context.cache, []
+        claims = {folder.claim for folder in folders_of(pipeline)}
+        for document in cache.of_kind(PODS):
+            key = document["metadata"]["namespace"], labels_of(document).get(PIPELINE_LABEL, "")
+            owner = cache.owner(key)
+            is_deleted = owner is None or owner["metadata"].get("deletionTimestamp")
+            if key[0] == self.key[0] and is_deleted and claims & writable_claims(document):
+                found += [pod.name for pod in pods_of([document]) if not pod.is_over]
         return tuple(sorted(found))
 
     async def _suspend(self, job: Object, *, is_suspended: bool) -> None:

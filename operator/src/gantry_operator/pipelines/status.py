@@ -65,11 +65,11 @@ def status_of(view: View) -> PipelineStatus:
 def last_run(view: View) -> tuple[LastRun, Mapping[str, Any]]:
     """Return the present or last run with its report; without the pod of that run, the one in the status."""
     observed = view.observed
-    known = _convert_or(view.before.get("lastRun"), LastRun, LastRun())
+    known = _known_run(view)
     if observed.page is not None:
         return run_of(observed.page), observed.page
     ended = observed.last_exit
-    if ended is None or (known.end and ended.at < known.end):
+    if ended is None or ended.at < (known.end or known.start):
         return known, {}
     if ended.report is not None:
         return run_of(ended.report, ended), ended.report
@@ -167,12 +167,25 @@ def _progressing(view: View) -> DecidedCondition:
     return DecidedCondition(type="Progressing", is_true=False, reason="Suspended" if is_suspended else "Idle")
 
 
+def _known_run(view: View) -> LastRun:
+    """Return the run in the present status; an empty one if it has none."""
+    run: LastRun = _convert_or(view.before.get("lastRun"), LastRun, LastRun())
+    return run
+
+
 def _data_loss(view: View, run: LastRun) -> DecidedCondition:
-    if run.exit_code == DATA_LOSS_CODE:
+    """Report a new loss of a run; else the known condition, until the generation changes.
+
+    A run with a loss usually is still the last one when its user edits the resource. So only a loss that the present
+    status does not contain is new: otherwise the same loss would be reported for the new generation, too.
+    """
+    known_run = _known_run(view)
+    is_new_end = (run.start, run.end, run.exit_code) != (known_run.start, known_run.end, known_run.exit_code)
+    if run.exit_code == DATA_LOSS_CODE and is_new_end:
         return DecidedCondition(
             type="DataLoss", is_true=True, reason=run.reason or "DataLost", message=_failure_text(run)
         )
-    if run.rows_lost:
+    if run.rows_lost and (run.start, run.rows_lost) != (known_run.start, known_run.rows_lost):
         message = f"{run.rows_lost} messages were deleted before they were read"
         return DecidedCondition(type="DataLoss", is_true=True, reason="RowsLost", message=message)
     known: Mapping[str, Any] = next(

@@ -99,7 +99,7 @@ class BatchCommit:
             try:
                 marker = await self.decider.find_decision() or await self.decider.abort(halves)
             except RocketMQSourceError as error:
-                log.warning("failed to read batch decision; half messages stay open", extra={"reason": str(error)})
+                log.warning("failed to decide batch; half messages stay open", extra={"reason": str(error)})
                 return 0
             if marker is not None and marker.attempt == halves.fingerprint:
                 log.warning("batch was decided; not rolled back", extra={"rows": len(halves)})
