@@ -30,11 +30,12 @@ ANSWER_S: Final = 0.1
 """The promised limit. The fastest of several tries is compared, because a busy machine delays any answer."""
 TRIES: Final = 15
 TRIES_MAX: Final = 150
-"""The number of tries. If an answer waits for the broker, none of them is fast."""
+"""The most tries, if none is fast. If an answer waits for the broker, none of them is."""
 KILLS: Final = 4
-OF_A_LIVING_ONE: Final = 2
+SIDECAR_CONNECTIONS: Final = 2
 """The pair's own sidecar may have opened its connections, to the port and to the control socket, only meanwhile."""
 CUT_BEHIND_WROTE: Final = 48
+"""The position in a copy of the page behind its field `wrote`: up to there it is written before the kill."""
 OFFSETS: Final = ("wrote", "committed", "flushed", "confirmed")
 
 
@@ -145,7 +146,7 @@ def state_of(sidecar: SidecarChild) -> object:
 
 
 @pytest.mark.verify
-def test_slaves_sidecar_reports_since_when_the_master_stands_still(pair: Pair) -> None:
+def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> None:
     """`/v1/group` has the time at which the master stopped; the slave keeps running as a slave."""
     with Load(pair.master) as load:
         load.grows()
@@ -229,7 +230,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
                     sidecar.child.send(signal.SIGKILL)
                     sidecar.child.process.wait(30)
                 load.grows()
-        wait_for(lambda: sockets(master) <= before + OF_A_LIVING_ONE, "the broker has closed what was open")
+        wait_for(lambda: sockets(master) <= before + SIDECAR_CONNECTIONS, "the broker has closed what was open")
 
         assert load.fault == ""
     for broker in (pair.master, pair.slave):
@@ -238,7 +239,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
         assert " ERROR " not in logged_since and " WARNING " not in logged_since, logged_since
 
 
-assert KILLS > OF_A_LIVING_ONE, "one leaked connection per kill would be detected"
+assert KILLS > SIDECAR_CONNECTIONS, "one leaked connection per kill would be detected"
 
 
 def sockets(broker: BrokerChild) -> int:
