@@ -1,4 +1,4 @@
-"""The exit codes of every command: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted."""
+"""The exit codes that all commands share: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted."""
 
 import os
 import re

@@ -206,7 +206,7 @@ def test_sidecar_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> N
 
 
 def test_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
-    """With an unknown option and setting it runs; outside a pod the same settings are refused."""
+    """With an unknown option and setting it runs; a known option with a wrong value is refused."""
     port, ha, alive = free_ports(3)
     (tmp_path / "addresses.json").write_text('{"orders-0-master-0": "127.0.0.1", "orders-0": "127.0.0.1"}')
     conf = (

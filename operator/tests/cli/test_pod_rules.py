@@ -35,7 +35,7 @@ def test_server_restarts_at_once_until_it_crashes_too_often() -> None:
 
 
 def test_crashes_are_forgotten_after_a_minute() -> None:
-    """Three crashes an hour are three immediate restarts."""
+    """Crashes more than a minute apart are all followed by an immediate restart."""
     restarts = pod_restart_policy()
 
     assert [restarts.delay_after_death(now, now + 100.0) for now in range(0, 5000, 500)] == [0.0] * 10
