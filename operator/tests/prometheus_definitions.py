@@ -22,7 +22,7 @@ FETCH_S_MAX: Final = 300.0
 
 
 def definitions() -> list[dict[str, Any]]:
-    """Return those of the kinds that Gantry creates. Raises CalledProcessError without a network, if Go has none cached."""
+    """Return those of the kinds that Gantry creates. Raises CalledProcessError without a network and cached copy."""
     version = re.search(rf"{re.escape(MODULE)} (v\S+)", (PINS / "go.mod").read_text())
     assert version is not None, "go.mod pins it"
     words = ("go", "-C", str(PINS), "mod", "download", "-json", f"{MODULE}@{version[1]}")

@@ -1,4 +1,4 @@
-"""`gantry ha promote`: acknowledged messages survive, and an impossible promotion is refused before any change."""
+"""`gantry ha promote`: acknowledged messages survive, and an impossible promotion moves no role."""
 
 from __future__ import annotations
 
