@@ -218,8 +218,8 @@ class Load:
         self._stop.set()
         self._thread.join(60)
 
-    def grows(self) -> None:
-        """Wait until more was acknowledged than now."""
+    def wait_for_progress(self) -> None:
+        """Wait until another send is acknowledged, or a send has failed."""
         before = self.acknowledged
         wait_for(lambda: self.acknowledged > before or bool(self.fault), "another send is acknowledged")
 

@@ -224,7 +224,7 @@ class Scene:
         thread.join(WORK_S)
         assert not thread.is_alive() and not failures, failures
 
-    def let(self, rules: list[Object]) -> None:
+    def permit(self, rules: list[Object]) -> None:
         """Grant jane these permissions in the namespace `shop`, and no others."""
         path = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop"
         for kind in ("rolebindings", "roles"):

@@ -123,7 +123,7 @@ def tries(sidecar: SidecarChild, path: str) -> list[float]:
 def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
     """SIGSTOP during sends and reads of ranges: both sidecars answer within a tenth of a second."""
     with Load(pair.master, b"x" * 100_000) as load, ranges_are_read(pair.beside_master):
-        load.grows()
+        load.wait_for_progress()
         wait_for(lambda: load.acknowledged > 100, "there is something to read")
         with stopped(pair.master):
             took = {
@@ -133,7 +133,7 @@ def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
             }
             wait_for(lambda: state_of(pair.beside_master) == "stalled", "it is noticed")
             since_ms = pair.beside_master.get("/livez").json()["broker"]["since_ms"]
-        load.grows()
+        load.wait_for_progress()
 
         assert load.fault == ""
     assert max(min(times) for times in took.values()) < ANSWER_S, took
@@ -149,14 +149,14 @@ def state_of(sidecar: SidecarChild) -> object:
 def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> None:
     """`/v1/group` has the time at which the master stopped; the slave keeps running as a slave."""
     with Load(pair.master) as load:
-        load.grows()
+        load.wait_for_progress()
         began_ms = time.time() * 1000
         with stopped(pair.master):
             wait_for(lambda: loop_state_of(peer_of(pair))["state"] == "stalled", "the peer reports it")
             member = peer_of(pair)
             group = pair.beside_slave.get("/v1/group").json()
             own = pair.beside_slave.get("/v1/status").json()
-        load.grows()
+        load.wait_for_progress()
 
     loop_state = loop_state_of(member)
     assert member["is_reachable"] is True, "its sidecar answers all the time"
@@ -220,7 +220,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
     options = ["--open-reads", "--peer", pair.beside_slave.url]
     logged = {broker: len(broker.child.log) for broker in (pair.master, pair.slave)}
     with Load(master) as load:
-        load.grows()
+        load.wait_for_progress()
         before = sockets(master)
         for _ in range(KILLS):
             with sidecar_beside(master.store, *options) as sidecar, ranges_are_read(sidecar):
@@ -229,7 +229,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
                     next(stream.iter_lines())
                     sidecar.child.send(signal.SIGKILL)
                     sidecar.child.process.wait(30)
-                load.grows()
+                load.wait_for_progress()
         wait_for(lambda: sockets(master) <= before + SIDECAR_CONNECTIONS, "the broker has closed what was open")
 
         assert load.fault == ""
@@ -268,7 +268,7 @@ def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> No
     program = ("torn_page_broker", "--cut", str(CUT_BEHIND_WROTE), "--")
     with broker_beside(tmp_path, *program) as broker, sidecar_beside(tmp_path, "--open-reads") as watching:
         with Load(broker) as load:
-            load.grows()
+            load.wait_for_progress()
             broker.child.send(signal.SIGUSR1)
             broker.child.process.wait(60)
         assert broker.child.process.returncode == -signal.SIGKILL

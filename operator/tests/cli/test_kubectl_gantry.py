@@ -166,10 +166,10 @@ def test_explain_uses_the_functions_that_decide(scene: Scene) -> None:
 
 def test_missing_rights_are_named_and_the_rest_is_shown(scene: Scene) -> None:
     """Without pods/exec, Leases or pods the status is reduced; it is no error while the group can be read."""
-    scene.let(READ_LEASES)
+    scene.permit(READ_LEASES)
     looking = scene.kubectl("status", "orders", context="jane")
     explanation = scene.kubectl("explain", "orders", context="jane")
-    scene.let(READ_GROUPS)
+    scene.permit(READ_GROUPS)
     least = msgspec.json.decode(
         scene.kubectl("status", "orders", "-O", "json", context="jane").stdout, type=ClusterGroupStatus
     )
@@ -455,7 +455,7 @@ def test_bundle_without_scrubbing_would_contain_secrets(
 
 def test_cluster_bundle_names_missing_rights(scene: Scene, tmp_path: Path) -> None:
     """It contains everything that the user may read."""
-    scene.let(READ_GROUPS)
+    scene.permit(READ_GROUPS)
     file = tmp_path / "orders.tar.gz"
 
     result = scene.kubectl("bundle", "orders", "--to", str(file), context="jane")
@@ -492,9 +492,9 @@ def test_not_found_errors_suggest_what_exists(scene: Scene) -> None:
 
 def test_forbidden_requests_name_verb_and_kind(scene: Scene) -> None:
     """For reading, for orders, and for a user whom the cluster does not know."""
-    scene.let([])
+    scene.permit([])
     read = scene.kubectl("status", "orders", context="jane")
-    scene.let(READ_PODS)
+    scene.permit(READ_PODS)
     order = scene.kubectl("promote", "orders", "0", context="jane")
     unknown = scene.kubectl("status", "orders", context="stranger")
 

@@ -1,6 +1,7 @@
 """`kubectl gantry` and the real operator: the operator executes its orders, and it understands the operator's status.
 
-The cluster is the model one with its judge, over real HTTP; the operator's loop runs while the command waits.
+The cluster is the model of `operator_world`, over real HTTP, in which a judge checks that no acknowledged message is
+lost. The operator's loop runs while the command waits.
 """
 
 from __future__ import annotations
