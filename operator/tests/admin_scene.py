@@ -31,7 +31,7 @@ ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{PYTHON_PATH}:{ROOT}/operator
 TOKEN: Final = "the-token-that-may-change-0123456789"
 READ_TOKEN: Final = "the-token-that-may-look-0123456789"
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For requests in plain text: each would read all authorities of the machine for itself, which takes longer than it."""
+"""For requests in plain text. Without it each would load all authorities of the machine, which takes longer."""
 READY_S: Final = 180.0
 """A machine that is busy with other things starts a process slowly."""
 ANSWER_S: Final = 60.0
@@ -128,7 +128,7 @@ class BrokerChild:
         return status.wrote
 
     def send(self, count: int, *, body: bytes = b"x" * 1000, **fields: str) -> list[dict[str, str]]:
-        """So many messages, all acknowledged."""
+        """Send this number of messages, which must all be acknowledged; return the fields of the replies."""
 
         async def all_of_them() -> list[dict[str, str]]:
             dialogue = await Dialogue.open(self.address)
@@ -199,11 +199,12 @@ def sidecar_beside(
 
 @final
 class Load:
-    """Sends, one after the other, by a thread, for as long as anybody answers. Entered and left."""
+    """Sends messages one after the other in a thread, from enter to exit or until an error; SYSTEM_BUSY is none."""
 
     def __init__(self, broker: BrokerChild, body: bytes = b"x" * 1000) -> None:
         self.acknowledged = 0
         self.fault = ""
+        """The error that has ended the sends; empty while there is none."""
         self._broker = broker
         self._body = body
         self._stop = threading.Event()
@@ -217,8 +218,8 @@ class Load:
         self._stop.set()
         self._thread.join(60)
 
-    def grows(self) -> None:
-        """Wait until more was acknowledged than now."""
+    def wait_for_progress(self) -> None:
+        """Wait until another send is acknowledged, or a send has failed."""
         before = self.acknowledged
         wait_for(lambda: self.acknowledged > before or bool(self.fault), "another send is acknowledged")
 

@@ -1,4 +1,4 @@
-"""A real Chromium, headless, for the console's tests: pages that complain about every mistake that they make."""
+"""A real Chromium, headless, for the console's tests: errors of a page and violations of its policy fail the test."""
 
 from __future__ import annotations
 
@@ -111,4 +111,4 @@ CONTRASTS: Final = """
   return found;
 }
 """
-"""(contrast, class, text) of every text that is visible."""
+"""(contrast, class, text) of every visible text outside of disabled controls."""

@@ -86,7 +86,7 @@ class Group:
 
     @property
     def console(self) -> str:
-        """Of the first sidecar, with the token."""
+        """The address of the first sidecar's console, with the token."""
         return f"{self.sidecars[0].url}/console/#token={TOKEN}"
 
     def promote(self, to: int, *options: str) -> str:
@@ -231,7 +231,7 @@ def sent_again(group: Group, name: str) -> int:
 
 
 def fullest(group: Group) -> int:
-    """A queue that has messages in it."""
+    """Return the queue of `billing-input` with the most messages."""
     topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json()["topics"]
     [topic] = [one for one in topics if one["name"] == "billing-input"]
     return max((queue["end"], int(queue["queue_id"])) for queue in topic["queues"])[1]

@@ -1,6 +1,6 @@
 """An API server that has one Lease, over real HTTP(S), and does what a test wants: conflicts, refusals, silence.
 
-It compares `resourceVersion` as the real one does, counts it up with each write, and keeps who has written what.
+It compares `resourceVersion` as the real one does, counts it up with each write, and records requests and writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A group as its operator would have left it on a real API server, with a scripted kubelet under its pods.
 
-orders in shop    2 shards with a slave each; status, pods, Leases, events; every sidecar says what a test wants
-jane              a person who may what a test lets her
+orders in shop    2 shards with a slave each; status, pods, Leases, events; every sidecar reports what a test wants
+jane              a user with the permissions that a test grants
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Object = dict[str, Any]
 DEFINITION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 NODE: Final = "machine-1"
 WORK_S: Final = 300.0
-"""The limit for a command to start, which is slow on a busy machine."""
+"""The limit for the work beside a command after the command has ended; a busy machine is slow."""
 SECRET: Final = "a-token-that-is-never-shown-0123456789"
 EPOCH: Final = 3_000
 WROTE: Final = 9_000
@@ -52,7 +52,7 @@ class Scene:
         self.folder: Final = folder
         self.kubeconfig: Final = folder / "kubeconfig"
         self.reported_roles: dict[str, Object | None] = {}
-        """What sidecars say of their role, by pod; None hangs."""
+        """The roles that sidecars report, by pod, if they differ from the usual ones; a sidecar with None hangs."""
         write_kubeconfig(self.kubeconfig, server.url, folder / "certs/apiserver.crt")
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class Scene:
         return self.must("PATCH", path, change, "application/merge-patch+json")
 
     def prepare(self) -> None:
-        """Once: the definition, namespaces, a machine."""
+        """Create once: the definition, namespaces, a node, and the operator's pod."""
         self.must("POST", DEFINITION.rpartition("/")[0], yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
         for name in ("shop", "bank", "gantry-system"):
             self.must("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -144,7 +144,7 @@ class Scene:
             self.server.ask("DELETE", path, now)
 
     def set_status(self, shard: int, master: str, epoch: int, *, fenced: Sequence[int] = (), **decision: Any) -> None:
-        """What the operator has written: of one shard this, of the other that all is well."""
+        """Write the status as the operator would: this for one shard, and for the other that it is healthy."""
         words = {"action": "", "blockedBy": [], "ifMasterDies": [f"shard {shard}: as the operator wrote it"]} | decision
         well = {"atRisk": "64Ki", "bottleneck": "disk", "isMet": True, "observedAt": "2026-01-01T00:00:00Z"}
         other = 1 - shard
@@ -193,8 +193,8 @@ class Scene:
             return None
         status = {name: role[name] for name in ("role", "epoch", "wrote", "committed", "flushed", "acked", "confirmed")}
         status |= {"loop_state": {"state": "running"}, "ready": {"ready": True, "reason": "in sync"}}
-        reported_roles = {"/v1/status": {"status": 200, "body": status}, "/v1/role/now": {"status": 200, "body": role}}
-        return Outcome(json.dumps(reported_roles).encode())
+        answers = {"/v1/status": {"status": 200, "body": status}, "/v1/role/now": {"status": 200, "body": role}}
+        return Outcome(json.dumps(answers).encode())
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Scene:
 
     @contextmanager
     def meanwhile(self, work: Callable[[], None]) -> Iterator[None]:
-        """What an operator does while a command waits."""
+        """Run ``work`` in a thread during the block, as an operator works while a command waits."""
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -224,8 +224,8 @@ class Scene:
         thread.join(WORK_S)
         assert not thread.is_alive() and not failures, failures
 
-    def let(self, rules: list[Object]) -> None:
-        """Jane may this in the namespace, and nothing else."""
+    def permit(self, rules: list[Object]) -> None:
+        """Grant jane these permissions in the namespace `shop`, and no others."""
         path = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop"
         for kind in ("rolebindings", "roles"):
             self.server.ask("DELETE", f"{path}/{kind}/jane")
@@ -246,7 +246,7 @@ def record(epoch: int, master: int) -> LeaseRecord:
 
 
 def role_of(pod: str) -> Object:
-    """What a broker of the group says of itself, by the names of the control socket."""
+    """Return the report of a broker of the group about itself, by the names of the control socket."""
     is_master = "master" in pod
     wrote = WROTE if is_master else WROTE - BEHIND
     slave = {"broker_id": 2, "identity": "store-2", "received": WROTE - BEHIND, "flushed": WROTE - BEHIND}
@@ -263,7 +263,7 @@ def role_of(pod: str) -> Object:
 
 
 def write_kubeconfig(path: Path, url: str, authority: Path | None = None) -> None:
-    """Of an administrator, and of a person who may less."""
+    """Write a kubeconfig with an administrator, jane, and a stranger with an unknown token."""
     cluster = {"server": url} | ({} if authority is None else {"certificate-authority": str(authority)})
     users = {"admin": TOKEN, "jane": PERSON_TOKEN, "stranger": "an-unknown-token"}
     contexts = [{"name": name, "context": {"cluster": "c", "user": name, "namespace": "shop"}} for name in users]

@@ -1,6 +1,6 @@
-"""A local group for tests: `gantry up --detach` on free ports, small files, and what a person would do with it.
+"""A local group for tests: `gantry up --detach` with small files, and the commands of a user.
 
-Everything goes through the command line and the files in the group's folder, as for anybody who runs one.
+Everything goes through the command line and the files in the group's folder; only `Load` sends as a client.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def manifest(**spec: str) -> str:
 
 
 def group_of(spec: str) -> BrokerGroup:
-    """A manifest that was read."""
+    """Return a group with this spec, as read from its manifest."""
     return read_group(f"apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {{name: crew}}\nspec: {spec}")
 
 
 def planned(state: Path, spec: str, before: GroupRecord | None = None) -> GroupRecord:
-    """Where a group would be: on free ports, or on those that it had."""
+    """Return the record of a planned group: on free ports, or on those of ``before``."""
     kinds = (NAME_SERVER, BROKER, SIDECAR) if before is None else ()
     launch = LaunchOptions(ports=tuple((kind, 0) for kind in kinds))
     return Planner(GroupState(state), group_of(spec), launch, before).record
 
 
 def gantry(*words: str, code: int | None = 0) -> str:
-    """Run one command to its end; its output, and its errors."""
+    """Run one command to its end; return its standard output and standard error."""
     variables = {key: value for key, value in os.environ.items() if key != "GANTRY_NAMESRV"}
     result = subprocess.run(
         [sys.executable, "-m", "gantry_cli", *words],
@@ -85,14 +85,14 @@ class Group:
         self.manifest.write_text(manifest(**spec))
 
     def up(self, *words: str) -> str:
-        """Start it behind us, on the ports that it had."""
+        """Start it in the background; later runs keep the ports of the first one."""
         return gantry("up", "--data", str(self.folder), "--detach", "-f", str(self.manifest), *words)
 
     def down(self) -> str:
         return gantry("down", "--data", str(self.folder))
 
     def do(self, *words: str, code: int | None = 0) -> str:
-        """A command of a person."""
+        """Run a command for this group."""
         return gantry(words[0], "--data", str(self.folder), *words[1:], code=code)
 
     def apply(self, **spec: str) -> None:
@@ -100,7 +100,7 @@ class Group:
         self.manifest.write_text(manifest(**spec))
         self.do("apply", "-f", str(self.manifest))
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- its state -----------------------------------------------------------------------------------------------------
 
     @property
     def record(self) -> GroupRecord:
@@ -126,7 +126,7 @@ class Group:
         return {one.shard: (one.name, one.epoch) for one in sorted(masters, key=lambda one: one.epoch or 0)}
 
     def is_well(self) -> bool:
-        """Whether everybody is there and in sync, and nothing is to be done."""
+        """Whether the group is ready and available, and its supervisor has nothing to do."""
         look = self.look()
         conditions = {one.type: one.is_true for one in look.conditions}
         return bool(conditions.get("Ready") and conditions["Available"]) and not look.decision
@@ -146,7 +146,7 @@ class Group:
             time.sleep(0.1)
 
     def explain(self) -> list[dict[str, Any]]:
-        """What would happen if a master died now."""
+        """Return what would happen if the master of each shard failed now."""
         outlook: list[dict[str, Any]] = json.loads(self.do("explain", "--output", "json"))["outlook"]
         return outlook
 

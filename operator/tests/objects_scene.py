@@ -24,11 +24,11 @@ EVERYTHING: dict[str, Any] = {
         "priorityClassName": "high",
     },
 }
-"""A spec that asks for all there is."""
+"""A spec that uses many features: write buffers, access from outside, broker settings and a pod template."""
 
 
 def group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerGroup:
-    """One that an API server has taken."""
+    """Return a group as an API server has accepted it."""
     document = {
         "apiVersion": "gantry.dev/v1alpha1",
         "kind": "BrokerGroup",
@@ -39,7 +39,7 @@ def group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerG
 
 
 def facts(**known: Any) -> Facts:
-    """What is known beside it."""
+    """Return facts about the cluster, with an image."""
     return Facts(**({"image": "example.com/gantry@sha256:1234"} | known))
 
 
@@ -59,20 +59,20 @@ def broker_sets(objects: Iterable[Object]) -> dict[str, Object]:
 
 
 def template_hash(one: BrokerGroup, known: Facts | None = None) -> str:
-    """What pods of the first shard are started with."""
+    """Return the hash of the pod template of the StatefulSet `NAME-0-master`."""
     metadata = broker_sets(rendered(one, known))[f"{one.metadata.name}-0-master"]["spec"]["template"]["metadata"]
     found: str = metadata["annotations"]["gantry.dev/template"]
     return found
 
 
 def containers(template: Object) -> dict[str, Object]:
-    """Of a pod, native sidecars with them."""
+    """Return the containers of a pod template by name, with its init containers (native sidecars)."""
     spec = template["spec"]
     return {one["name"]: one for one in [*spec["containers"], *spec.get("initContainers", [])]}
 
 
 def mounts(container: Object) -> dict[str, Object]:
-    """Of a container, by volume."""
+    """Return the mounts of a container, by volume."""
     return {one["name"]: one for one in container["volumeMounts"]}
 
 

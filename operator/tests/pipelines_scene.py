@@ -1,4 +1,4 @@
-"""Pipelines and facts to render, what their pods say, and a cluster as far as pipelines need one."""
+"""Pipelines and facts to render, reports of their pods, and a cluster as far as pipelines need one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "LogAudit": {"brokerGroups": ["prod"]},
     "TopicAnalytics": {"nameServers": ["ns.example:9876"], "destination": {"pvc": {"claimName": "figures"}}},
 }
-"""As little as each kind has to say."""
+"""The required fields of each kind, and no others."""
 
 EVERYTHING: dict[str, Any] = {
     "brokerGroups": ["prod"],
@@ -41,7 +41,7 @@ EVERYTHING: dict[str, Any] = {
         },
     },
 }
-"""A TopicArchive that asks for all there is."""
+"""The spec of a TopicArchive that uses many features: access, a schedule, volumes, executors and a pod template."""
 
 
 def resource(kind: str = "TopicArchive", name: str = "orders", **spec: Any) -> Object:
@@ -55,14 +55,14 @@ def resource(kind: str = "TopicArchive", name: str = "orders", **spec: Any) -> O
 
 
 def pipeline(kind: str = "TopicArchive", name: str = "orders", *, created: str = "", **spec: Any) -> Pipeline:
-    """One that an API server has taken."""
+    """Return a pipeline as an API server has accepted it."""
     document = resource(kind, name, **spec)
     document["metadata"] |= {"uid": f"uid-of-{name}", "generation": 1, "creationTimestamp": created}
     return pipeline_of(document)
 
 
 def facts(one: Pipeline, *, archive: Any = None, **group_spec: Any) -> PipelineFacts:
-    """What is known beside it; its group has this spec."""
+    """Return the facts about a pipeline; the group that it names has this spec."""
     engine = EngineFacts(image="example.com/pipelines@sha256:1234", executors_role=ROLE)
     read = group("prod", **group_spec) if one.spec.broker_groups else None
     return PipelineFacts(engine=engine, source=source_of(one, read), archive=archive)
@@ -91,15 +91,15 @@ def ended(code: int, at: str = "2026-01-01T00:05:00Z", text: str = "", reason: s
 
 
 class Cluster:
-    """Makes pods of what is there, as controllers do; how they fare is up to the test."""
+    """Creates Jobs and pods of applied workloads, as controllers do; the test sets their status."""
 
     def __init__(self, api: FakeKubernetes) -> None:
         self.api = api
         self.pages: dict[str, dict[str, Any]] = {}
-        """What a driver at an address says."""
+        """The status documents of drivers, by address."""
 
     async def fetch(self, address: str) -> dict[str, Any] | None:
-        """The port to drivers' pages."""
+        """Return the status document of the driver at an address; None without one."""
         return self.pages.get(address)
 
     def workload(self, kind: Kind, name: str) -> Object | None:
@@ -107,14 +107,14 @@ class Cluster:
         return self.api.found(kind, "shop", name)
 
     def begin_job(self, cron: str, name: str) -> Object:
-        """A CronJob's time has come."""
+        """Create a Job of a CronJob, as when its time has come."""
         parent = self.workload(CRON_JOBS, cron)
         assert parent is not None
         template = parent["spec"]["jobTemplate"]
         return self.api.put(self._owned(JOBS, name, parent, template["metadata"]["labels"], template["spec"]))
 
     def begin_pod(self, kind: Kind, of: str, name: str, **status: Any) -> Object:
-        """A pod of a StatefulSet or a Job."""
+        """Create a pod of a StatefulSet or a Job; without a status its driver runs."""
         parent = self.workload(kind, of)
         assert parent is not None, f"there is no {kind.name} {of}"
         template = parent["spec"]["template"]
@@ -140,5 +140,5 @@ class Cluster:
 
 
 def text_of(document: dict[str, Any]) -> str:
-    """As it stands in a pod's status."""
+    """Return a status document as a driver writes it into its pod's status."""
     return json.dumps(document)

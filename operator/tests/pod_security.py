@@ -1,6 +1,7 @@
-"""The rules of Kubernetes' pod security level `restricted`, as far as a pod of Linux can break them, without a cluster.
+"""Rules of Kubernetes' pod security level `restricted` for pods of Linux, without a cluster.
 
-From the table in Kubernetes' documentation of the Pod Security Standards, baseline and restricted together.
+From the table in Kubernetes' documentation of the Pod Security Standards, baseline and restricted together. It does not
+check AppArmor, hosts of probes, and procMount and SELinux options of containers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PROFILES = frozenset({"RuntimeDefault", "Localhost"})
 
 
 def broken_rules(spec: dict[str, Any]) -> Iterator[str]:
-    """What admission would say against a pod's spec; nothing if it is let in."""
+    """Yield the rules that a pod's spec breaks; none if admission would accept it."""
     pod = spec.get("securityContext", {})
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(name):

@@ -1,7 +1,7 @@
 """The definitions of Prometheus' operator, as its project publishes them, fetched when a test wants them.
 
-A Go module is how they come by a pinned version and a checksum: `go.mod` names it, `go.sum` says what it must be, and
-Go keeps it. None of their text is here.
+They are fetched as a Go module with a pinned version (`go.mod`) and a checksum (`go.sum`), which Go keeps in its cache.
+None of their text is in this repository.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FETCH_S_MAX: Final = 300.0
 
 
 def definitions() -> list[dict[str, Any]]:
-    """Of the kinds that we make. Raises CalledProcessError where there is no network and Go has not kept them."""
+    """Return those of the kinds that Gantry creates. Raises CalledProcessError without a network and cached copy."""
     version = re.search(rf"{re.escape(MODULE)} (v\S+)", (PINS / "go.mod").read_text())
     assert version is not None, "go.mod pins it"
     words = ("go", "-C", str(PINS), "mod", "download", "-json", f"{MODULE}@{version[1]}")

@@ -1,7 +1,7 @@
 """A kubelet that runs nothing: a real API server asks it for logs, and has it "run" programs, as it would a real one.
 
 The API server finds it by the address of a Node, and speaks HTTPS with it: `/containerLogs/...` for logs, and a web
-socket at `/exec/...` whose channels are standard output, standard error and the outcome. A test says what comes.
+socket at `/exec/...` whose channels are standard output, standard error and the outcome. The test chooses the answers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Outcome(NamedTuple):
 
 
 Run = Callable[[str, str, list[str]], Outcome | None]
-"""Pod, container and command; None hangs."""
+"""Pod, container and command; None: the program never ends."""
 Log = Callable[[str, str, bool], str | None]
-"""Pod, container, and whether it is that of the run before; None is not there."""
+"""Pod, container, and whether the log is that of the previous run; None: there is no such log."""
 
 
 @final
 class Kubelet:
-    """Runs on a loop in a thread of its own; the test says what comes."""
+    """Runs on a loop in a thread of its own; the test chooses its answers."""
 
     def __init__(self) -> None:
         self.run: Run = lambda pod, container, command: Outcome(b"", "no such program", 127)
@@ -92,7 +92,7 @@ class Kubelet:
 
 @contextmanager
 def scripted_kubelet() -> Iterator[Kubelet]:
-    """Until the end of the test."""
+    """Run a kubelet until the end of the block."""
     with LoopThread("kubelet") as loop:
         made, stack = Kubelet(), AsyncExitStack()
         loop.run(stack.enter_async_context(made.listening()))
@@ -103,7 +103,7 @@ def scripted_kubelet() -> Iterator[Kubelet]:
 
 
 def node_of(kubelet: Kubelet, name: str) -> dict[str, object]:
-    """Its machine, as it would say itself."""
+    """Return the status of its Node, as the kubelet would report it."""
     return {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},

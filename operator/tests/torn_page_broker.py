@@ -1,6 +1,6 @@
 """A broker that kills itself with SIGKILL in the middle of writing its status page. A program, not a module to import.
 
-    python -m torn_page_broker [--cut BYTES] -- -o key=value ...
+    python -m torn_page_broker --cut BYTES -- -o key=value ...
 
 What runs is the shipped broker. After SIGUSR1 it writes the first BYTES of a publication whose offsets are new, as the
 publications before it were, and dies: what is left is a copy that is half of now and half of two publications ago.
@@ -20,7 +20,7 @@ from gantry_status.layout import COPIES_COUNT, COPY_BYTES, HEADER_BYTES, SEQUENC
 
 
 def tear_after_signal(cut: int) -> None:
-    """Replace the writing half's `publish`."""
+    """Replace `PageWriter.publish` by one that ends the process within a publication after SIGUSR1."""
     shipped, armed, published = PageWriter.publish, [False], [0, 0]
 
     def arm(number: int, frame: FrameType | None) -> None:

@@ -131,7 +131,7 @@ def test_probes_are_answered_while_all_connections_are_in_use(tmp_path: Path) ->
     limits = ("--http-connections", "3", "--http-connections-per-address", "3", "--http-probe-connections", "2")
     with sidecar_beside(tmp_path, *limits) as sidecar, ExitStack() as stack:
         host, _, port = sidecar.address.rpartition(":")
-        streams = []  # an iterator that is let go of ends its connection
+        streams = []  # an iterator that is garbage-collected closes its connection
         for number in range(2, 5):
             transport = httpx.HTTPTransport(local_address=f"127.0.0.{number}")
             client = stack.enter_context(httpx.Client(transport=transport, timeout=60))
@@ -153,13 +153,13 @@ def test_contradictory_limits_stop_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_attack_causes_few_log_lines(tmp_path: Path) -> None:
-    """600 invalid requests cause one line, and the counter has their number."""
+    """600 connections with invalid requests cause at most two warnings."""
     with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
         attacked(sidecar, "no HTTP")
         assert sidecar.child.log.count("WARNING") <= 2
 
 
 def value_of(sidecar: SidecarChild, series: str) -> float:
-    """One sample of `/metrics`; 0 if it is not there."""
+    """Return one sample of `/metrics`; 0 if there is none."""
     lines = sidecar.get("/metrics").text.splitlines()
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(series)), 0.0)

@@ -1,4 +1,4 @@
-"""A broker with access control: the sidecar asks it by the account in its file, and by another when that changes."""
+"""A broker with access control: the sidecar uses the account in its file, and the new one when the file changes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def everything() -> tuple[BaseRoute, ...]:
 
 
 def routes() -> list[APIRoute]:
-    """Return all endpoints that require authentication."""
+    """Return all endpoints that must declare a scope: all but the public ones."""
     return [route for route in everything() if isinstance(route, APIRoute) and route.path not in PUBLIC]
 
 
@@ -142,7 +142,7 @@ async def test_rates_are_measured_only_while_a_client_reads_them(path: str, is_m
 
 
 CONSOLE_SCOPES = {"/v1/console/codes": {Scope.READ}, "/v1/console/sessions": {Scope.PROBE}}
-"""A code is given to a token, with what that token may; the code itself is what a page shows for a session."""
+"""A token that may read gets a code with its own permissions; a page gets a session for the code, without a token."""
 
 
 @pytest.mark.parametrize("route", routes(), ids=lambda route: f"{sorted(route.methods or ())[0]} {route.path}")
@@ -156,7 +156,7 @@ def test_every_endpoint_declares_its_scope(route: APIRoute) -> None:
 
 
 def test_only_known_routes_are_served() -> None:
-    """Besides the endpoints only the files of the console are served, and all routes are listed here."""
+    """Besides the endpoints only the files of the console are served."""
     others = [route for route in everything() if not isinstance(route, APIRoute)]
 
     assert {getattr(route, "path", repr(route)) for route in others} <= {"/console"}
@@ -172,9 +172,9 @@ def url_of(route: APIRoute) -> str:
 async def test_every_endpoint_refuses_requests_without_credentials(
     tmp_path: Path, options: tuple[str, ...], status: int
 ) -> None:
-    """Every endpoint answers 401 before it reports what is wrong with the request.
+    """Every endpoint answers 401 before it reports what is wrong with the request, except those of the scope PROBE.
 
-    With --open-reads this holds for each endpoint that changes something.
+    With --open-reads this holds for each endpoint of the scope CHANGE.
     """
     app = app_with(*token_files(tmp_path), *options)
     answers = {}
@@ -241,10 +241,10 @@ def orders_obeyed(sidecar: SidecarChild) -> int:
 def test_schemathesis_finds_no_violation(
     tmp_path: Path, state: str, token: str | None, made_up: tuple[int, str] | None
 ) -> None:
-    """Made-up requests from the OpenAPI document: no 5xx that is not documented, no answer that is not as it says.
+    """Generated requests to all endpoints: no undocumented 5xx, and every answer is as the OpenAPI document has it.
 
-    All endpoints, orders that a real broker obeys among them; without a token not one of these gets to it. Some of
-    them are two for each endpoint, and for a broker that obeys also the edges of every parameter.
+    A real broker executes the orders among them; without a token none reaches it. The case `some` generates at most
+    two requests for each endpoint, and covers the limits of parameters only where the broker obeys.
     """
     obeys = state == "running" and token is not None
     examples, phases = made_up or (2, "examples,coverage,fuzzing" if obeys else "examples,fuzzing")

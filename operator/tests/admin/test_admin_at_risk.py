@@ -19,7 +19,7 @@ ORIGIN = Origin(
 )  # fmt: skip
 
 
-def watched(*pairs: tuple[int, int], origin: Origin = ORIGIN) -> WrittenHistory:
+def history_of(*pairs: tuple[int, int], origin: Origin = ORIGIN) -> WrittenHistory:
     """A history of (second, wrote)."""
     history = WrittenHistory()
     for second, wrote in pairs:
@@ -34,7 +34,7 @@ def record(history: WrittenHistory, second: int, wrote: int, origin: Origin = OR
 
 def test_data_at_risk_of_each_failure() -> None:
     """The process loses an unsafe buffer, the machine unflushed data, the master data that is not acked."""
-    history = watched((1, 100), (2, 250), (3, 600), (4, 900))
+    history = history_of((1, 100), (2, 250), (3, 600), (4, 900))
 
     risks = {risk.loss: risk for risk in at_risk(STATUS, 250, history, 10 * SECOND)}
 
@@ -45,14 +45,14 @@ def test_data_at_risk_of_each_failure() -> None:
 
 def test_crash_safe_buffer_puts_nothing_at_risk() -> None:
     """With a crash-safe buffer a failure of the process alone loses nothing."""
-    [process, *_] = at_risk(replace(STATUS, is_crash_safe=True), None, watched((1, 900)), SECOND)
+    [process, *_] = at_risk(replace(STATUS, is_crash_safe=True), None, history_of((1, 900)), SECOND)
 
     assert (process.bytes, process.seconds) == (0, 0.0)
 
 
 def test_unknown_values_are_none() -> None:
     """Without acks the loss with the master is unknown; bytes older than the history have no age."""
-    risks = {risk.loss: risk for risk in at_risk(STATUS, None, watched((5, 700), (6, 900)), 9 * SECOND)}
+    risks = {risk.loss: risk for risk in at_risk(STATUS, None, history_of((5, 700), (6, 900)), 9 * SECOND)}
 
     assert (risks[Loss.MASTER].bytes, risks[Loss.MASTER].seconds) == (None, None)
     assert (risks[Loss.MACHINE].bytes, risks[Loss.MACHINE].seconds) == (650, None)
@@ -60,7 +60,7 @@ def test_unknown_values_are_none() -> None:
 
 def test_observations_without_writes_update_the_age_limit() -> None:
     """Observations without writes move the time at which the newest byte was not written yet."""
-    history = watched((1, 100), (2, 100), (7, 100), (8, 200))
+    history = history_of((1, 100), (2, 100), (7, 100), (8, 200))
 
     assert history.moment_before(100) == 7 * SECOND
     assert history.moment_before(99) is None
@@ -68,7 +68,7 @@ def test_observations_without_writes_update_the_age_limit() -> None:
 
 def test_restart_or_shorter_log_resets_the_history() -> None:
     """Offsets of another log say nothing about the ages of this one."""
-    history = watched((1, 100), (2, 900))
+    history = history_of((1, 100), (2, 900))
     record(history, 3, 50)
     assert history.moment_before(60) == 3 * SECOND
     record(history, 4, 1000, replace(ORIGIN, boot_id=uuid.uuid4()))
@@ -77,7 +77,7 @@ def test_restart_or_shorter_log_resets_the_history() -> None:
 
 def test_history_is_bounded() -> None:
     """The history has a maximum number of samples."""
-    history = watched(*((second, second * 10) for second in range(SAMPLES_MAX + 50)))
+    history = history_of(*((second, second * 10) for second in range(SAMPLES_MAX + 50)))
 
     assert repr(history) == f"<WrittenHistory samples={SAMPLES_MAX // 2 + 50}>"
     assert history.rate(5 * SECOND) == 10.0
@@ -92,9 +92,9 @@ def test_acked_offset_is_what_enough_slaves_have() -> None:
     status = replace(STATUS, slaves=slaves)
 
     assert acked_offset(replace(status, confirmed=None), 640, 1) == 640
-    assert acked_offset(replace(status, confirmed=700), 640, 1) == 700, "the page is younger than the word"
-    assert acked_offset(replace(status, confirmed=900), 640, 1) == 800, "and is not believed beyond the slave"
-    assert acked_offset(replace(status, confirmed=900), 640, 0) == 640, "without acks, confirmed says nothing"
+    assert acked_offset(replace(status, confirmed=700), 640, 1) == 700, "the page is younger than the report"
+    assert acked_offset(replace(status, confirmed=900), 640, 1) == 800, "confirmed counts up to the slave's end"
+    assert acked_offset(replace(status, confirmed=900), 640, 0) == 640, "without acks confirmed does not count"
     assert acked_offset(status, None, 1) == 800
     assert acked_offset(status, None, 2) == 500
     assert acked_offset(status, None, 3) is None

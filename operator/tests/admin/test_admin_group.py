@@ -1,4 +1,4 @@
-"""Several sidecars, waiting for safety, and hearing of changes: with real brokers behind them."""
+"""Views of several sidecars, waits for durability, and event streams, mostly with real brokers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_group_view_keeps_an_unreachable_peer(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_invalid_or_silent_peers_do_not_delay_the_group_view(tmp_path: Path) -> None:
-    """With a peer that never answers and one that answers too much, the view is answered at once and shows it."""
+    """A peer is silent, one answers too much, one sends an endless head: the view is answered at once and shows it."""
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     with contextlib.ExitStack() as stack:
         _, liar, talker = map(stack.enter_context, listening)
@@ -173,7 +173,7 @@ def test_durability_wait_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
 
 
 def test_events_report_changes(tmp_path: Path) -> None:
-    """First the current state, then offsets as they move, and at once that the broker is stalled or is gone."""
+    """First the current state, then offsets as they move, then that the broker has crashed."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
         sidecar.wait_ready()
         seen: list[tuple[str, dict[str, object]]] = []

@@ -127,7 +127,7 @@ def test_token_is_replaced_without_a_restart(tmp_path: Path) -> None:
     "text", ["", "# nothing\n", "a:short\n", "a:with a blank in the middle\n", "ü:üüüüüüüüüüüüüüüüüüüü\n"]
 )
 def test_invalid_token_file_stops_the_start(tmp_path: Path, text: str) -> None:
-    """The error has the number of the line, and never its content."""
+    """The error names the file, and never has the content of a line."""
     path = tmp_path / "tokens"
     path.write_text(text)
 

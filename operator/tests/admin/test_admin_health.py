@@ -44,7 +44,7 @@ ABSENT = PageObservation(at_boottime_ns=NOW, fault="there is none", is_absent=Tr
         (seen(replace(STATUS, phase=Phase.STOPPED), is_alive=False), NOW + 99 * SECOND, LoopState.ENDED),
         (ABSENT, NOW, LoopState.ABSENT),
     ],
-    ids=["running", "standing-still", "before-the-boot", "file-system-without-locks", "killed", "stopped", "no-page"],
+    ids=["running", "stalled", "before-the-boot", "file-system-without-locks", "killed", "stopped", "no-page"],
 )
 def test_loop_state_comes_from_the_page_alone(observation: PageObservation, now: int, state: LoopState) -> None:
     """The heartbeat on the boot-time clock, the lock of the page, and the final phase decide."""
@@ -129,7 +129,7 @@ def test_hysteresis_delays_changes_of_readiness() -> None:
     assert not feed(good, 0.9)
     assert feed(good, 1.0)
     assert feed(bad, 2)
-    assert feed(bad, 4.9), "it was not long enough"
+    assert feed(bad, 4.9), "expected ready: it was bad for less than down-after"
     assert "still ready" in hysteresis.current.reason
     assert feed(good, 5.0)
     assert feed(bad, 6)

@@ -30,7 +30,7 @@ NAMED = record_with(3_000, 1, "store-1")
 
 
 def lease_client_of(server: FakeApiServer, folder: Path, *, ca: Path | None = None) -> KubernetesLeaseClient:
-    """The real one, before this server."""
+    """Return a real client of this server."""
     path = folder / "token"
     path.write_text(TOKEN + "\n")
     return KubernetesLeaseClient(LeaseSettings(name=NAME, server=server.url, token_file=path, ca=ca or folder / "none"))

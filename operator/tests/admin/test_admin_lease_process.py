@@ -24,20 +24,20 @@ from gantry_testing.local import Dialogue
 EPOCH = 3_000
 DURATION_MS = 1_500
 MARGIN_S = 180.0
-"""For a machine that is busy. What must never happen is compared with the duration itself, and a key may run out on it
-between two looks: so a send that is to be acknowledged is tried again."""
+"""The time that a busy machine gets. What must never happen is compared with the duration itself. The Lease may expire
+between two checks on such a machine, so a send that must be acknowledged is tried again."""
 
 
-def word_of(broker: BrokerChild) -> HaStatus:
+def report_of(broker: BrokerChild) -> HaStatus:
     answer = order_once(str(broker.control), StatusRequest())
     assert isinstance(answer, HaStatus), "a status is answered with a status"
     return answer
 
 
 @contextmanager
-def lonely_master(store: Path) -> Iterator[BrokerChild]:
-    """The master of an asynchronous group whose only slave is not there: one key is left to it, the Lease."""
-    conf = {"brokerRole": "ASYNC_MASTER", "brokerId": "1", "slaveTimeout": "2000"}  # what waits in vain waits so long
+def master_without_slaves(store: Path) -> Iterator[BrokerChild]:
+    """The master of an asynchronous group whose only slave does not exist: only the Lease lets it acknowledge."""
+    conf = {"brokerRole": "ASYNC_MASTER", "brokerId": "1", "slaveTimeout": "2000"}  # the wait of a send without an ack
     with broker_beside(store, roleAtStart="UNASSIGNED", **conf) as broker:
         order_once(str(broker.control), Promote(epoch=EPOCH, electable=[9], force=True))
         yield broker
@@ -51,9 +51,9 @@ def lease_options(server: FakeApiServer, folder: Path) -> list[str]:
 
 def put_record(server: FakeApiServer, broker: BrokerChild) -> None:
     """The Lease names this broker."""
-    word = word_of(broker)
-    assert word.broker_id is not None
-    server.put(record_with(EPOCH, word.broker_id, word.identity, duration_ms=DURATION_MS))
+    report = report_of(broker)
+    assert report.broker_id is not None
+    server.put(record_with(EPOCH, report.broker_id, report.identity, duration_ms=DURATION_MS))
 
 
 def code_of_a_send(broker: BrokerChild) -> int:
@@ -67,8 +67,8 @@ def code_of_a_send(broker: BrokerChild) -> int:
     return asyncio.run(send())
 
 
-def has_key(broker: BrokerChild) -> bool:
-    return word_of(broker).may_acknowledge
+def may_acknowledge(broker: BrokerChild) -> bool:
+    return report_of(broker).may_acknowledge
 
 
 def reason_of(sidecar: SidecarChild) -> object:
@@ -78,8 +78,8 @@ def reason_of(sidecar: SidecarChild) -> object:
 @pytest.mark.verify
 def test_master_acknowledges_while_its_sidecar_renews_the_lease(tmp_path: Path) -> None:
     """Without a lease it acknowledges nothing; cut off from the API server it stops until reconnected."""
-    with api_server() as server, lonely_master(tmp_path / "store") as broker:
-        assert not has_key(broker)
+    with api_server() as server, master_without_slaves(tmp_path / "store") as broker:
+        assert not may_acknowledge(broker)
         assert code_of_a_send(broker) != 0
         put_record(server, broker)
         with sidecar_beside(tmp_path / "store", "--open-reads", *lease_options(server, tmp_path)) as sidecar:
@@ -88,7 +88,7 @@ def test_master_acknowledges_while_its_sidecar_renews_the_lease(tmp_path: Path) 
             assert 'gantry_lease_renewals_total{outcome="done"}' in metrics
 
             server.is_silent = True
-            wait_for(lambda: not has_key(broker), "the key has run out", MARGIN_S)
+            wait_for(lambda: not may_acknowledge(broker), "the Lease has expired", MARGIN_S)
             assert code_of_a_send(broker) != 0
             wait_for(lambda: "did not answer" in str(reason_of(sidecar)), "the sidecar reports the reason")
 
@@ -110,17 +110,17 @@ def bundle_of(sidecar: SidecarChild) -> str:
 @pytest.mark.verify
 def test_new_epoch_ends_the_old_masters_lease_within_its_duration(tmp_path: Path) -> None:
     """After a new epoch and a wait of the whole duration, the old master acknowledges nothing."""
-    with api_server() as server, lonely_master(tmp_path / "store") as broker:
+    with api_server() as server, master_without_slaves(tmp_path / "store") as broker:
         put_record(server, broker)
         with sidecar_beside(tmp_path / "store", *lease_options(server, tmp_path)) as sidecar:
-            wait_for(lambda: has_key(broker), "the sidecar has renewed it")
+            wait_for(lambda: may_acknowledge(broker), "the sidecar has renewed it")
 
             standing = record_of(server.annotations)
             assert standing is not None
             server.put(msgspec.structs.replace(standing, epoch=EPOCH + 1_000))
             time.sleep(DURATION_MS / 1000)
 
-            assert not has_key(broker)
+            assert not may_acknowledge(broker)
             wait_for(lambda: "has no master yet" in str(reason_of(sidecar)), "the sidecar reports the reason")
             after = record_of(server.annotations)
             assert after is not None and after.epoch == EPOCH + 1_000
@@ -129,14 +129,14 @@ def test_new_epoch_ends_the_old_masters_lease_within_its_duration(tmp_path: Path
 @pytest.mark.verify
 def test_killed_sidecar_does_not_end_the_lease_at_once(tmp_path: Path) -> None:
     """The lease stays valid for its duration; without any sidecar it expires; the next one renews it."""
-    with api_server() as server, lonely_master(tmp_path / "store") as broker:
+    with api_server() as server, master_without_slaves(tmp_path / "store") as broker:
         put_record(server, broker)
         options = lease_options(server, tmp_path)
         with sidecar_beside(tmp_path / "store", *options) as sidecar:
-            wait_for(lambda: has_key(broker), "the sidecar has renewed it")
+            wait_for(lambda: may_acknowledge(broker), "the sidecar has renewed it")
             sidecar.child.send(signal.SIGKILL)
             sidecar.child.process.wait(60)
-            wait_for(lambda: not has_key(broker), "it is not renewed", MARGIN_S)
+            wait_for(lambda: not may_acknowledge(broker), "it is not renewed", MARGIN_S)
 
         with sidecar_beside(tmp_path / "store", *options):
             wait_for(lambda: code_of_a_send(broker) == 0, "another sidecar renews it")

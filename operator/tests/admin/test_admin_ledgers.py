@@ -1,4 +1,4 @@
-"""The ledger of a shard from what sidecars say: every slave counts where none is elected, and what is at risk ages."""
+"""The ledger of a shard from the reports of sidecars: which copies count, and how the data at risk ages."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_order_of_an_operator_of_an_earlier_version_is_read() -> None:
 
 
 def test_every_copy_counts_for_every_fault() -> None:
-    """Acknowledged data that is in no crash-safe buffer, on no slave and on no disk is at risk."""
+    """Acknowledged data is at risk if a fault destroys its last copy: crash-safe buffer, slave or disk."""
     ledgers = ShardLedgers(1 << 20)
 
     assert risks(ledger_at(ledgers, master())) == {"process": 0, "machine": 200, "disk": 200, "slave": 1_000}
@@ -91,7 +91,7 @@ def test_every_copy_counts_for_every_fault() -> None:
 
 
 def test_unacknowledged_data_is_not_at_risk() -> None:
-    """With acks that are waited for, and with a disk that is."""
+    """A master that waits for acks or for its disk has not acknowledged the data beyond them."""
     ledgers = ShardLedgers(1 << 20)
 
     assert risks(ledger_at(ledgers, master(acked=800, reported_role={"acks_needed": 1})))["disk"] == 0

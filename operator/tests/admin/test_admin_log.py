@@ -129,7 +129,7 @@ def test_nothing_beyond_the_readable_end_is_read(pair: tuple[BrokerChild, Sideca
     ],
 )  # fmt: skip
 def test_invalid_range_is_refused(pair: tuple[BrokerChild, SidecarChild], fast: bool, text: str, status: int) -> None:
-    """Anything but a single valid range is 400; the last bytes may be requested by their number."""
+    """Anything but one valid range is 400 (422 on the main port); the last 0 bytes are 416, the last 7 are served."""
     _, sidecar = pair
 
     found = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, Range=text).status_code
@@ -288,7 +288,7 @@ def test_log_is_readable_while_the_broker_is_stopped_or_gone(tmp_path: Path) -> 
 
 
 def test_stalled_readers_do_not_delay_other_endpoints(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """Clients that request much and read nothing keep their places, and all other endpoints still answer."""
+    """Clients that request much and read nothing keep their places, and `/livez` still answers."""
     _, sidecar = pair
     host, _, port = sidecar.fast.rpartition(":")
     request = f"GET /v1/log/bytes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {READ_TOKEN}\r\nRange: bytes=0-\r\n\r\n"
@@ -311,7 +311,7 @@ def test_stalled_readers_do_not_delay_other_endpoints(pair: tuple[BrokerChild, S
 
 
 def test_file_descriptors_of_ranges_are_closed(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """After ranges, refusals and broken connections the sidecar has no more files open than before."""
+    """After ranges and refusals the sidecar has no file of the log open."""
     _, sidecar = pair
     folder = Path(f"/proc/{sidecar.child.process.pid}/fd")
 

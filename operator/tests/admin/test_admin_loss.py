@@ -21,7 +21,7 @@ def page(missing_bytes: int | None = 500) -> Status:
     )  # fmt: skip
 
 
-def word(missing: list[RangeState]) -> HaStatus:
+def report(missing: list[RangeState]) -> HaStatus:
     return HaStatus(
         role=HaRole.COMPARING, missing=tuple(missing), accepted=(RangeState(start=7, end=9),), damaged_bytes=42
     )
@@ -30,24 +30,24 @@ def word(missing: list[RangeState]) -> HaStatus:
 @pytest.mark.parametrize(
     ("status", "state", "starts"),
     [
-        (page(), word(ALL), [0, 200, 400, 600, 800]),
+        (page(), report(ALL), [0, 200, 400, 600, 800]),
         (page(), None, [0, 200, 400, 600]),
-        (page(), word([]), [0, 200, 400, 600]),
-        (page(None), word(ALL), []),
-        (None, word(ALL), []),
+        (page(), report([]), [0, 200, 400, 600]),
+        (page(None), report(ALL), []),
+        (None, report(ALL), []),
     ],
     ids=["answered", "no answer", "older answer", "accepted since", "no page"],
 )
 def test_missing_ranges_match_the_bytes_of_the_page(
     status: Status | None, state: HaStatus | None, starts: list[int]
 ) -> None:
-    """All of them if the broker's report agrees with its page, else the first four, which the page has."""
+    """The report's if it agrees with the page, else the page's first four; none if the page has no loss."""
     assert [one.start for one in missing_range_documents(status, state)] == starts
 
 
 def test_role_document_has_ranges_and_damage() -> None:
     """The sidecar shows the same loss and damage as `gantry ha status`."""
-    document = role_document(word(ALL[:1]))
+    document = role_document(report(ALL[:1]))
 
     assert document.missing == [RangeDocument(start=0, end=100)]
     assert document.accepted == [RangeDocument(start=7, end=9)]

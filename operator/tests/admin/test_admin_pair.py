@@ -30,11 +30,12 @@ ANSWER_S: Final = 0.1
 """The promised limit. The fastest of several tries is compared, because a busy machine delays any answer."""
 TRIES: Final = 15
 TRIES_MAX: Final = 150
-"""The number of tries. If an answer waits for the broker, none of them is fast."""
+"""The most tries, if none is fast. If an answer waits for the broker, none of them is."""
 KILLS: Final = 4
-OF_A_LIVING_ONE: Final = 2
+SIDECAR_CONNECTIONS: Final = 2
 """The pair's own sidecar may have opened its connections, to the port and to the control socket, only meanwhile."""
 CUT_BEHIND_WROTE: Final = 48
+"""The position in a copy of the page behind its field `wrote`: up to there it is written before the kill."""
 OFFSETS: Final = ("wrote", "committed", "flushed", "confirmed")
 
 
@@ -122,7 +123,7 @@ def tries(sidecar: SidecarChild, path: str) -> list[float]:
 def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
     """SIGSTOP during sends and reads of ranges: both sidecars answer within a tenth of a second."""
     with Load(pair.master, b"x" * 100_000) as load, ranges_are_read(pair.beside_master):
-        load.grows()
+        load.wait_for_progress()
         wait_for(lambda: load.acknowledged > 100, "there is something to read")
         with stopped(pair.master):
             took = {
@@ -132,7 +133,7 @@ def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
             }
             wait_for(lambda: state_of(pair.beside_master) == "stalled", "it is noticed")
             since_ms = pair.beside_master.get("/livez").json()["broker"]["since_ms"]
-        load.grows()
+        load.wait_for_progress()
 
         assert load.fault == ""
     assert max(min(times) for times in took.values()) < ANSWER_S, took
@@ -145,17 +146,17 @@ def state_of(sidecar: SidecarChild) -> object:
 
 
 @pytest.mark.verify
-def test_slaves_sidecar_reports_since_when_the_master_stands_still(pair: Pair) -> None:
+def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> None:
     """`/v1/group` has the time at which the master stopped; the slave keeps running as a slave."""
     with Load(pair.master) as load:
-        load.grows()
+        load.wait_for_progress()
         began_ms = time.time() * 1000
         with stopped(pair.master):
             wait_for(lambda: loop_state_of(peer_of(pair))["state"] == "stalled", "the peer reports it")
             member = peer_of(pair)
             group = pair.beside_slave.get("/v1/group").json()
             own = pair.beside_slave.get("/v1/status").json()
-        load.grows()
+        load.wait_for_progress()
 
     loop_state = loop_state_of(member)
     assert member["is_reachable"] is True, "its sidecar answers all the time"
@@ -219,7 +220,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
     options = ["--open-reads", "--peer", pair.beside_slave.url]
     logged = {broker: len(broker.child.log) for broker in (pair.master, pair.slave)}
     with Load(master) as load:
-        load.grows()
+        load.wait_for_progress()
         before = sockets(master)
         for _ in range(KILLS):
             with sidecar_beside(master.store, *options) as sidecar, ranges_are_read(sidecar):
@@ -228,8 +229,8 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
                     next(stream.iter_lines())
                     sidecar.child.send(signal.SIGKILL)
                     sidecar.child.process.wait(30)
-                load.grows()
-        wait_for(lambda: sockets(master) <= before + OF_A_LIVING_ONE, "the broker has closed what was open")
+                load.wait_for_progress()
+        wait_for(lambda: sockets(master) <= before + SIDECAR_CONNECTIONS, "the broker has closed what was open")
 
         assert load.fault == ""
     for broker in (pair.master, pair.slave):
@@ -238,7 +239,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
         assert " ERROR " not in logged_since and " WARNING " not in logged_since, logged_since
 
 
-assert KILLS > OF_A_LIVING_ONE, "one leaked connection per kill would be detected"
+assert KILLS > SIDECAR_CONNECTIONS, "one leaked connection per kill would be detected"
 
 
 def sockets(broker: BrokerChild) -> int:
@@ -267,7 +268,7 @@ def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> No
     program = ("torn_page_broker", "--cut", str(CUT_BEHIND_WROTE), "--")
     with broker_beside(tmp_path, *program) as broker, sidecar_beside(tmp_path, "--open-reads") as watching:
         with Load(broker) as load:
-            load.grows()
+            load.wait_for_progress()
             broker.child.send(signal.SIGUSR1)
             broker.child.process.wait(60)
         assert broker.child.process.returncode == -signal.SIGKILL

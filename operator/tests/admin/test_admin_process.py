@@ -18,7 +18,7 @@ ANSWER_S = 0.1
 """The promised limit. The fastest of several tries is compared, because a busy machine delays any answer."""
 TRIES = 15
 TRIES_MAX = 150
-"""The number of tries. If an answer waits for the broker, none of them is fast."""
+"""The most tries, if none is fast. If an answer waits for the broker, none of them is."""
 PATHS = (
     "/livez", "/readyz", "/startupz", "/v1/status", "/v1/group", "/v1/role", "/v1/topics", "/v1/groups", "/v1/log",
     "/v1/queues/TopicTest/0/messages", "/v1/dead-letters/unknown",
@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
 def test_every_request_is_answered_at_once_while_the_broker_is_stopped(
     pair: tuple[BrokerChild, SidecarChild], path: str
 ) -> None:
-    """SIGSTOP of the broker: each endpoint answers within a tenth of a second, from the first moment on."""
+    """SIGSTOP of the broker: each of these endpoints answers within a tenth of a second."""
     broker, sidecar = pair
     with httpx.Client(base_url=sidecar.url, timeout=60) as client:
         client.get(path)
@@ -75,7 +75,7 @@ def test_stopped_broker_is_reported_with_its_last_heartbeat(pair: tuple[BrokerCh
     finally:
         broker.child.send(signal.SIGCONT)
 
-    assert first.status_code == 200, "the sidecar itself lives"
+    assert first.status_code == 200, "expected 200: only the broker is stopped, and the sidecar runs"
     assert first.json()["broker"]["since_ms"] >= 2000
     assert status["loop_state"]["since_ms"] >= first.json()["broker"]["since_ms"]
     assert abs(time.time() * 1000 - status["loop_state"]["since_ms"] - heartbeat) < 60_000
@@ -143,7 +143,7 @@ def test_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals
 
 @pytest.mark.verify
 def test_killing_the_sidecar_does_not_affect_the_broker(tmp_path: Path) -> None:
-    """kill -9 of the sidecar under load: every send is acknowledged, and a new sidecar takes over."""
+    """kill -9 of the sidecar between sends: every send is acknowledged, and a new sidecar takes over."""
     with broker_beside(tmp_path) as broker:
         with sidecar_beside(tmp_path, "--open-reads") as sidecar:
             sidecar.wait_ready()
@@ -215,7 +215,7 @@ def _confirmed_on(page: Path) -> int:
 
 
 def _torn(whole: bytes, cut: int) -> tuple[bytes, dict[str, int | None]]:
-    """The page as a kill in the middle leaves it, and what the publication before said.
+    """Return the page as a kill in the middle leaves it, and the offsets of the publication before.
 
     The copy that was written has an odd sequence, new bytes up to `cut`, and old ones behind them.
     """

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real sidecar: what it is asked for afterwards is what the broker has."""
+"""A real Prometheus scrapes a real sidecar, and answers queries with the values of the broker."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SCRAPE: Final = "1s"
 
 
 class Secured(NamedTuple):
-    """What a scraper has to show and to believe."""
+    """How a sidecar is secured, and the credentials and authority with which Prometheus scrapes it."""
 
     options: list[str]
-    """Of the sidecar."""
+    """The options of the sidecar."""
     scrape: dict[str, Any]
-    """Of Prometheus."""
+    """The fields of the scrape configuration."""
 
 
 def plain(folder: Path) -> Secured:
@@ -38,7 +38,7 @@ def plain(folder: Path) -> Secured:
 
 
 def with_token(folder: Path, token: str = READ_TOKEN) -> Secured:
-    """TLS, and the token that may look."""
+    """Options for TLS and a token that may read; Prometheus uses ``token``."""
     party = Party(folder / "party", trustme.CA())
     tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]
     shown = folder / "shown"
@@ -61,7 +61,7 @@ def with_certificate(folder: Path) -> Secured:
 
 @final
 class Prometheus:
-    """The Debian package's, with one target."""
+    """The Prometheus of the Debian package, with one target."""
 
     def __init__(self, folder: Path, target: str, scrape: dict[str, Any]) -> None:
         folder.mkdir(parents=True)
@@ -125,7 +125,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
 @pytest.mark.verify
 @pytest.mark.parametrize("secured", [plain, with_token, with_certificate])
 def test_prometheus_scrapes_the_values_of_the_broker(broker: BrokerChild, tmp_path: Path, secured: Any) -> None:
-    """Offsets, roles, and topics under the exporter's names; every scrape succeeds, also with TLS and a token."""
+    """Offsets, roles, and topics under the exporter's names, also with TLS and a token, or with certificates."""
     about = secured(tmp_path)
     with (
         sidecar_beside(broker.store, *about.options) as sidecar,
@@ -140,7 +140,7 @@ def test_prometheus_scrapes_the_values_of_the_broker(broker: BrokerChild, tmp_pa
         wait_for(lambda: list(prometheus.ask(topics).values()) == [7.0], "its topics are known")
 
         wait_for(lambda: prometheus.ask("gantry_role == 1") == {"role=master": 1.0}, "its role is known")
-        wait_for(lambda: prometheus.ask("gantry_broker_loop_running") == {"": 1.0}, "it moves")
+        wait_for(lambda: prometheus.ask("gantry_broker_loop_running") == {"": 1.0}, "its event loop runs")
         wait_for(lambda: prometheus.fault() == "", "the last scrape was a good one, as they are on an idle machine")
 
 

@@ -84,7 +84,7 @@ class Shard:
     def order(self, number: int, order: AnyOrder) -> None:
         order_once(str(self.brokers[number].control), order)
 
-    def word(self, number: int) -> HaStatus:
+    def report(self, number: int) -> HaStatus:
         answer = order_once(str(self.brokers[number].control), StatusRequest())
         assert isinstance(answer, HaStatus), "a status is answered with a status"
         return answer
@@ -122,16 +122,16 @@ def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) ->
 def test_killed_master_regains_its_role_without_an_operator(tmp_path: Path, role: str) -> None:
     """kill -9 of its process, without a Lease: it is the master of the same epoch, and acknowledges again."""
     with shard(tmp_path, role) as (group, _):
-        end = group.word(MASTER).wrote
+        end = group.report(MASTER).wrote
 
         group.kill(MASTER)
         group.start(MASTER)
 
         wait_for(group.acknowledges, "sends are acknowledged again")
-        word = group.word(MASTER)
-        assert (word.role, word.epoch, word.last_epoch, word.is_regained) == (HaRole.MASTER, EPOCH, EPOCH, True)
-        assert word.wrote is not None and end is not None and word.wrote > end
-        assert group.word(SLAVE).epoch == EPOCH
+        report = group.report(MASTER)
+        assert (report.role, report.epoch, report.last_epoch, report.is_regained) == (HaRole.MASTER, EPOCH, EPOCH, True)
+        assert report.wrote is not None and end is not None and report.wrote > end
+        assert group.report(SLAVE).epoch == EPOCH
 
 
 @pytest.mark.verify
@@ -143,7 +143,7 @@ def test_master_and_slave_regain_their_roles(tmp_path: Path) -> None:
         group.start(MASTER)
 
         wait_for(group.acknowledges, "sends are acknowledged again")
-        assert (group.word(MASTER).epoch, group.word(SLAVE).role) == (EPOCH, HaRole.SLAVE)
+        assert (group.report(MASTER).epoch, group.report(SLAVE).role) == (EPOCH, HaRole.SLAVE)
 
 
 @pytest.mark.verify
@@ -155,7 +155,7 @@ def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None
         group.start(MASTER)
 
         wait_for(lambda: "know a newer epoch" in group.reason(MASTER), "its sidecar reports the reason")
-        assert group.word(MASTER).role is HaRole.UNASSIGNED
+        assert group.report(MASTER).role is HaRole.UNASSIGNED
         assert not group.acknowledges()
 
 
@@ -167,7 +167,7 @@ def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
         group.start(MASTER)
 
         wait_for(lambda: "must answer" in group.reason(MASTER), "its sidecar reports the reason")
-        assert group.word(MASTER).role is HaRole.UNASSIGNED
+        assert group.report(MASTER).role is HaRole.UNASSIGNED
         group.start(SLAVE)
         wait_for(group.acknowledges, "sends are acknowledged again")
 
@@ -181,7 +181,7 @@ def test_fenced_broker_stays_fenced(tmp_path: Path) -> None:
         group.start(MASTER)
         wait_for(lambda: reported_role(group)["role"] == "unassigned", "its sidecar reports it")
 
-        assert not group.word(MASTER).may_regain
+        assert not group.report(MASTER).may_regain
         assert group.reason(MASTER) == "None"
 
 
@@ -195,21 +195,21 @@ def reported_role(group: Shard) -> dict[str, object]:
 def test_readable_lease_decides_about_the_master(tmp_path: Path, is_named: bool) -> None:
     """The record in the Lease is sufficient, and necessary."""
     with shard(tmp_path, is_silent=False) as (group, server):
-        word = group.word(MASTER)
-        named = record_with(EPOCH, MASTER if is_named else SLAVE, word.identity, electable=SLAVE, acks_needed=1)
+        report = group.report(MASTER)
+        named = record_with(EPOCH, MASTER if is_named else SLAVE, report.identity, electable=SLAVE, acks_needed=1)
         server.put(named)
         group.kill(MASTER)
         group.start(MASTER)
 
         if is_named:
             wait_for(group.acknowledges, "sends are acknowledged again")
-            assert group.word(MASTER).epoch == EPOCH
+            assert group.report(MASTER).epoch == EPOCH
         else:
             wait_for(lambda: "the Lease names member 2" in group.reason(MASTER), "its sidecar reports the reason")
-            assert group.word(MASTER).role is HaRole.UNASSIGNED
+            assert group.report(MASTER).role is HaRole.UNASSIGNED
 
 
-# -- one of them alone -------------------------------------------------------------------------------------------------
+# -- the recovery of one sidecar, without processes --------------------------------------------------------------------
 
 OWN: Final = HaStatus(
     role=HaRole.UNASSIGNED, epoch=EPOCH, promised_epoch=EPOCH, broker_id=MASTER, identity="store-1",
@@ -222,8 +222,8 @@ PEER: Final = Report(
 )  # fmt: skip
 
 
-class Keeper:
-    """Has this Lease, or none."""
+class FakeLeaseClient:
+    """A client that reads this snapshot of the Lease; without one the Lease is unavailable."""
 
     def __init__(self, snapshot: LeaseSnapshot | None) -> None:
         self.snapshot = snapshot
@@ -239,17 +239,17 @@ class Keeper:
         raise AssertionError("nothing is renewed here")
 
 
-class Beside:
+class RecoveryScene:
     """The role recovery of a sidecar, with a broker whose reports are scripted."""
 
-    def __init__(self, snapshot: LeaseSnapshot | None, *, election_wait_s: float = 0.0, word: HaStatus = OWN) -> None:
-        self.word: HaStatus = word
+    def __init__(self, snapshot: LeaseSnapshot | None, *, election_wait_s: float = 0.0, report: HaStatus = OWN) -> None:
+        self.report: HaStatus = report
         self.then: HaStatus | None = None
         """The report at the time of the order, if it differs."""
         self.ordered: list[AnyOrder] = []
-        self.lease_client = Keeper(snapshot)
+        self.lease_client = FakeLeaseClient(snapshot)
         self.part = RoleRecovery(
-            self.lease_client, self, lambda: self.word, self.order, election_wait_s=election_wait_s
+            self.lease_client, self, lambda: self.report, self.order, election_wait_s=election_wait_s
         )
 
     async def ask_all(self, own: HaStatus) -> dict[int, Report]:
@@ -257,10 +257,10 @@ class Beside:
 
     async def order(self, order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
         if check is not None:
-            check(self.then or self.word)
+            check(self.then or self.report)
         if not isinstance(order, StatusRequest):
             self.ordered.append(order)
-        return self.word
+        return self.report
 
 
 def lease() -> LeaseSnapshot:
@@ -269,7 +269,7 @@ def lease() -> LeaseSnapshot:
 
 async def test_election_comes_first_if_the_lease_is_readable() -> None:
     """With patience nothing is ordered yet; without the Lease there is no election to wait for."""
-    patient, alone = Beside(lease(), election_wait_s=60.0), Beside(None, election_wait_s=60.0)
+    patient, alone = RecoveryScene(lease(), election_wait_s=60.0), RecoveryScene(None, election_wait_s=60.0)
 
     await patient.part.step()
     await alone.part.step()
@@ -280,15 +280,15 @@ async def test_election_comes_first_if_the_lease_is_readable() -> None:
 
 async def test_no_peer_is_asked_for_a_broker_that_cannot_regain_a_role() -> None:
     """A broker with a role, or without one to regain, causes no requests."""
-    for word in (HaStatus(role=HaRole.MASTER, may_regain=True), HaStatus(role=HaRole.UNASSIGNED)):
-        beside = Beside(None, word=word)
+    for report in (HaStatus(role=HaRole.MASTER, may_regain=True), HaStatus(role=HaRole.UNASSIGNED)):
+        beside = RecoveryScene(None, report=report)
         await beside.part.step()
         assert beside.ordered == [] and beside.lease_client.reads == 0
 
 
-async def test_order_is_only_for_the_process_that_was_checked() -> None:
-    """A broker that has made a promise since gets no order; the counterpart without the check would give one."""
-    beside = Beside(None)
+async def test_order_is_only_for_the_report_that_was_checked() -> None:
+    """A broker that has made a promise since gets no order; one that has not gets it."""
+    beside = RecoveryScene(None)
     beside.then = HaStatus(role=HaRole.UNASSIGNED, epoch=EPOCH, promised_epoch=EPOCH + 1_000, identity="store-1")
 
     await beside.part.step()
@@ -299,8 +299,8 @@ async def test_order_is_only_for_the_process_that_was_checked() -> None:
     assert beside.ordered == [Regain(epoch=EPOCH)]
 
 
-async def test_invalid_answer_of_a_peer_counts_as_silence() -> None:
-    """An unreachable peer has not reported either."""
+async def test_unreachable_peer_has_no_report() -> None:
+    """A peer to which no connection is possible is left out of the reports."""
     [port] = free_ports(1)
     peers = Peers(PeerSettings(urls=(f"http://127.0.0.1:{port}",)), lambda: "")
 
@@ -322,8 +322,8 @@ def test_role_recovery_requires_the_lease_option() -> None:
 
 
 def test_refusal_of_an_order_is_reported(tmp_path: Path) -> None:
-    """After a refusal of the broker the next step tries again."""
-    beside = Beside(None)
+    """The reason has the text with which the broker refused."""
+    beside = RecoveryScene(None)
 
     async def refuse(order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
         raise Problem(409, "no")

@@ -78,8 +78,8 @@ def source_of(sidecar: SidecarChild) -> object:
 
 
 @pytest.mark.verify
-def test_broker_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
-    """By default; if names are not compared, the authority is still verified."""
+def test_broker_certificate_of_another_name_or_authority_is_refused(tmp_path: Path) -> None:
+    """By default another name is refused; if names are not compared, the authority is still verified."""
     good, other = trustme.CA(), trustme.CA()
     party, own = Party(tmp_path / "broker", good, "broker.example"), Party(tmp_path / "own", good, trusts=other)
     named = Party(tmp_path / "named", good)
@@ -101,7 +101,7 @@ def test_broker_certificate_of_another_authority_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.verify
 def test_certificate_and_client_authority_are_replaced_without_a_restart(tmp_path: Path) -> None:
-    """On both ports new connections get the new one; who was of the old authority may change nothing any more."""
+    """New connections to both ports get the new one; clients of the old authority may change nothing any more."""
     first, second = trustme.CA(), trustme.CA()
     own, old_admin = Party(tmp_path / "own", first), Party(tmp_path / "old", first, "admin")
     new_admin = Party(tmp_path / "new", second, "admin")

@@ -23,7 +23,7 @@ LETTERS = 5
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """One broker with its sidecar, and a group that has given up messages."""
+    """One broker with its sidecar, and a consumer group with dead letters."""
     with console_group(
         tmp_path_factory.mktemp("console-api"), members=1, conf={"brokerRole": "ASYNC_MASTER"}
     ) as started:
@@ -86,7 +86,7 @@ def test_message_is_found_by_key_and_by_both_ids(group: Group) -> None:
 
 @pytest.mark.verify
 def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
-    """Each order has a maximum and returns the rest; resent messages are not resent by the next one."""
+    """Each order has a maximum and returns how many are left; resent messages are not resent by the next one."""
     sidecar = group.sidecars[0]
     path = "/v1/dead-letters/billing/resend"
     first = sidecar.post(path, {"messages_max": 2}, token=TOKEN).json()
@@ -98,7 +98,7 @@ def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
     assert (first["sent"], first["left"]) == ({"billing-input": 2}, LETTERS - 2)
     assert (second["sent"], second["left"]) == ({"billing-input": LETTERS - 2}, 0)
     assert (third["sent"], third["left"]) == ({}, 0)
-    assert single["sent"] == {"billing-input": 1}, "one of them is sent also for the second time"
+    assert single["sent"] == {"billing-input": 1}, "an order for one message resends it even if it was resent before"
     assert sidecar.post("/v1/dead-letters/billing/0/99/resend", {}, token=TOKEN).status_code == 404
     assert sidecar.post(path, {"messages_max": 501}, token=TOKEN).status_code == 422
     assert sidecar.post("/v1/dead-letters/unknown/resend", {}, token=TOKEN).status_code == 404
@@ -107,7 +107,7 @@ def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
 
 @pytest.mark.verify
 def test_resend_and_read_require_their_permissions(tmp_path: Path) -> None:
-    """Resending requires a token that may change, reading one that may read; else 401, and orders are audited."""
+    """Resending requires a token that may change (else 401 or 403), reading one that may read; orders are audited."""
     with broker_beside(tmp_path / "store"), sidecar_beside(
         tmp_path / "store", *token_files(tmp_path / "tokens")
     ) as sidecar:  # fmt: skip

@@ -30,7 +30,10 @@ def chromium() -> Iterator[Browser]:
 
 
 def orders(page: Page, left: Iterator[int]) -> list[str]:
-    """Intercept orders: each is answered with one resent message, and the rest that is left."""
+    """Intercept orders: each is answered with one resent message and a number from ``left``.
+
+    During the first one, the page is sent to the group `audit`.
+    """
     given: list[str] = []
 
     def obey(route: Route, request: Request) -> None:

@@ -113,10 +113,10 @@ def test_token_is_removed_from_the_address_and_kept_for_the_tab(group: Group, ch
         expect(page.get_by_role("button", name="Enter a token")).to_be_visible()
 
 
-ACKNOWLEDGEMENT_TEXTS = """async ([shares, sends]) => {
+ACKNOWLEDGEMENT_TEXTS = """async ([quantiles, sends]) => {
     const { record } = await import("/console/js/series.js");
     const { acknowledgementTexts } = await import("/console/js/overview.js");
-    const [median_ms, p99_ms] = shares;
+    const [median_ms, p99_ms] = quantiles;
     const ack_wait = { sends, at_once: 0, median_ms, p99_ms, buckets: Array(32).fill(0) };
     const rates = { put_per_second: 1, put_bytes_per_second: 1, get_per_second: 1, get_bytes_per_second: 1, ack_wait };
     const status = { rates: { ...rates, answer_ms: 1 }, role: "master", loop_state: { state: "running" } };
@@ -129,8 +129,8 @@ def test_acknowledgement_latency_beyond_all_buckets_is_over_a_limit(group: Group
     """A quantile in the last bucket has no upper limit; a null without sends is no such quantile."""
     with page_at(chromium, group.console) as page:
         texts = [
-            page.evaluate(ACKNOWLEDGEMENT_TEXTS, [shares, sends])
-            for shares, sends in (([2.048, 4.096], 9), ([2.048, None], 9), ([None, None], 9), ([None, None], 0))
+            page.evaluate(ACKNOWLEDGEMENT_TEXTS, [quantiles, sends])
+            for quantiles, sends in (([2.048, 4.096], 9), ([2.048, None], 9), ([None, None], 9), ([None, None], 0))
         ]
 
     assert texts == [
@@ -175,7 +175,7 @@ def test_ledger_moves_under_load_and_matches_the_status(group: Group, chromium: 
             expect(page.locator(f'[data-risk="{loss}"] .risk-bytes')).to_have_text("0 B")
 
 
-SLOW_PICTURES = """() => {
+SLOW_GROUP_DOCUMENTS = """() => {
     const real = window.fetch;
     window.fetch = async (path, options) => {
         const answer = await real(path, options);
@@ -183,7 +183,7 @@ SLOW_PICTURES = """() => {
         return answer;
     };
 }"""
-"""Each picture of the group is old when it arrives: events have overtaken it."""
+"""Each document of the group is 1.5 s old when the page gets it: events have overtaken it."""
 
 REMEMBERED = """() => {
     window.wrote = [];
@@ -199,7 +199,7 @@ def test_late_group_document_sets_no_offset_back(group: Group, chromium: Browser
     """Offsets of events are newer than the document and are kept; its other values are used."""
     with page_at(chromium, group.console) as page, Load(group.name_server, per_second=200):
         expect(page.locator("[data-connection]")).to_have_attribute("data-connection", "live")
-        page.evaluate(SLOW_PICTURES)
+        page.evaluate(SLOW_GROUP_DOCUMENTS)
         page.evaluate(REMEMBERED)
         wait_for(lambda: page.evaluate("window.wrote.length") >= 20, "many offsets were shown")
         seen = page.evaluate("window.wrote")
@@ -250,8 +250,8 @@ def test_every_view_fits_and_has_enough_contrast(
 
 
 @pytest.mark.parametrize("tone", ["good", "warn", "bad"])
-def test_tones_have_colours_of_their_own(group: Group, chromium: Browser, tone: str) -> None:
-    """A verdict, a badge, a note and a banner have the two colours of their tone."""
+def test_parts_have_the_colours_of_their_tone(group: Group, chromium: Browser, tone: str) -> None:
+    """A verdict, a badge, a note and a banner (never a good one) have the two colours of their tone."""
     with page_at(chromium, group.console) as page:
         parts = ["verdict", "badge", "note", *(["banner"] if tone != "good" else [])]
         expected, *found = page.evaluate(COLOURS_OF_TONE, [tone, parts])

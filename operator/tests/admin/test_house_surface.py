@@ -33,7 +33,7 @@ SERVERS = {
     "gantry sidecar": "sidecar.md",
     "gantry pipeline": "pipelines.md",
 }
-"""Their options are their own, and on these pages."""
+"""Servers and jobs that parse their own options, and the pages that have these options."""
 OWN_HELP = {"--help", "-h"}
 
 
@@ -54,7 +54,10 @@ EVERY_COMMAND = [*leaves(cli), *leaves(plugin, "kubectl gantry")]
 
 
 def written_by_hand() -> str:
-    """All pages but those that are made of the code, and of output.md what stands above its tables."""
+    """Return all pages but commands.md and settings.md, and of output.md the part above its tables.
+
+    logs.md is generated, too, but its explanations are written by people.
+    """
     pages = [page.read_text() for page in sorted(DOCS.glob("*.md")) if page.name not in GENERATED | {"output.md"}]
     return "\n".join([*pages, (DOCS / "output.md").read_text().partition("<!-- fields:")[0]])
 
@@ -104,7 +107,7 @@ def test_every_option_is_in_the_docs() -> None:
 
 @pytest.mark.parametrize("words", SERVERS)
 def test_every_option_of_a_server_is_in_the_docs(words: str) -> None:
-    """They are asked for their own help, since the command line only hands their options on."""
+    """Options are taken from the help of the server or job itself, since `gantry` only passes them on."""
     modules = {"nameserver": "gantry_nameserver", "broker": "gantry_broker", "sidecar": "gantry_admin"}
     module = (modules | {"pipeline": "gantry_pipelines"})[words.split()[1]]
     text = (DOCS / SERVERS[words]).read_text()
@@ -121,7 +124,7 @@ def test_every_option_of_a_server_is_in_the_docs(words: str) -> None:
 
 
 def app_of(folder: Path) -> FastAPI:
-    """The application of a sidecar that describes itself, beside nothing."""
+    """Return the application of a sidecar with --openapi, without a broker."""
     options = ["--page", str(folder / "p"), "--control", str(folder / "c"), "--store", str(folder), "--openapi"]
     return make_app(Sidecar(settings_of(parser().parse_args(options))))
 

@@ -1,4 +1,4 @@
-"""The exit codes of every command: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted."""
+"""The exit codes that all commands share: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted."""
 
 import os
 import re
@@ -222,7 +222,7 @@ def test_declined_confirmation_exits_with_1(
 
 
 def codes_in_the_source() -> set[int]:
-    """Return all exit codes that the command line defines as constants."""
+    """Return the exit codes that the modules of errors, of the status page and of `gantry store` define."""
     modules = (errors, page, store_options)
     return {
         value for module in modules for name, value in vars(module).items() if name.startswith("EXIT_") and value != 0

@@ -135,7 +135,7 @@ def test_describe_shows_every_queue(servers: ThreadedNamedCluster, group: str, w
 
 
 def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:
-    """Every command that needs a group names it and a remedy."""
+    """`describe`, `reset` and `clone` name the missing group and a remedy."""
     for words in (("describe", "missing"), ("reset", "missing", TOPIC, "--to", "now"), ("clone", "missing", "x")):
         result = gantry(servers, *words)
         assert result.exit_code == 3
@@ -287,7 +287,7 @@ def test_clone_onto_a_running_group_needs_force(
 
 
 def test_group_cannot_be_cloned_onto_itself(servers: ThreadedNamedCluster, group: str) -> None:
-    """Neither can a group without committed offsets in the topic."""
+    """Neither can a group without committed offsets be cloned."""
     assert gantry(servers, "clone", group, group).exit_code == 2
     result = gantry(servers, "clone", "TOOLS_CONSUMER", group)
     assert result.exit_code == 3
@@ -298,7 +298,7 @@ def test_group_cannot_be_cloned_onto_itself(servers: ThreadedNamedCluster, group
 
 
 def test_one_message_is_consumed_on_request(servers: ThreadedNamedCluster, group: str, consumer: PushConsumer) -> None:
-    """The exit code shows whether the handler consumed it; ids of brokers and of producers are accepted."""
+    """The exit code shows whether the handler consumed it; without --topic only ids of brokers are accepted."""
     good, later, *_ = servers.run(ids(servers.address))
 
     document = json_document(servers, "consume", group, good)

@@ -87,7 +87,10 @@ class Member:
         return asyncio.run(talk())
 
     def read(self, count: int) -> list[str]:
-        """What a consumer sees in the first queue, once that are so many: a moment after the answer it does."""
+        """Return what a consumer sees in the first queue, once that are ``count`` messages.
+
+        They become visible a moment after they are acknowledged.
+        """
 
         async def talk() -> list[str]:
             peer = await self.connect()
@@ -128,7 +131,7 @@ class Group:
         return self.members[number - 1]
 
     def ha(self, *words: str, code: int = 0) -> str:
-        """Run one command to its end, which must be ``code``; its standard output."""
+        """Run one command, which must end with ``code``; return its standard output and standard error."""
         options = [word for member in self.members for word in member.option]
         result = subprocess.run(
             gantry("ha", *words, *options), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -187,7 +190,7 @@ EVERYBODY: Final = ("--electable", "1", "--electable", "2", "--electable", "3")
 
 @pytest.mark.verify
 def test_synchronous_group_is_started_moved_and_survives_its_master(sync_group: Group) -> None:
-    """Its first master is promoted by hand, hands over, and is replaced after kill -9 from the slaves' records."""
+    """Its first master is promoted by hand and hands over; after kill -9 of the second, the slaves' records suffice."""
     group = sync_group
     assert group.roles() == ["UNASSIGNED"] * 3
     group.ha("promote", *EVERYBODY)

@@ -1,4 +1,4 @@
-"""`gantry ha promote`: acknowledged messages survive, and an impossible promotion is refused before any change."""
+"""`gantry ha promote`: acknowledged messages survive, and an impossible promotion moves no role."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_master_that_writes_after_its_drain_keeps_the_role(monkeypatch: pytest.M
 
 
 def test_dead_master_is_replaced_by_the_longest_log_of_a_quorum() -> None:
-    """S - k + 1 slaves have promised, so the longest log among them has every acknowledged message."""
+    """Of S slaves with k needed acks, S - k + 1 have promised: their longest log has every acknowledged message."""
     group = group_of(3)
     group.members[1].send()
     group.members[3].copy(1)
@@ -413,9 +413,9 @@ class Outcome(NamedTuple):
     moves: int
     lost: int
     """Acknowledged records that a new master did not have."""
-    unsaid: int
-    """Of these, the ones of moves that said nothing of a loss."""
-    twins: int
+    unreported: int
+    """Those of them that were lost by a promotion which reported no loss."""
+    epochs_with_two_masters: int
     """Epochs that had two masters."""
 
 
@@ -429,7 +429,7 @@ def run_seed(
     group = group_of(count, acks_needed=acks)
     group.are_old_epochs_counted = are_old_epochs_counted
     masters = {1: {1}}
-    moves = lost = unsaid = 0
+    moves = lost = unreported = 0
     for _ in range(60):
         member = chance.choice(list(group.members.values()))
         match chance.randrange(6):
@@ -458,9 +458,9 @@ def run_seed(
                 moves += 1
                 missing = group.acknowledged - set(group.members[promoted.number].log)
                 lost += len(missing)
-                unsaid += 0 if promoted.loss else len(missing)
+                unreported += 0 if promoted.loss else len(missing)
                 group.acknowledged -= missing
-    return Outcome(moves, lost, unsaid, sum(len(who) > 1 for who in masters.values()))
+    return Outcome(moves, lost, unreported, sum(len(who) > 1 for who in masters.values()))
 
 
 @pytest.mark.verify
@@ -470,7 +470,7 @@ def test_no_order_of_events_loses_acknowledged_messages(monkeypatch: pytest.Monk
     outcomes = [run_seed(seed) for seed in range(150)]
 
     assert sum(one.moves for one in outcomes) > 150
-    assert [seed for seed, one in enumerate(outcomes) if one.lost or one.twins] == []
+    assert [seed for seed, one in enumerate(outcomes) if one.lost or one.epochs_with_two_masters] == []
 
 
 @pytest.mark.verify
@@ -488,7 +488,7 @@ def test_every_loss_is_reported(acks_needed: int, may_force: bool, monkeypatch: 
     outcomes = [run_seed(seed, acks_needed=acks_needed, may_force=may_force) for seed in range(100)]
 
     assert sum(one.lost for one in outcomes) > 0
-    assert [seed for seed, one in enumerate(outcomes) if one.unsaid or one.twins] == []
+    assert [seed for seed, one in enumerate(outcomes) if one.unreported or one.epochs_with_two_masters] == []
 
 
 @pytest.mark.parametrize("is_numbered", [True, False], ids=["its-own-number", "one-more"])

@@ -27,7 +27,7 @@ SECRET = "hunter2hunter2"
 
 
 def examples(command: click.Command) -> list[list[str]]:
-    """What stands behind `kubectl gantry` in each example."""
+    """Return the words after `kubectl gantry` in each example."""
     lines = [line.strip() for line in (command.epilog or "").splitlines() if "kubectl gantry" in line]
     return [shlex.split(re.split(r"\s{3,}| \| ", line)[0])[2:] for line in lines]
 
@@ -46,7 +46,7 @@ def test_every_command_of_the_plugin_teaches(name: str, command: click.Command) 
 
 
 def test_namespace_is_n_with_kubectl_and_the_name_server_without(tmp_path: Path) -> None:
-    """As users of either expect; what stands for a cluster is refused where the local group is meant."""
+    """As users of either expect; options and names for a cluster are refused where the local group is meant."""
     of_plugin = {option for one in cli.commands["status"].params for option in one.opts}
     alone = CliRunner().invoke(gantry, ["explain", "--namespace", "shop"])
     other = CliRunner().invoke(gantry, ["status", "orders"])
@@ -67,7 +67,7 @@ def test_a_group_is_named_as_kubectl_names_it() -> None:
 
 
 def completed(folder: Path, kubectl: str, *words: str) -> tuple[list[str], str]:
-    """What `kubectl_complete-gantry` prints, where `kubectl` does that; and what stands on standard error."""
+    """Return the output and errors of `kubectl_complete-gantry`; ``kubectl`` is a script in place of `kubectl`."""
     program = folder / "kubectl"
     program.write_text(f"#!/bin/sh\n{kubectl}\n")
     program.chmod(0o755)
@@ -81,7 +81,7 @@ def completed(folder: Path, kubectl: str, *words: str) -> tuple[list[str], str]:
 
 @pytest.mark.verify
 def test_tab_offers_what_kubectl_finds(tmp_path: Path) -> None:
-    """Commands, groups of the namespace that was typed, namespaces, contexts; and no files."""
+    """Commands, groups of the namespace and context that were typed, and namespaces; no files."""
     kubectl = 'echo "$@" >> calls; echo brokergroup.gantry.dev/orders; echo brokergroup.gantry.dev/bills'
     kubectl = kubectl.replace("calls", str(tmp_path / "calls"))
 

@@ -179,7 +179,7 @@ def test_kill_refuses_down_time_without_effect(tmp_path: Path, words: tuple[str,
 # ------- what is shown
 
 
-def look(**other: object) -> LocalGroupStatus:
+def group_status(**other: object) -> LocalGroupStatus:
     view = LocalMemberStatus(
         name="master-0", shard=0, number=1, process="running", pid=7, starts=2, address="127.0.0.1:1", sidecar_url="",
         role="MASTER", epoch=1000, report_age_ms=9_000, wrote=2048, is_draining=True,
@@ -203,7 +203,7 @@ def shown(one: LocalGroupStatus, *, with_events: bool = False) -> str:
 
 def test_status_shows_lost_and_damaged_log_data() -> None:
     """Both are remarks of the member, in any role."""
-    healthy = look()
+    healthy = group_status()
     [member] = healthy.members
     hurt = msgspec.structs.replace(
         healthy, members=[msgspec.structs.replace(member, missing_bytes=4096, damaged_bytes=300)]
@@ -216,13 +216,13 @@ def test_status_shows_lost_and_damaged_log_data() -> None:
 
 def test_status_shows_faults_and_unknown_values() -> None:
     """Outdated reports, drains and restarts are shown; an unknown risk is not shown as zero."""
-    text = shown(look())
+    text = shown(group_status())
 
     assert "the supervisor has not updated its status for" in text and "last report 9s ago" in text
     assert "drained" in text and "started 2 times" in text and "2.0 KiB" in text
     assert "machine 0 B" in text and "disk unknown" in text
     assert "shard 0: waiting: for rain" in text and "it began" not in text
-    assert "it began" in shown(look(), with_events=True)
+    assert "it began" in shown(group_status(), with_events=True)
 
 
 def test_screen_shows_no_condition_of_a_healthy_group() -> None:
@@ -233,7 +233,7 @@ def test_screen_shows_no_condition_of_a_healthy_group() -> None:
 
     def lines(*conditions: Condition) -> list[str]:
         kinds = tuple(f"{one.type}: " for one in usual)
-        return [line for line in shown(look(conditions=conditions)).splitlines() if line.startswith(kinds)]
+        return [line for line in shown(group_status(conditions=conditions)).splitlines() if line.startswith(kinds)]
 
     assert len(usual) > 8 and lines(*usual) == []
     assert lines(fenced, unready) == ["Fenced: ByAnnotation (shards [0])", "Ready: NotInSync"]
@@ -241,12 +241,12 @@ def test_screen_shows_no_condition_of_a_healthy_group() -> None:
 
 def test_status_shows_a_shard_without_a_master() -> None:
     """A shard without a fresh ledger has no master that answers."""
-    assert "shard 0: no master answers" in shown(look(ledgers=(Ledger(shard=0, observed_ms=0),)))
+    assert "shard 0: no master answers" in shown(group_status(ledgers=(Ledger(shard=0, observed_ms=0),)))
 
 
 def test_status_survives_encoding_and_decoding() -> None:
     """Another process reads the same status from decision.json."""
-    assert msgspec.json.decode(msgspec.json.encode(look()), type=LocalGroupStatus) == look()
+    assert msgspec.json.decode(msgspec.json.encode(group_status()), type=LocalGroupStatus) == group_status()
 
 
 async def test_taken_lease_is_not_renewed_before_a_master_is_recorded(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_taken_lease_is_not_renewed_before_a_master_is_recorded(tmp_path: 
     assert asked == [(0, 1)], "of the settled epoch only"
 
 
-# ------- shards that go
+# ------- shards that are removed
 
 
 class FakeBrokers:
@@ -318,20 +318,20 @@ async def test_surplus_shard_is_removed_when_empty_and_old_routes_expired(broker
     now_s = [0.0]
     shards = topics.ShardDecommissioner("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
 
-    async def look(wrote: int) -> bool:
+    async def reconcile_and_check(wrote: int) -> bool:
         now_s[0] += topics.CHECK_INTERVAL_S
         await shards.reconcile(1, {0: ("a:1", 10), 1: ("b:1", wrote)})
         return shards.is_empty(1, wrote)
 
     brokers.messages = 0
-    early = await look(100)
+    early = await reconcile_and_check(100)
     now_s[0] += EMPTY_FOR_MS / 1000
     brokers.messages = 1
-    full = await look(100)
+    full = await reconcile_and_check(100)
     brokers.messages, brokers.delayed_messages = 0, 1
-    delayed = await look(100)
+    delayed = await reconcile_and_check(100)
     brokers.delayed_messages = 0
-    empty = await look(100)
+    empty = await reconcile_and_check(100)
 
     assert (early, full, delayed, empty) == (False, False, False, True)
     assert set(brokers.forbidden) == {"crew-1"}, "never one that is wanted"

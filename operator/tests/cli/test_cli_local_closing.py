@@ -32,7 +32,7 @@ from gantry_testing.fake_group import FakeGroup
 EMPTY_AT = 1
 
 
-class FakeBody:
+class FakeLocalGroup:
     """A group with a surplus shard 1 that was found empty; its master has a real control socket."""
 
     def __init__(self, control: str) -> None:
@@ -59,17 +59,17 @@ class FakeBody:
 
 
 @asynccontextmanager
-async def going(folder: Path, what: str) -> AsyncIterator[FakeBody]:
+async def local_group_with(folder: Path, what: str) -> AsyncIterator[FakeLocalGroup]:
     group = FakeGroup([1], acks_needed=0)
     group.begin(1)
     member = group.members[1]
     drain = member.drain
 
     async def drained(timeout_ms: int, withdraw: bool = False, clients_only: bool = False) -> HaStatus:
-        if what == "something-came":
+        if what == "late-message":
             member.send()
         answer = await drain(timeout_ms)
-        if what == "does-not-say":
+        if what == "no-report":
             member.status = silent  # type: ignore[method-assign]
         return answer
 
@@ -80,20 +80,20 @@ async def going(folder: Path, what: str) -> AsyncIterator[FakeBody]:
     server = ControlServer(str(folder / "control.sock"), member)
     await server.start()
     try:
-        yield FakeBody(server.path)
+        yield FakeLocalGroup(server.path)
     finally:
         await server.close()
 
 
-@pytest.mark.parametrize("what", ["twin", "something-came", "does-not-say"])
-async def test_master_without_a_report_is_not_removed(tmp_path: Path, what: str) -> None:
-    """The master is drained and then too busy to answer; it may have the only copy of a late message."""
-    async with going(tmp_path, what) as body:
+@pytest.mark.parametrize("what", ["twin", "late-message", "no-report"])
+async def test_drained_master_that_may_have_a_late_message_is_not_removed(tmp_path: Path, what: str) -> None:
+    """A message arrived before the drain, or the drained master does not report whether one did."""
+    async with local_group_with(tmp_path, what) as group:
         remove = act.Remove(shard=1, member=1, boot_id="7-1", is_empty=True)
-        await LocalActionExecutor(body, lambda _: None).execute([remove])  # type: ignore[arg-type]
+        await LocalActionExecutor(group, lambda _: None).execute([remove])  # type: ignore[arg-type]
 
-    assert body.removed == ([1] if what == "twin" else [])
-    assert body.decommissioner.is_empty(1, None) is (what == "twin"), "its slaves go after it, and only then"
+    assert group.removed == ([1] if what == "twin" else [])
+    assert group.decommissioner.is_empty(1, None) is (what == "twin"), "its slaves go after it, and only then"
 
 
 def test_silent_master_may_have_taken_a_message_before() -> None:

@@ -145,9 +145,9 @@ def test_suspended_master_is_replaced_and_follows_after_resuming(group: Group) -
     assert [name for name, _ in group.masters().values()] == [other(before)]
 
 
-def has_caught_up(look: LocalGroupStatus, members: int) -> bool:
+def has_caught_up(status: LocalGroupStatus, members: int) -> bool:
     """Return whether there are so many slaves, each with the log of the others."""
-    return len(look.members) == members and len({one.wrote for one in look.members}) == 1
+    return len(status.members) == members and len({one.wrote for one in status.members}) == 1
 
 
 @pytest.mark.verify

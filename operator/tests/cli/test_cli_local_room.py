@@ -1,4 +1,4 @@
-"""Failures that affect one process or one attempt, and never the group: a full disk, an unreadable account."""
+"""Failures that affect one process or attempt and never the group, and the topics and groups that a spec creates."""
 
 from __future__ import annotations
 

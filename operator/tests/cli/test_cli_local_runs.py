@@ -46,7 +46,7 @@ def test_asynchronous_group_fails_over_only_within_its_loss_bound(tmp_path: Path
     announced = lease["terms"][-1]["loss"]
     gone = [body for body in load.acknowledged if body not in kept]
     assert 0 <= announced <= 64 << 20
-    assert len(gone) * 200 <= announced, "never more than was said"
+    assert len(gone) * 200 <= announced, "more messages were lost than the Lease reports"
 
 
 @pytest.mark.verify

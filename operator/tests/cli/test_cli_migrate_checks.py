@@ -282,8 +282,8 @@ async def test_every_name_server_is_queried() -> None:
         await RemotingNameServers(gone).broker_names()
 
 
-def test_command_errors_are_one_line(tmp_path: Path) -> None:
-    """An unreachable name server, a missing migration and an invalid setting are reported."""
+def test_command_errors_are_reported(tmp_path: Path) -> None:
+    """An unreachable name server, a missing migration, an invalid setting and an option without effect are reported."""
     run = CliRunner().invoke
     unreachable = run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--dry-run"])
     assert (unreachable.exit_code, "127.0.0.1:1: cannot connect" in unreachable.stderr) == (1, True)

@@ -151,10 +151,10 @@ def test_json_option_is_shorthand_for_output_json(cluster: FakeCluster) -> None:
     short = gantry("topic", "list", "--json", "-n", cluster.name_server)
     long = gantry("topic", "list", "--output", "json", "-n", cluster.name_server)
     both = gantry("topic", "list", "--json", "-O", "json", "-n", cluster.name_server)
-    torn = gantry("topic", "list", "--json", "-O", "yaml", "-n", cluster.name_server)
+    contradictory = gantry("topic", "list", "--json", "-O", "yaml", "-n", cluster.name_server)
 
     assert short.stdout == long.stdout == both.stdout and json.loads(long.stdout) == ["%DLQ%billing", "orders"][1:]
-    assert torn.exit_code == 2 and "mutually exclusive" in torn.stderr
+    assert contradictory.exit_code == 2 and "mutually exclusive" in contradictory.stderr
 
 
 def test_table_is_the_default_format(cluster: FakeCluster) -> None:

@@ -1,4 +1,4 @@
-"""The command line with real servers: one stack is started, used by every command, and stopped."""
+"""The command line with real servers: `up` and `down`, and commands for messages, topics and status of one stack."""
 
 import contextlib
 import json

@@ -15,9 +15,9 @@ PROGRAM = """
 import sys, time
 from gantry_cli import progress
 progress.DISPLAY_DELAY_S = {late_s}
-with progress.{bar} as tell:
-    if tell is not None:
-        tell(3, 10)
+with progress.{bar} as report:
+    if report is not None:
+        report(3, 10)
     deadline = time.monotonic() + {lasts_s}
     while time.monotonic() < deadline:
         time.sleep(0.05)
@@ -78,8 +78,8 @@ def test_no_progress_is_shown_without_terminal(
     monkeypatch.setattr(progress, "DISPLAY_DELAY_S", 0.0)
     assert callable(bar)
 
-    with bar("reading") as tell:
-        tell(1, 2)
+    with bar("reading") as report:
+        report(1, 2)
 
     assert capsys.readouterr() == ("", "")
 

@@ -1,4 +1,4 @@
-"""`gantry group resend`: each dead letter is sent to its original topic once, and none is omitted."""
+"""`gantry group resend`: dead letters are sent to their original topics; a failure omits none, a kill repeats few."""
 
 import asyncio
 import datetime
@@ -150,7 +150,7 @@ def iso(second: int) -> str:
 
 
 def test_failed_resend_continues_with_next_call(cluster: FakeCluster) -> None:
-    """A failed send ends the call after its progress is committed, so the next call repeats and omits nothing."""
+    """A failed send ends the call after its progress is committed, so the next call neither repeats nor omits any."""
     count = COMMIT_EVERY * 2 + 5
     for number in range(count):
         store_dead_letter(cluster, b"%d" % number)

@@ -78,7 +78,7 @@ def test_settings_not_given_are_left_to_the_broker() -> None:
 
 @pytest.mark.parametrize("key", ["brokerId", "brokerRole", "controlSocketPath", "roleAtStart"])
 def test_settings_of_the_role_are_refused(tmp_path: Path, key: str) -> None:
-    """The supervisor assigns the role over the control socket, so it must control both settings."""
+    """The supervisor assigns the role over the control socket, so it must control these settings."""
     result = CliRunner().invoke(up_command, ["--single", "--data", str(tmp_path), "-o", f"{key}=1"])
 
     assert result.exit_code == 2 and f"{key} is set by the supervisor" in result.output
@@ -205,10 +205,10 @@ def earlier_version(folder: Path, name_server_port: int, broker_port: int) -> It
             process.wait(TIMEOUT_S)
 
 
-def look_at(folder: Path) -> LocalGroupStatus:
-    look = read_running_status(folder)
-    assert look is not None, (folder / "up.log").read_text()
-    return look
+def status_of(folder: Path) -> LocalGroupStatus:
+    status = read_running_status(folder)
+    assert status is not None, (folder / "up.log").read_text()
+    return status
 
 
 @pytest.mark.verify(quick=1)
@@ -250,13 +250,13 @@ def test_group_commands_work_on_a_single_broker(tmp_path: Path) -> None:
     data = ("--data", str(folder))
     gantry("up", "--single", *data, "--detach", *FREE, *OPTIONS)
     try:
-        first = look_at(folder)
+        first = status_of(folder)
         name_server = first.name_servers[0]
         gantry("produce", "-n", name_server, "orders", "one")
         status = json.loads(gantry("status", *data, "--output", "json"))
         killed = gantry("kill", *data, "master-0", "--down", "0s")
         deadline = time.monotonic() + TIMEOUT_S
-        while (member := look_at(folder).members[0]).role != "MASTER" or member.epoch == first.members[0].epoch:
+        while (member := status_of(folder).members[0]).role != "MASTER" or member.epoch == first.members[0].epoch:
             assert time.monotonic() < deadline, (folder / "up.log").read_text()
             time.sleep(0.05)
         found = gantry("consume", "-n", name_server, "orders").split()
@@ -285,9 +285,9 @@ def test_single_broker_restarts_after_a_loss_without_an_order(tmp_path: Path) ->
     """
     data = ("--data", str(tmp_path))
     gantry("up", "--single", *data, "--detach", *FREE, *OPTIONS)
-    name_server = look_at(tmp_path).name_servers[0]
+    name_server = status_of(tmp_path).name_servers[0]
     gantry("produce", "-n", name_server, "orders", "one")
-    supervisor = look_at(tmp_path)
+    supervisor = status_of(tmp_path)
     os.kill(supervisor.pid, signal.SIGKILL)
     (tmp_path / "last-reports.json").unlink()
     broker = supervisor.members[0].pid

@@ -62,7 +62,7 @@ def status(*arguments: str) -> Result:
 def test_exit_code_reflects_broker_state(
     tmp_path: Path, phase: Phase, age_ms: int, is_alive: bool, code: int, headline: str
 ) -> None:
-    """0 serving, 4 unresponsive, 5 not serving or stopped; the first line describes the same state."""
+    """0 serving, 4 unresponsive or crashed, 5 not serving or stopped; the first line describes the same state."""
     with published(tmp_path / "status", replace(SERVING, phase=phase), age_ms=age_ms, is_alive=is_alive) as path:
         shown = status("--page", path)
         as_json = status("--page", path, "--json")

@@ -40,7 +40,7 @@ from gantry_testing.store_world import make_world
     ],
 )
 def test_exit_code_reflects_damage(store: str, command: str, code: int, tmp_path: Path) -> None:
-    """The exit code is 0 without damage, 1 with damage, and 3 if the store is not found."""
+    """The exit code is 0 without damage, 1 with damage (`inspect` reports none), and 3 if the queue is not found."""
     STORES[store](tmp_path)
 
     assert run_reading_command(command, str(tmp_path / "store")).exit_code == code

@@ -35,8 +35,8 @@ sys.exit("2025-01-31 12:00:00,000 ERROR some.logger the disk is on fire")
 """
 
 
-class Kept:
-    """A small test server under a policy, the task that supervises it, and what was reported about it."""
+class ServerFolder:
+    """The folder of a small test server, with its program and log, and the reports about its process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,10 +56,10 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
-    """Create a supervised server from the text of its program."""
+def server_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFolder:
+    """The folder in which a test makes a server from the text of its program."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{PYTHON_PATH}")
-    return Kept(tmp_path)
+    return ServerFolder(tmp_path)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -70,66 +70,66 @@ async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> No
         await asyncio.sleep(0.01)
 
 
-async def test_server_stops_cleanly_and_restarts(kept: Kept) -> None:
+async def test_server_stops_cleanly_and_restarts(server_folder: ServerFolder) -> None:
     """stop lets it exit by itself, start runs it again, restart does both; its whole output is in its log."""
-    server = kept.make(GOOD)
-    keeping = asyncio.create_task(server.run())
+    server = server_folder.make(GOOD)
+    supervision = asyncio.create_task(server.run())
     try:
         server.start()
-        await kept.ready()
+        await server_folder.ready()
         assert await server.stop()
         await eventually(lambda: not server.is_running)
         assert await server.stop()
         server.start()
-        await kept.ready(2)
+        await server_folder.ready(2)
         first = server.boot_id
         await server.restart()
-        await kept.ready(3)
+        await server_folder.ready(3)
 
         assert server.starts == 3 and server.boot_id not in ("", first)
         assert await server.stop()
-        assert kept.log.read_text().count("clean end") == 3 and kept.reports == []
+        assert server_folder.log.read_text().count("clean end") == 3 and server_folder.reports == []
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        supervision.cancel()
+        await asyncio.gather(supervision, return_exceptions=True)
 
 
-async def test_killed_server_restarts(kept: Kept) -> None:
+async def test_killed_server_restarts(server_folder: ServerFolder) -> None:
     """kill -9 is reported with its signal, and a new process starts."""
-    server = kept.make(GOOD)
+    server = server_folder.make(GOOD)
     server.start()
-    keeping = asyncio.create_task(server.run())
-    await kept.ready()
+    supervision = asyncio.create_task(server.run())
+    await server_folder.ready()
     first = server.pid
     assert first is not None
 
     os.kill(first, signal.SIGKILL)
-    await kept.ready(2)
+    await server_folder.ready(2)
 
-    assert kept.reports == ["server was killed by SIGKILL; restarting immediately"]
+    assert server_folder.reports == ["server was killed by SIGKILL; restarting immediately"]
     assert server.pid != first and server.starts == 2
     await server.stop()
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    supervision.cancel()
+    await asyncio.gather(supervision, return_exceptions=True)
 
 
-async def test_crash_is_reported_with_the_last_log_line(kept: Kept) -> None:
+async def test_crash_is_reported_with_the_last_log_line(server_folder: ServerFolder) -> None:
     """The reason comes from its log without the log's prefix, and is kept as the failure."""
-    server = kept.make(FAILS)
+    server = server_folder.make(FAILS)
     server.start()
-    keeping = asyncio.create_task(server.run())
+    supervision = asyncio.create_task(server.run())
 
-    await eventually(lambda: bool(kept.reports))
+    await eventually(lambda: bool(server_folder.reports))
 
-    assert kept.reports[0] == "server exited with code 1: the disk is on fire; restarting immediately"
+    assert server_folder.reports[0] == "server exited with code 1: the disk is on fire; restarting immediately"
     assert server.failure == "server exited with code 1: the disk is on fire"
     await server.stop()
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    supervision.cancel()
+    await asyncio.gather(supervision, return_exceptions=True)
 
 
 def test_restart_delay_grows_until_the_policy_limit() -> None:
-    """Each crash delays the next start; after the last permitted one the process is not restarted."""
+    """After the first crash, each delays the next start; after the last permitted one the process is not restarted."""
     life = ProcessLifecycle(RestartPolicy(delay_s_max=8.0, short_runs_max=6))
     life.request_start(10.0)
     delays = []
@@ -167,9 +167,9 @@ def test_requested_stop_is_not_a_crash() -> None:
 
 
 @pytest.mark.verify
-def test_server_does_not_outlive_its_supervisor(kept: Kept) -> None:
+def test_server_does_not_outlive_its_supervisor(server_folder: ServerFolder) -> None:
     """kill -9 of the supervisor ends the server, too."""
-    kept.make("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)")
+    server_folder.make("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)")
     supervisor = subprocess.Popen(
         [sys.executable, "-c", "import os, subprocess, sys\n"
          "subprocess.run([sys.executable, '-m', 'gantry_cli.child', str(os.getpid()), 'small_server'])"],

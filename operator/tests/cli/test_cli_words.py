@@ -1,4 +1,4 @@
-"""Parsing and formatting of the command line without servers: times, numbers, rates, restarts, help."""
+"""The command line without servers: times, numbers, rates, restarts, errors, help, lines of standard input."""
 
 import asyncio
 import os

@@ -291,7 +291,7 @@ def test_secrets_are_never_read(server: Answering, tmp_path: Path) -> None:
     assert len(paths) > 15 and not [path for path in paths if "secret" in path]
 
 
-# -- the way there -----------------------------------------------------------------------------------------------------
+# -- the connection to the cluster -------------------------------------------------------------------------------------
 
 
 @contextmanager

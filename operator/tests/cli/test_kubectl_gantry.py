@@ -25,9 +25,9 @@ from gantry_cli.orders import OrderDocument, add_promotion
 pytestmark = pytest.mark.needs_api_server
 
 PATIENCE_S = 200.0
-LOOK = [{"apiGroups": ["gantry.dev"], "resources": ["brokergroups"], "verbs": ["get", "list"]}]
-PODS_TOO = [*LOOK, {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}]
-LEASES_TOO = [*PODS_TOO, {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list"]}]
+READ_GROUPS = [{"apiGroups": ["gantry.dev"], "resources": ["brokergroups"], "verbs": ["get", "list"]}]
+READ_PODS = [*READ_GROUPS, {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}]
+READ_LEASES = [*READ_PODS, {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list"]}]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def scene(cluster: Scene) -> Iterator[Scene]:
     cluster.drop_group()
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------
+# -- status and explanation --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.verify
@@ -55,15 +55,15 @@ def test_status_shows_the_present_answers_of_sidecars(scene: Scene) -> None:
     result = scene.kubectl("status", "orders", "-O", "json")
     assert result.exit_code == 0, f"{result.output} {result.exc_info}"
 
-    look = msgspec.json.decode(result.stdout, type=ClusterGroupStatus, strict=True)
+    status = msgspec.json.decode(result.stdout, type=ClusterGroupStatus, strict=True)
     assert result.exit_code == 0, result.output
-    assert [(one.pod, one.role, one.wrote, one.behind_bytes) for one in look.members] == [
+    assert [(one.pod, one.role, one.wrote, one.behind_bytes) for one in status.members] == [
         (PODS[0], "MASTER", WROTE, None), (PODS[1], "SLAVE", WROTE - BEHIND, BEHIND),
         (PODS[2], "MASTER", WROTE, None), (PODS[3], "SLAVE", WROTE - BEHIND, BEHIND),
     ]  # fmt: skip
-    assert (look.phase, look.ready, look.name_servers, look.left_out) == ("Ready", "2/2", "1/1", [])
-    assert [ledger.risk("machine").bytes for ledger in look.ledgers] == [0, 0]  # type: ignore[arg-type]
-    assert [event.reason for event in look.events] == ["MasterPromoted"]
+    assert (status.phase, status.ready, status.name_servers, status.left_out) == ("Ready", "2/2", "1/1", [])
+    assert [ledger.risk("machine").bytes for ledger in status.ledgers] == [0, 0]  # type: ignore[arg-type]
+    assert [event.reason for event in status.events] == ["MasterPromoted"]
     assert sorted(pod for pod, _, _ in scene.kubelet.ran) == sorted(PODS)
 
 
@@ -118,9 +118,9 @@ def test_hanging_sidecar_does_not_affect_others(scene: Scene, monkeypatch: pytes
     scene.kubelet.run = run
     scene.must("DELETE", f"/api/v1/namespaces/shop/pods/{PODS[2]}?gracePeriodSeconds=0")
 
-    look = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=ClusterGroupStatus)
+    status = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=ClusterGroupStatus)
 
-    members = {one.pod: one for one in look.members}
+    members = {one.pod: one for one in status.members}
     assert members[PODS[0]].wrote == WROTE
     assert "timed out: no answer of the program in the pod within 4 s" in (members[PODS[1]].fault or "")
     assert members[PODS[2]].phase == "Missing"
@@ -166,10 +166,10 @@ def test_explain_uses_the_functions_that_decide(scene: Scene) -> None:
 
 def test_missing_rights_are_named_and_the_rest_is_shown(scene: Scene) -> None:
     """Without pods/exec, Leases or pods the status is reduced; it is no error while the group can be read."""
-    scene.let(LEASES_TOO)
+    scene.permit(READ_LEASES)
     looking = scene.kubectl("status", "orders", context="jane")
     explanation = scene.kubectl("explain", "orders", context="jane")
-    scene.let(LOOK)
+    scene.permit(READ_GROUPS)
     least = msgspec.json.decode(
         scene.kubectl("status", "orders", "-O", "json", context="jane").stdout, type=ClusterGroupStatus
     )
@@ -442,7 +442,7 @@ def test_cluster_bundle_has_the_newest_lines_of_a_long_log(
 def test_bundle_without_scrubbing_would_contain_secrets(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control case: the secrets that the test above looks for are really there."""
+    """The control case of `test_cluster_bundle_has_everything_but_secrets`: without redaction a secret is found."""
     monkeypatch.setattr("gantry_cli.kube.cluster_bundle.redact_object", lambda value: value)
     file = tmp_path / "orders.tar.gz"
 
@@ -455,7 +455,7 @@ def test_bundle_without_scrubbing_would_contain_secrets(
 
 def test_cluster_bundle_names_missing_rights(scene: Scene, tmp_path: Path) -> None:
     """It contains everything that the user may read."""
-    scene.let(LOOK)
+    scene.permit(READ_GROUPS)
     file = tmp_path / "orders.tar.gz"
 
     result = scene.kubectl("bundle", "orders", "--to", str(file), context="jane")
@@ -492,9 +492,9 @@ def test_not_found_errors_suggest_what_exists(scene: Scene) -> None:
 
 def test_forbidden_requests_name_verb_and_kind(scene: Scene) -> None:
     """For reading, for orders, and for a user whom the cluster does not know."""
-    scene.let([])
+    scene.permit([])
     read = scene.kubectl("status", "orders", context="jane")
-    scene.let(PODS_TOO)
+    scene.permit(READ_PODS)
     order = scene.kubectl("promote", "orders", "0", context="jane")
     unknown = scene.kubectl("status", "orders", context="stranger")
 

@@ -1,6 +1,7 @@
 """`kubectl gantry` and the real operator: the operator executes its orders, and it understands the operator's status.
 
-The cluster is the model one with its judge, over real HTTP; the operator's loop runs while the command waits.
+The cluster is the model of `operator_world`, over real HTTP, in which a judge checks that no acknowledged message is
+lost. The operator's loop runs while the command waits.
 """
 
 from __future__ import annotations
@@ -90,16 +91,16 @@ async def test_operator_status_is_shown(tmp_path: Path) -> None:
         status = await person.types("status", GROUP, "--no-exec", "-O", "json")
         explanation = await person.types("explain", "--no-exec", "-O", "json")
 
-    look = msgspec.json.decode(status.stdout, type=ClusterGroupStatus)
-    assert status.exit_code == 0 and (look.phase, look.ready, look.generation) == (
+    shown = msgspec.json.decode(status.stdout, type=ClusterGroupStatus)
+    assert status.exit_code == 0 and (shown.phase, shown.ready, shown.generation) == (
         "Ready",
         "1/1",
-        look.observed_generation,
+        shown.observed_generation,
     )
-    assert [(one.pod, one.label, one.phase) for one in look.members] == [
+    assert [(one.pod, one.label, one.phase) for one in shown.members] == [
         (f"{GROUP}-0-master-0", "master", "Running"), (f"{GROUP}-0-slave-0", "slave", "Running")
     ]  # fmt: skip
-    assert [(one.master, one.in_sync, one.is_durability_met) for one in look.shards] == [
+    assert [(one.master, one.in_sync, one.is_durability_met) for one in shown.shards] == [
         (f"{GROUP}-0-master-0", 1, True)
     ]
     document = msgspec.json.decode(explanation.stdout, type=KubeExplainDocument)
@@ -132,7 +133,7 @@ async def test_lost_group_is_restored_after_confirmation(tmp_path: Path) -> None
     async with person_at(play, tmp_path) as person:
         asked = await person.types("restore", GROUP, "0")
         is_begun = bool(play.cluster.shards[0].masters())
-        play.cluster.shards[0].judge.safe.clear()  # given up by that person
+        play.cluster.shards[0].judge.safe.clear()  # the person accepts the loss, so nothing counts as lost
         done = await person.types("restore", GROUP, "0", "--yes", "-O", "json")
 
     assert asked.exit_code == 1 and "the shard is restored from its volumes, and data may be missing" in asked.stderr

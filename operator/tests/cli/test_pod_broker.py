@@ -17,7 +17,7 @@ import pytest
 from gantry_status import PageReader, Phase, StatusPageError
 from gantry_testing.ports import free_ports
 
-COLD = """
+BROKER_CONF = """
 brokerClusterName=orders
 brokerName=orders-0
 bindAddress=127.0.0.1
@@ -51,7 +51,7 @@ class Pod:
                 "POD_NAME": "orders-0-slave-1",
                 "POD_NAMESPACE": "shop",
                 "POD_UID": "11-22",
-                "GANTRY_BROKER_CONF": COLD.format(folder=folder, port=port, ha=ha),
+                "GANTRY_BROKER_CONF": BROKER_CONF.format(folder=folder, port=port, ha=ha),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -59,14 +59,14 @@ class Pod:
         )  # fmt: skip
 
     def wait_for(self, phase: Phase, other_than: int = 0) -> int:
-        """Wait until the page of another process than the given one meets the condition; return that process."""
+        """Wait until the page of another process than ``other_than`` has this phase; return that process."""
         deadline = time.monotonic() + 180
         while True:
             with contextlib.suppress(StatusPageError), PageReader(str(self.folder / "run" / "status")) as reader:
                 found = reader.read()
                 if found.status.phase is phase and found.origin.pid != other_than:
                     return found.origin.pid
-            assert time.monotonic() < deadline, "it did not come"
+            assert time.monotonic() < deadline, f"no process reached {phase}"
             time.sleep(0.02)
 
 
@@ -100,7 +100,7 @@ def test_pod_broker_is_its_member_and_restarts(pod: Pod) -> None:
 @pytest.mark.verify
 @pytest.mark.parametrize("stall_timeout_s", [4], ids=["quick"])
 def test_stalled_broker_is_killed_and_restarts(pod: Pod) -> None:
-    """Its process lives, so nothing else would end it; everything it had written is recovered."""
+    """Its process exists, so nothing else would end it; then a new process serves."""
     first = pod.wait_for(Phase.SERVING)
 
     os.kill(first, signal.SIGSTOP)

@@ -92,7 +92,7 @@ def test_topics_with_unknown_fields_are_kept() -> None:
 
 @pytest.mark.parametrize(("is_tolerant", "batch"), [("true", "64"), ("false", "32")], ids=["pod", "alone"])
 async def test_live_settings_of_a_newer_operator_apply_in_part(is_tolerant: str, batch: str, tmp_path: Path) -> None:
-    """Also a key that only a newer broker takes from that file; without the option the file applies as a whole."""
+    """The keys that this broker takes from the file apply; without the option, a file with others has no effect."""
     path = tmp_path / "live.conf"
     path.write_text("maxPullBatchSize=64\nsettingOfTomorrow=1\nflushDiskType=SYNC_FLUSH\n")
     async with running_broker(
@@ -206,7 +206,7 @@ def test_sidecar_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> N
 
 
 def test_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
-    """With an unknown option and setting it runs; outside a pod the same settings are refused."""
+    """With an unknown option and setting it runs; a known option with a wrong value is refused."""
     port, ha, alive = free_ports(3)
     (tmp_path / "addresses.json").write_text('{"orders-0-master-0": "127.0.0.1", "orders-0": "127.0.0.1"}')
     conf = (

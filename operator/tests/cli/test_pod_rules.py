@@ -26,7 +26,7 @@ def test_pod_name_determines_the_member(pod: str, member: PodMember | None) -> N
 
 
 def test_server_restarts_at_once_until_it_crashes_too_often() -> None:
-    """Five crashes within a minute cause no delay; more cause longer delays, up to kubelet's first one."""
+    """Five crashes within a minute cause no delay; more cause longer delays, up to 16 s."""
     restarts = pod_restart_policy()
 
     delays = [restarts.delay_after_death(float(second), second + 0.5) for second in range(SHORT_RUNS_MAX - 1)]
@@ -35,7 +35,7 @@ def test_server_restarts_at_once_until_it_crashes_too_often() -> None:
 
 
 def test_crashes_are_forgotten_after_a_minute() -> None:
-    """Three crashes an hour are three immediate restarts."""
+    """Crashes more than a minute apart are all followed by an immediate restart."""
     restarts = pod_restart_policy()
 
     assert [restarts.delay_after_death(now, now + 100.0) for now in range(0, 5000, 500)] == [0.0] * 10

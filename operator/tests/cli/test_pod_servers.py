@@ -49,10 +49,10 @@ def containers() -> Iterator[Containers]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it is so, or the test has failed."""
+    """Wait until the condition is met, or fail at the deadline."""
     deadline = time.monotonic() + 180
     while not condition():
-        assert time.monotonic() < deadline, "it did not come"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.05)
 
 

@@ -22,17 +22,17 @@ from pathlib import Path
 from gantry_cli.pod.member import NotReadyError
 from gantry_cli.pod.supervisor import PodServer, PodSupervisor
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # as process 1 of a container: orphans become our children
-wish, alive = Path("wish"), int(sys.argv[1])
+settings, alive = Path("settings"), int(sys.argv[1])
 read = [""]
 def command():
-    with Path("looks").open("a") as file:
+    with Path("commands").open("a") as file:
         file.write("x")
-    if not wish.exists():
-        raise NotReadyError("the wish is not there")
-    read[0] = wish.read_text()
+    if not settings.exists():
+        raise NotReadyError("the settings are not there")
+    read[0] = settings.read_text()
     return ["small_pod_server", read[0]]
 def is_changed():
-    if wish.read_text() == read[0]:
+    if settings.read_text() == read[0]:
         return False
     if read[0] == "dies of a change":    # it has ended when the supervisor asks it to end, and no wait was made for it
         pid = Path("ready").read_text()
@@ -46,18 +46,18 @@ sys.exit(PodSupervisor(server).run())
 SERVER = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-wish = sys.argv[1]
+settings = sys.argv[1]
 with Path("starts").open("a") as file:
-    file.write(f"{os.getpid()} {wish}\\n")
-if wish.startswith("exit "):
-    sys.exit(int(wish[5:]))
-if wish == "orphan":    # a grandchild that ends by itself without a wait
+    file.write(f"{os.getpid()} {settings}\\n")
+if settings.startswith("exit "):
+    sys.exit(int(settings[5:]))
+if settings == "orphan":    # a grandchild that ends by itself without a wait
     subprocess.run([sys.executable, "-c", "import subprocess, sys; print(subprocess.Popen(['sleep', '0.2']).pid)"],
                    stdout=open("orphan", "w"), check=True)
 def leave(*_):
     time.sleep(0.3)
     Path("drained").touch()
-    sys.exit(7 if wish == "bad end" else 0)
+    sys.exit(7 if settings == "bad end" else 0)
 signal.signal(signal.SIGTERM, leave)
 Path("ready").write_text(str(os.getpid()))
 while True:
@@ -73,10 +73,10 @@ class Container:
         self.process: subprocess.Popen[str] | None = None
         (folder / "small_pod_server.py").write_text(SERVER)
 
-    def start(self, wish: str | None, alive: int = 0) -> None:
-        """Start it; without a wish its server cannot start yet."""
-        if wish is not None:
-            self.wish(wish)
+    def start(self, settings: str | None, alive: int = 0) -> None:
+        """Start it; without settings its server cannot start yet."""
+        if settings is not None:
+            self.write_settings(settings)
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUNNER, str(alive)],
             cwd=self.folder,
@@ -85,24 +85,24 @@ class Container:
             text=True,
         )
 
-    def wish(self, wish: str) -> None:
+    def write_settings(self, settings: str) -> None:
         """Replace the file with the server's settings atomically, as kubelet does: a reader never finds it empty."""
-        new = self.folder / "wish.new"
-        new.write_text(wish)
-        new.replace(self.folder / "wish")
+        new = self.folder / "settings.new"
+        new.write_text(settings)
+        new.replace(self.folder / "settings")
 
     @property
     def starts(self) -> list[tuple[int, str]]:
         """Return process and settings of every start."""
         path = self.folder / "starts"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(int(pid), wish) for pid, _, wish in (line.partition(" ") for line in lines)]
+        return [(int(pid), settings) for pid, _, settings in (line.partition(" ") for line in lines)]
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Until it is so, or the test has failed."""
+        """Wait until the condition is met, or fail at the deadline."""
         deadline = time.monotonic() + 180
         while not condition():
-            assert time.monotonic() < deadline, "it did not come"
+            assert time.monotonic() < deadline, "the condition was not met in time"
             time.sleep(0.02)
 
     def wait_ready(self) -> int:
@@ -112,7 +112,7 @@ class Container:
         return self.starts[-1][0]
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Ask it to end; its exit code and what it said."""
+        """Send it a signal, wait for the end, and return the exit code and the output."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.ended()
@@ -170,11 +170,11 @@ def test_sigterm_before_the_first_start_ends_cleanly(container: Container) -> No
     container.start(None, alive)
     container.wait_for(lambda: is_open(alive))
 
-    container.wait_for(lambda: len((container.folder / "looks").read_text()) >= 3)
+    container.wait_for(lambda: len((container.folder / "commands").read_text()) >= 3)
     code, output = container.end()
 
     assert code == 0
-    assert output == "gantry pod: not ready: the wish is not there\n"
+    assert output == "gantry pod: not ready: the settings are not there\n"
 
 
 def test_wrong_settings_are_not_retried(container: Container) -> None:
@@ -213,12 +213,12 @@ def test_orphaned_process_is_reaped(container: Container) -> None:
 
 
 def test_changed_arguments_restart_the_server(container: Container) -> None:
-    """It is stopped with its own time, which is not a crash; the container stays."""
+    """It gets the time that it needs to stop, which is not a crash; the container keeps running."""
     container.start("first")
     container.wait_ready()
 
-    container.wish("second")
-    container.wait_for(lambda: [wish for _, wish in container.starts] == ["first", "second"])
+    container.write_settings("second")
+    container.wait_for(lambda: [settings for _, settings in container.starts] == ["first", "second"])
     container.wait_ready()
     code, output = container.end()
 
@@ -233,8 +233,8 @@ def test_server_that_exits_just_before_sigterm_restarts(container: Container) ->
     container.start("dies of a change")
     container.wait_ready()
 
-    container.wish("second")
-    container.wait_for(lambda: [wish for _, wish in container.starts] == ["dies of a change", "second"])
+    container.write_settings("second")
+    container.wait_for(lambda: [settings for _, settings in container.starts] == ["dies of a change", "second"])
     container.wait_ready()
 
     assert container.end()[0] == 0
