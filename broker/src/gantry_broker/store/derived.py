@@ -94,7 +94,7 @@ class DerivedFiles:
             first = queue.unit(queue.min_offset)
             if first is not None and self._queues.is_deleted(queue.topic, first[0]):
                 # The topic was deleted, and its files reappeared after a crash.
-                queue.reset(self._disk)
+                self._queues.remove(queue)
             elif end > queue.end:
                 self.ends_found.setdefault(queue.topic, {})[str(queue.queue_id)] = end
         if point is None:
