@@ -295,7 +295,7 @@ class KeyIndex:
             indexed = physical
             for key in keys:
                 if number == numbers_end:
-                    cursor = self._advance(cursor, number, used, physical)
+                    cursor = self._advance(cursor, number, used)
                     view, slots, used = cursor.file.view, cursor.file.slots, 0
                     number, numbers_end = cursor.number, cursor.numbers_end
                     position, seconds = cursor.position, cursor.seconds
@@ -324,9 +324,10 @@ class KeyIndex:
                 number += 1
         cursor.finish(number, used, indexed)
 
-    def _advance(self, cursor: IndexCursor, number: int, used: int, physical: int) -> IndexCursor:
+    def _advance(self, cursor: IndexCursor, number: int, used: int) -> IndexCursor:
         """Return a cursor with room for the entry ``number``, in the same file or in a new one."""
-        cursor.finish(number, used, physical)
+        _, last_physical = cursor.file.entry(number - 1)
+        cursor.finish(number, used, last_physical)
         file = cursor.file if number < cursor.file.count_max else self._writable_file()
         return IndexCursor(file, cursor.timestamp_ms)
 
