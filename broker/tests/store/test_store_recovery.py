@@ -463,7 +463,7 @@ def test_deleted_topic_stays_deleted_and_its_offsets_restart(world: StoreWorld) 
 
 @pytest.mark.parametrize("lost", ["index", "consumequeue/bills/0", "commitlog"])
 def test_deleted_topic_does_not_reappear_when_the_log_is_read_again(world: StoreWorld, lost: str) -> None:
-    """Whatever has to be rebuilt, a deleted topic gets no queue, not even one without messages."""
+    """A deleted topic gets no queue, not even one without messages, when files are rebuilt."""
     world.send("bills", 60)
     world.send("orders", 60)
     world.store.delete_topic("orders")

@@ -334,7 +334,7 @@ def test_damaged_size_is_reported_without_a_copy_of_that_size(
 
 
 def test_slave_gets_a_record_that_is_larger_than_it_asked_for(large_world: StoreWorld) -> None:
-    """At least one record is sent, whatever its size."""
+    """At least one record is sent, of any size."""
     start, size, _ = place(large_world, 1)
 
     assert large_world.store.guard.read_verified(start, 4096) == large_world.records[start]
