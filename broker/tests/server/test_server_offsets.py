@@ -227,7 +227,7 @@ async def test_created_topic_is_on_disk_when_answered(tmp_path: Path) -> None:
 
 
 async def test_topics_on_disk_are_adopted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A topic that has queues on disk and no entry in topics.json is taken in, so that its messages can be had."""
+    """A topic that has queues and no entry in topics.json is taken in, so that its messages can be had."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"kept", topic="Lost", queueId="2")
     shutil.rmtree(tmp_path / "config")
@@ -235,7 +235,7 @@ async def test_topics_on_disk_are_adopted(tmp_path: Path, caplog: pytest.LogCapt
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         assert broker.core.topics.find("Lost") == TopicConfig(topic_name="Lost", read_queue_nums=3, write_queue_nums=3)
         assert [message.body for message in await client.read(0, topic="Lost", queueId="2")] == [b"kept"]
-    assert "added topics that have queues on disk but no entry in topics.json" in caplog.text
+    assert "added topics that have queues but no entry in topics.json" in caplog.text
 
 
 async def test_offsets_beyond_a_queue_are_reset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -276,7 +276,7 @@ async def test_unconsumed_messages_are_not_deleted_for_space(caplog: pytest.LogC
         assert 0 < first < 3 * MIB
         left = await here.client.read(15, maxMsgNums="1")
         assert [message.queue_offset for message in left] == [15]
-        [line] = find_logged(caplog, "disk is filling up, but no file can be deleted")
+        [line] = find_logged(caplog, "disk is filling up, but no more files can be deleted")
         assert (line.topic, line.group) == (TOPIC, "slow")  # type: ignore[attr-defined]
         assert "not consumed" in line.reason  # type: ignore[attr-defined]
 

@@ -42,3 +42,19 @@ def test_an_empty_or_missing_store_keeps_the_defaults(tmp_path: Path) -> None:
 
     assert with_existing_file_sizes(str(tmp_path), StoreSettings(), {}, RealDisk()) == StoreSettings()
     assert with_existing_file_sizes(str(tmp_path / "nowhere"), StoreSettings(), {}, RealDisk()) == StoreSettings()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [([5 << 20], StoreSettings().mapped_file_size_commit_log), ([5 << 20, 6 << 20], 1 << 20)],
+    ids=["one", "two"],
+)
+def test_name_of_one_truncated_file_determines_no_size(tmp_path: Path, offsets: list[int], expected: int) -> None:
+    """A name is a multiple of the size and not the size; the names of two neighbours determine it."""
+    (tmp_path / "commitlog").mkdir()
+    for offset in offsets:
+        (tmp_path / "commitlog" / f"{offset:020d}").write_bytes(bytes(1001))
+
+    settings = with_existing_file_sizes(str(tmp_path), StoreSettings(), {}, RealDisk())
+
+    assert settings.mapped_file_size_commit_log == expected

@@ -14,6 +14,7 @@ from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.recovery_point import RecoveryPointFile
 from gantry_broker.store.settings import INDEX_HEADER_BYTES
 from gantry_testing.store_world import StoreWorld, make_world
+from gantry_testing.verifying import log_byte
 
 COUNT = 150
 
@@ -189,4 +190,55 @@ def test_an_index_that_had_no_room_catches_up_without_a_restart() -> None:
     world.clock.advance(RETRY_INTERVAL_MS)
     world.repair()
 
+    assert_indexed(world)
+
+
+# -- records that were damaged and are healed -------------------------------------------------------------------------
+
+
+def heal(world: StoreWorld, number: int) -> None:
+    """Write the former bytes of a message again, as a replica's are written."""
+    start = sorted(world.records)[number]
+    log_byte(world, start, world.records[start])
+    world.store.guard.damage.mark_good(start, start + len(world.records[start]))
+
+
+@pytest.mark.parametrize("is_queue_lost", [False, True], ids=["index lost", "queues lost, too"])
+@pytest.mark.parametrize("numbers", [(0,), (70,), (COUNT - 2,), (0, 70, 71, 5, COUNT - 2)], ids=str)
+def test_message_that_a_start_has_skipped_is_indexed_when_it_is_healed(
+    world: StoreWorld, numbers: tuple[int, ...], is_queue_lost: bool
+) -> None:
+    """A start that rebuilds the index skips damage; a message that is healed later is found by its keys again."""
+    world.close()
+    for number in numbers:
+        log_byte(world, sorted(world.records)[number] + 90, b"\xee")
+    world.disk.remove_tree(world.path("index"))
+    if is_queue_lost:
+        world.disk.remove_tree(world.path("consumequeue"))
+        world.disk.remove(world.path("recovery-point.json"))
+        world.disk.remove(world.path("checkpoint"))
+    world.open()
+    noticed: list[bool] = []
+    world.store.repair.on_damage.append(lambda: noticed.append(True))
+    assert [found(world, number) for number in numbers] == [[] for _ in numbers]
+
+    for number in numbers:
+        heal(world, number)
+        world.store.repair.step()  # A rebuild may have begun when the next message is healed.
+    world.repair()
+
+    assert noticed
+    assert_indexed(world)
+
+
+def test_healed_message_with_entries_costs_no_rebuild(world: StoreWorld) -> None:
+    """A message that was damaged after it was indexed is still in the index."""
+    start = sorted(world.records)[70]
+    log_byte(world, start + 90, b"\xee")
+    assert world.store.guard.message_at(start) is None
+
+    heal(world, 70)
+
+    assert not world.store.repair.step()
+    assert world.store.repair.index_rebuilds == 0
     assert_indexed(world)

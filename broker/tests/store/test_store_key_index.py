@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store import index_file
-from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexHeader
+from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexFile, IndexHeader
+from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.key_hash import (
     MASK,
     TIME_END,
@@ -23,6 +24,8 @@ from gantry_broker.store.key_hash import (
     seeded_hash,
     suffix_hashes,
 )
+from gantry_broker.store.key_index import KeyIndex
+from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import decode_record
@@ -241,3 +244,52 @@ def test_javas_abs_of_the_smallest_integer_is_zero_here() -> None:
     assert non_negative(-(1 << 31)) == 0
     assert non_negative(-5) == 5
     assert non_negative(0x7FFFFFFF) == 0x7FFFFFFF
+
+
+# -- between two files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys_before", [199, 198, 197])
+def test_header_of_a_full_file_has_the_offset_of_its_last_entry(world: StoreWorld, keys_before: int) -> None:
+    """The file is full before, within or after the keys of a message in the middle of a batch; tools find its shape."""
+    drafts = [world.draft(body=b"%d" % number)._replace(keys=(f"k{number}",)) for number in range(keys_before)]
+    drafts.append(world.draft(body=b"split")._replace(keys=("first", "second")))
+    world.append(drafts)
+
+    index = world.store._lifecycle.index
+    assert index is not None
+    for file in index.files:
+        last = file.header.next_number - 1
+        assert file.header.end_physical == file.entry(last)[1]
+        reader = IndexReader(ReadingTwin(world.disk), file.file.path)
+        assert reader.fault == ""
+        reader.close()
+
+
+@pytest.mark.parametrize("keys_before", [199, 198])
+def test_recovery_point_between_two_files_costs_no_key(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch, keys_before: int
+) -> None:
+    """``gantry-point`` may read the header of a full file while the batch continues in the next one."""
+    drafts = [
+        world.draft(body=b"%d" % number, keys=f"k{number}")._replace(keys=(f"k{number}",))
+        for number in range(keys_before)
+    ]
+    split = world.draft(body=b"split", keys="first second")
+    drafts.append(split._replace(keys=("first", "second")))
+    create, store = KeyIndex._writable_file, world.store
+
+    def write_point_before(index: KeyIndex) -> IndexFile:
+        if index.files and index.files[-1].is_full:
+            world.clock.advance(60_000)
+            store.flush_step()
+        return create(index)
+
+    monkeypatch.setattr(KeyIndex, "_writable_file", write_point_before)
+    world.append(drafts)
+    monkeypatch.undo()
+    world.kill()
+
+    world.open()
+
+    assert [found(world, key) for key in ("k0", "first", "second")] == [[b"0"], [b"split"], [b"split"]]

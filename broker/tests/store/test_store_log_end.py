@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.store import crash_points
+from gantry_broker.ports.clock import SystemClock
+from gantry_broker.store import crash_points, offline
 from gantry_broker.store.log_end import (
     ENDS_POSITION,
     HEAD,
@@ -20,6 +21,7 @@ from gantry_broker.store.log_end import (
     LogEndOwner,
     decode_log_end,
     encode_log_end,
+    read_memory_scope,
 )
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.settings import FlushSettings, PoolSettings
@@ -359,3 +361,33 @@ def test_log_end_that_cannot_be_created_is_no_error(tmp_path: Path) -> None:
     file.set(8)
     found = file.read(identity)
     assert found is not None and found.end == 8
+
+
+@pytest.mark.parametrize("scope", ["", "uid-of-a-pod"])
+def test_offline_recovery_detects_the_lost_end_of_a_broker_in_a_pod(tmp_path: Path, scope: str) -> None:
+    """The page names the scope in which it was written, so recovery without a broker needs no setting for it."""
+    world = make_world("real", tmp_path)
+    world.open()
+    world.send(count=20)
+    end, start = world.store.log.wrote, world.sent[-5][0]
+    identity = world.store.identity
+    world.kill()
+    machine = f"{SystemClock().boot_id()}/{scope}"
+    page = encode_log_end(LogEndOwner(identity.uuid, identity.generation, machine), end)
+    world.overwrite("log-end", 0, page)
+    world.overwrite("commitlog/00000000000000000000", start, bytes(SIZE - start))
+
+    report = offline.recover(world.root)
+
+    assert report.missing == [LostRange(start, end, LossCause.TAIL)]
+    assert "missing" in world.disk.read_file(world.path("loss.json")).decode()
+    assert offline.accept_loss(world.root, "a test").missing == report.missing
+
+
+def test_scope_of_an_unreadable_log_end_is_empty(tmp_path: Path) -> None:
+    """A store without a page, or with a damaged one, is recovered without it."""
+    disk = FaultyDisk()
+    assert read_memory_scope(disk, "/store") == ""
+    disk.make_directory("/store")
+    disk.create("/store/log-end", PAGE_BYTES).close()
+    assert read_memory_scope(disk, "/store") == ""

@@ -31,6 +31,7 @@ from gantry_broker.store.loss import (
     missing_bytes,
     recorded_range,
 )
+from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world
@@ -76,6 +77,7 @@ def stop(world: StoreWorld, *, is_clean: bool) -> None:
     world.close() if is_clean else world.kill()
 
 
+TORN_TAIL = "commit log had a torn tail, which was cut off"
 CASES: dict[str, tuple[Callable[[list[str]], list[str]], LossCause]] = {
     "newest": (lambda names: names[-1:], LossCause.TAIL),
     "two newest": (lambda names: names[-2:], LossCause.TAIL),
@@ -288,6 +290,39 @@ def test_older_copy_of_the_newest_file_is_a_loss(tmp_path: Path) -> None:
 
     assert report.missing == [LostRange(earlier, end, LossCause.TAIL)]
     assert world.store.accept_loss("a test") == 4 * SIZE
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lost_log_file_is_not_logged_as_a_torn_tail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    """The warning about a torn tail has administrators check the disk; a lost file has a message of its own."""
+    world = filled_store("faulty", tmp_path)
+    world.close()
+    delete(world, CASES[case][0](segments(world)))
+
+    world.open()
+
+    messages = [record.message for record in caplog.records]
+    assert "durable log data is missing" in messages
+    assert TORN_TAIL not in messages
+
+
+@pytest.mark.parametrize(
+    ("cut_bytes", "lost_flushed_bytes", "has_missing", "is_logged"),
+    [(0, 0, False, False), (9, 0, False, True), (0, 9, False, True), (9, 9, True, True), (0, 9, True, False)],
+)
+def test_torn_tail_is_logged_when_bytes_were_cut_off_or_lost_without_a_range(
+    caplog: pytest.LogCaptureFixture, cut_bytes: int, lost_flushed_bytes: int, has_missing: bool, is_logged: bool
+) -> None:
+    """A start logs each kind of loss once."""
+    missing = [LostRange(0, 9, LossCause.HEAD)] if has_missing else []
+
+    RecoveryReport(
+        is_clean=False, start=0, cut_bytes=cut_bytes, lost_flushed_bytes=lost_flushed_bytes, missing=missing
+    ).log_summary()
+
+    assert (TORN_TAIL in [record.message for record in caplog.records]) is is_logged
 
 
 def test_emptied_newest_file_is_a_loss(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gantry_broker.errors import StoreLocked, StoreMismatch
 from gantry_broker.store import recovery, recovery_execution, scan_dispatcher
 from gantry_broker.store.recovery import ScanResult
+from gantry_broker.store.recovery_point import RecoveryPointFile
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import check_record
@@ -458,6 +459,51 @@ def test_deleted_topic_stays_deleted_and_its_offsets_restart(world: StoreWorld) 
 
     assert_all_messages_present(world)
     assert len(world.bodies()) == 5
+
+
+@pytest.mark.parametrize("lost", ["index", "consumequeue/bills/0", "commitlog"])
+def test_deleted_topic_does_not_reappear_when_the_log_is_read_again(world: StoreWorld, lost: str) -> None:
+    """A deleted topic gets no queue, not even one without messages, when files are rebuilt."""
+    world.send("bills", 60)
+    world.send("orders", 60)
+    world.store.delete_topic("orders")
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    world.send("bills")
+    world.kill()
+    if lost == "commitlog":  # The record at the end of the recovery point is damaged, so the whole log is read.
+        point = RecoveryPointFile(world.disk, world.root).read()
+        assert point is not None
+        position = point.tail % world.settings.mapped_file_size_commit_log
+        world.overwrite(f"commitlog/{point.tail - position:020d}", position, bytes(4))
+    else:
+        world.disk.remove_tree(world.path(lost))
+
+    world.open()
+
+    assert world.store.queues.topics() == {"bills": [0]}
+
+
+def test_files_of_a_deleted_topic_that_reappear_bring_no_queue_back(world: StoreWorld) -> None:
+    """A power loss may bring the files back; they are deleted, and the queue is not in the table."""
+    world.send("bills", 5)
+    world.send("orders", 5)
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    files = world.files("consumequeue/orders")
+    world.store.delete_topic("orders")
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    world.kill()
+    world.disk.make_directory(world.path("consumequeue/orders/0"))
+    for name, data in files.items():
+        world.disk.create(world.path(name), len(data), reserve=len(data)).close()
+        world.overwrite(name, 0, data)
+
+    world.open()
+
+    assert world.store.queues.topics() == {"bills": [0]}
+    assert not world.disk.exists(world.path("consumequeue/orders/0"))
 
 
 def test_deleted_topic_is_gone_at_once(world: StoreWorld) -> None:

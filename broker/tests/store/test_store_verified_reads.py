@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from gantry_broker.ha.store_log import MasterStore
+from gantry_broker.store.commit_log import blank_record
+from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
 from gantry_testing.head import remove_files
-from gantry_testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_testing.verifying import fill_store, flush, log_byte, place
-from gantry_wire.message import decode_records
+from gantry_wire.message import INT, decode_records
 
 PLACES: Final[dict[str, Callable[[int], int]]] = {
     "a flag in the header": lambda size: 17,
@@ -266,3 +270,72 @@ def test_changed_byte_behind_the_head_of_a_blank_record_is_no_other_history(tmp_
 
     assert len(before) == file_bytes
     assert world.store.guard.read_verified_through(0, file_bytes) == before
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+CLAIMED_BYTES: Final = 1_500_000
+
+
+@pytest.fixture
+def large_world(tmp_path: Path) -> StoreWorld:
+    """A store with almost 2 MiB in one log file: a message with sizes in its body, and others after it."""
+    world = make_world("faulty", tmp_path, replace(TINY, mapped_file_size_commit_log=2 << 20))
+    world.open()
+    world.append([world.draft(body=b"id=" + INT.pack(CLAIMED_BYTES) * 50 + b"end=" + blank_record(CLAIMED_BYTES) * 20)])
+    world.append([world.draft(body=bytes(60_000)) for _ in range(30)])
+    flush(world)
+    return world
+
+
+def peak_bytes(read: Callable[[], object]) -> int:
+    """Return the most memory that ``read`` allocates at once."""
+    tracemalloc.start()
+    try:
+        read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("mark", [b"id=", b"end="])
+def test_offset_inside_a_body_copies_nothing_of_the_size_it_claims(large_world: StoreWorld, mark: bytes) -> None:
+    """A client chooses body and offset, so the bytes there must not decide how much of the log is copied."""
+    guard, start = large_world.store.guard, place(large_world, 0)[0]
+    position = large_world.records[start].index(mark) + len(mark)
+    assert guard.size_at(start + position) == CLAIMED_BYTES
+
+    assert peak_bytes(lambda: guard.message_at(start + position)) < 100_000
+    assert guard.message_at(start + position) is None
+    assert not guard.damage.damaged
+
+
+READS: Final[dict[str, Callable[[LogGuard, int], object]]] = {
+    "slave": lambda guard, start: guard.read_verified(start, 4096),
+    "look-up": lambda guard, start: guard.message_at(start, is_known=True),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_damaged_size_is_reported_without_a_copy_of_that_size(
+    large_world: StoreWorld, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """The size of a damaged record decides nothing, and the damage is reported as any other."""
+    guard, start = large_world.store.guard, place(large_world, 1)[0]
+    large_world.store.log.files.files[0].view[start : start + INT.size] = INT.pack(CLAIMED_BYTES)
+    reported: list[int] = []
+
+    with monkeypatch.context() as patch:  # the search for the next record has its own limit
+        patch.setattr(guard.damage, "report", reported.append)
+        assert peak_bytes(lambda: READS[read](guard, start)) < 100_000
+    assert reported == [start]
+    assert not READS[read](guard, start)
+    assert [damage.start for damage in guard.damage.damaged] == [start]
+
+
+def test_slave_gets_a_record_that_is_larger_than_it_asked_for(large_world: StoreWorld) -> None:
+    """At least one record is sent, of any size."""
+    start, size, _ = place(large_world, 1)
+
+    assert large_world.store.guard.read_verified(start, 4096) == large_world.records[start]
+    assert size > 60_000

@@ -82,7 +82,8 @@ class DerivedFiles:
         self._stop_trusting(point)
         self._remove_untrusted()
         if self._index is not None:
-            self._scan_dispatcher.skip_indexed(self._index.end_physical)
+            # The last message may have keys that were to come into the next file, so all its keys are indexed again.
+            self._scan_dispatcher.skip_indexed(self._index.end_physical - 1)
 
     def _load_queues(
         self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int
@@ -94,7 +95,7 @@ class DerivedFiles:
             first = queue.unit(queue.min_offset)
             if first is not None and self._queues.is_deleted(queue.topic, first[0]):
                 # The topic was deleted, and its files reappeared after a crash.
-                queue.reset(self._disk)
+                self._queues.remove(queue)
             elif end > queue.end:
                 self.ends_found.setdefault(queue.topic, {})[str(queue.queue_id)] = end
         if point is None:

@@ -22,7 +22,7 @@ from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import parse_record_fields
+from gantry_broker.store.record_dispatch import RecordFields, parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_broker.store.sliced_scan import LogScan
@@ -130,8 +130,23 @@ class IndexRepair:
         self._request_point()
         log.warning("key index rebuilt from the commit log", extra={"offset": self._begin, "end": end})
 
+    def index_healed_record(self, fields: RecordFields, physical: int) -> bool:
+        """Rebuild the index from the record at ``physical`` on if its keys were not indexed while it was damaged.
+
+        Return False if there is nothing to do, since the index has its keys or a running rebuild comes to it.
+        """
+        index = self._index
+        is_to_come = index.is_behind and self._scan_dispatcher is not None and physical >= self._offset
+        if is_to_come or not fields.keys:
+            return False
+        if index.has_entry(fields.topic, fields.keys[0], physical, fields.store_timestamp_ms):
+            return False
+        index.mark_entry_damaged(physical, f"the message at {physical} was damaged when it was to be indexed")
+        self.reset()
+        return True
+
     def reset(self) -> None:
-        """Restart a running rebuild, because the log is about to be replaced."""
+        """Restart a running rebuild, because the log is about to be replaced, or was read too far."""
         self._scan_dispatcher = None
 
 
@@ -198,10 +213,11 @@ class DerivedRepair:
             self.index.reset()
 
     def _repair_healed_range(self, start: int, end: int) -> None:
-        """Add the healed range ``[start, end)`` of the log to queues that were built without it; not to the index."""
+        """Add the healed range ``[start, end)`` of the log to queues and index, where they were built without it."""
         self.queues.forget_lost(start, end)
         view = self._log.view(start)[: end - start]
         touched: set[ConsumeQueue] = set()
+        is_index_behind = False
         position = 0
         for stop in self._guard.record_ends(view, start):
             fields = parse_record_fields(view, position, stop - position, self._delay_levels_ms)
@@ -209,12 +225,18 @@ class DerivedRepair:
                 listener(fields.topic, start + position)
             queue = self._table.get(fields.topic, fields.queue_id)
             number = fields.queue_offset
-            is_wanted = fields.is_queued and not self._table.is_deleted(fields.topic, start + position)
+            is_deleted = self._table.is_deleted(fields.topic, start + position)
+            if self.index is not None and not is_deleted and self.index.index_healed_record(fields, start + position):
+                is_index_behind = True
+            is_wanted = fields.is_queued and not is_deleted
             if queue is not None and is_wanted and queue.min_offset <= number < queue.readable_end:
                 unit = queue.unit(number)
                 if unit is not None and unit[1] == FILLER_SIZE:
                     queue.replace_unit(number, UNIT.pack(start + position, stop - position, fields.tags_code))
                     touched.add(queue)
             position = stop
+        if is_index_behind:
+            for wake in self.on_damage:
+                wake()
         if touched:
             self._on_repaired(touched)

@@ -64,14 +64,14 @@ def _log_file_size(disk: Disk, directory: str) -> int:
     """Return the size that the names allow and most files have; 0 if it cannot be determined.
 
     Files begin at multiples of their size, so most sizes of truncated files are rejected. If no file has an allowed
-    size, the greatest common divisor of the names counts. A single file that begins at 0 and was truncated inside a
-    page determines nothing.
+    size, the greatest common divisor of the names counts. It is a multiple of the size if there is only one file, so
+    a single file that was truncated determines nothing, unless by chance its size is allowed.
     """
     sizes = _sizes(disk, directory)
     step = gcd(*sizes)
     counts = Counter(size for size in sizes.values() if (step % size == 0 if step else size % PAGE_BYTES == 0))
     if not counts:
-        return step
+        return step if len(sizes) > 1 else 0
     # The larger of two equally frequent sizes wins: a file is truncated more easily than it grows.
     return max(counts, key=lambda size: (counts[size], size))
 

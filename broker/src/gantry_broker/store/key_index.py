@@ -48,6 +48,10 @@ _pack_slot: Final = SLOT.pack_into
 _unpack_slot: Final = SLOT.unpack_from
 
 
+HAS_ENTRY_COUNT_MAX: Final = 1_000
+"""How many messages with the same key and second are searched for one of them."""
+
+
 class KeyMatches(NamedTuple):
     """The result of a search: physical offsets, newest first, and the end of the index."""
 
@@ -295,7 +299,7 @@ class KeyIndex:
             indexed = physical
             for key in keys:
                 if number == numbers_end:
-                    cursor = self._advance(cursor, number, used, physical)
+                    cursor = self._advance(cursor, number, used)
                     view, slots, used = cursor.file.view, cursor.file.slots, 0
                     number, numbers_end = cursor.number, cursor.numbers_end
                     position, seconds = cursor.position, cursor.seconds
@@ -324,9 +328,10 @@ class KeyIndex:
                 number += 1
         cursor.finish(number, used, indexed)
 
-    def _advance(self, cursor: IndexCursor, number: int, used: int, physical: int) -> IndexCursor:
+    def _advance(self, cursor: IndexCursor, number: int, used: int) -> IndexCursor:
         """Return a cursor with room for the entry ``number``, in the same file or in a new one."""
-        cursor.finish(number, used, physical)
+        _, last_physical = cursor.file.entry(number - 1)
+        cursor.finish(number, used, last_physical)
         file = cursor.file if number < cursor.file.count_max else self._writable_file()
         return IndexCursor(file, cursor.timestamp_ms)
 
@@ -348,12 +353,21 @@ class KeyIndex:
         # A message at the border of two files has an entry twice after a rebuild.
         return KeyMatches(list(dict.fromkeys(found)), last.end_timestamp_ms, last.end_physical, not self.is_behind)
 
+    def has_entry(self, topic: str, key: str, physical: int, timestamp_ms: int) -> bool:
+        """Return whether the message at ``physical``, which was stored at ``timestamp_ms``, is indexed by ``key``."""
+        begin_ms, end_ms = timestamp_ms - 1000, timestamp_ms + 1000
+        matches = self.find(topic, key, count_max=HAS_ENTRY_COUNT_MAX, begin_ms=begin_ms, end_ms=end_ms)
+        return physical in matches.physical_offsets
+
     def mark_entry_damaged(self, physical: int, reason: str) -> None:
-        """Record that the file with the entry for ``physical`` is damaged."""
-        for file in self.files:
-            if file.header.begin_physical <= physical <= file.header.end_physical:
-                self.mark_damaged(file, reason)
-                return
+        """Record that the file with the entry for ``physical``, or the one that lacks it, is damaged."""
+        file = next((file for file in self.files if physical <= file.header.end_physical), None)
+        if file is not None:
+            self.mark_damaged(file, reason)
+        elif self.files:
+            self.mark_damaged(self.files[-1], reason)
+        else:
+            self.mark_behind()
 
     # -- durability ----------------------------------------------------------------------------------------------------
 

@@ -332,7 +332,8 @@ class StoreLifecycle:
         """Start the next generation: void the old buffers, then write the identity that stamps the new ones."""
         is_end_lost = any(lost.is_at_end for lost in report.missing)
         started = identity.with_new_start(report.end, rocketmq_start=rocketmq_start, is_end_lost=is_end_lost)
-        started = self.pools.with_pool_path(started)
+        self.pools.void_leftover()
+        started = msgspec.structs.replace(started, pool_path=self.pools.path)
         self.identity = write_identity_or_keep(self._identity_file, identity, started)
         self.pools.prepare(self.identity)
         pool = self.pools.pool

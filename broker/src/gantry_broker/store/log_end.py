@@ -82,6 +82,15 @@ def decode_log_end(data: bytes) -> LogEnd:
     return LogEnd(owner, min(end, inverted ^ _ALL_BITS), heads)
 
 
+def read_memory_scope(disk: Disk, root: str) -> str:
+    """Return the scope of the memory in which the store's last start ran; empty if its page cannot be read."""
+    path = f"{root}/log-end"
+    try:
+        return decode_log_end(disk.read_file(path)).owner.machine.partition("/")[2] if disk.exists(path) else ""
+    except (ValueError, OSError):
+        return ""  # The start reports why.
+
+
 @final
 class LogEndFile:
     """``<root>/log-end``. Read and begun by the thread that opens the store.

@@ -31,6 +31,7 @@ from gantry_wire.message import (
     CRC_MASK,
     INT,
     PHYSICAL_OFFSET,
+    RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     RecordFault,
     check_record,
@@ -139,7 +140,7 @@ class LogGuard:
         part = self._blank_part(written, offset, bytes_max)
         if part:
             return part
-        first_bytes = INT.unpack_from(written)[0] if len(written) >= INT.size else 0
+        first_bytes = _copied_bytes(written, offset)
         # A copy, since the verified bytes must be the ones that are sent.
         data = bytes(written[: max(bytes_max, first_bytes)])
         view, end = memoryview(data), 0
@@ -305,7 +306,7 @@ class LogGuard:
             return None
         self._log.require_own_file(physical_offset)
         # A copy, since the verified bytes must be the ones that are sent.
-        data = bytes(written[: max(self.size_at(physical_offset), RECORD_BYTES_MIN)])
+        data = bytes(written[: _copied_bytes(written, physical_offset)])
         is_sealed = self._seals(physical_offset).is_ours
         check = check_record(data, 0, physical_offset=physical_offset, is_sealed=is_sealed)
         if check.is_good:
@@ -365,3 +366,13 @@ class LogGuard:
     def _is_record_boundary(self, offset: int, limit: int) -> bool:
         """Return whether a record, a blank record or the end of the written log lies at ``offset``."""
         return offset == limit or self._is_record(offset) or self.is_blank(offset)
+
+
+def _copied_bytes(written: memoryview, offset: int) -> int:
+    """Return how many bytes to copy for the verification of a record at ``offset``, where ``written`` begins.
+
+    All of it if its magic, offset and lengths are those of a record, and else as many as the smallest one has, which
+    are not good. The bytes may be damaged, or inside the body of a client, so their size alone proves nothing.
+    """
+    check = check_record(written, 0, physical_offset=offset, verify_crc=False)
+    return check.size if check.is_good and check.size <= RECORD_BYTES_MAX else RECORD_BYTES_MIN

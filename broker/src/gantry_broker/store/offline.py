@@ -2,8 +2,9 @@
 
 This makes a store usable by RocketMQ again after a crash with write buffers: what only the buffers hold is written to
 the log, the buffers are released, and ``abort`` is removed. The decisions are those of a start without settings: the
-sizes of files are those of the store, and all else has its default, such as the delay levels. Without a
-``memoryScope``, the log-end page of a broker that had one is not used.
+sizes of files are those of the store, and all else has its default, such as the delay levels. The ``memoryScope`` is
+the one of the last start, also in another pod: what that start had written and the log lacks is lost, and this is the
+last recovery that can detect it, since the store is stopped cleanly afterwards.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.existing_sizes import with_existing_file_sizes
 from gantry_broker.store.inspect.index_reader import IndexReader
+from gantry_broker.store.log_end import read_memory_scope
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.store.scan_dispatcher import Progress
@@ -74,6 +76,7 @@ def _open_and_close(
         store_host=encode_host("127.0.0.1", 0),
         on_fatal=failures.append,
         open_volume=lambda path: open_volume(buffers_path or path),
+        memory_scope=read_memory_scope(disk, root),
     )
     try:
         report = store.open(progress, is_flushing=False)

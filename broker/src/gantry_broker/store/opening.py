@@ -11,8 +11,6 @@ import os.path
 from collections.abc import Callable
 from typing import Final, final
 
-import msgspec
-
 from gantry_broker.errors import StoreLocked, StoreUnusable, is_disk_full
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.disk import Disk, remove_durably
@@ -132,7 +130,9 @@ class WritePools:
         self._settings: Final = settings
         self._open_volume: Final = open_volume
         self._file_size: Final = file_size
-        self._path: Final = os.path.abspath(settings.path) if settings.is_enabled and settings.path else ""
+        self.path: Final = os.path.abspath(settings.path) if settings.is_enabled and settings.path else ""
+        """The directory of the pool in use; empty if its buffers have none."""
+
         self._previous: WritePool | None = None
         self.present = 0
         """How many buffers earlier starts have left, empty or not. Fewer than they had means that some are lost."""
@@ -144,11 +144,11 @@ class WritePools:
     def open(self, identity: StoreIdentity | None) -> None:
         """Open both pools. Raises ``StoreUnusable`` or ``StoreLocked``."""
         if self._settings.is_enabled:
-            self.pool = self._make(self._path, self._settings.buffers_count)
+            self.pool = self._make(self.path, self._settings.buffers_count)
             self.pool.open()
             self.present = len(self.pool)
         previous = identity.pool_path if identity is not None else ""
-        if not previous or previous == self._path:
+        if not previous or previous == self.path:
             return
         try:
             pool = self._make(previous, 0)
@@ -190,12 +190,11 @@ class WritePools:
             for buffer in pool.find_leftover()
         ]
 
-    def with_pool_path(self, identity: StoreIdentity) -> StoreIdentity:
-        """Void all buffers that earlier processes have left. Return the identity with the directory of the new pool."""
+    def void_leftover(self) -> None:
+        """Void all buffers that earlier processes have left, after they were replayed or set aside."""
         for pool in (self._previous, self.pool):
             if pool is not None:
                 pool.void_leftover()
-        return msgspec.structs.replace(identity, pool_path=self._path)
 
     def prepare(self, identity: StoreIdentity) -> None:
         """Prepare the pool for borrowing under ``identity``, after all found buffers were replayed or set aside."""

@@ -223,6 +223,11 @@ class QueueTable:
             self.deleted = {**self.deleted, topic: log_end}
         return bool(queues)
 
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Remove ``queue`` and its files, before ``gantry-point`` is started."""
+        del self._queues[queue.topic, queue.queue_id]
+        queue.reset(self._disk)
+
     def trim(self, queue: ConsumeQueue, min_offset: int) -> tuple[MappedFile, ...]:
         """Let ``queue`` begin at ``min_offset``, and return the files to unlink; none if the queue was deleted."""
         if self._queues.get((queue.topic, queue.queue_id)) is not queue:

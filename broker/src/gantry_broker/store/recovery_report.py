@@ -85,7 +85,7 @@ class RecoveryReport:
                     "remedy": "restore the files, follow a master that has them, or run `gantry ha accept-loss`",
                 },
             )
-        if self.cut_bytes or self.lost_flushed_bytes:
+        if self.cut_bytes or (self.lost_flushed_bytes and not self.missing):
             lost = {"end": self.end, "cut_bytes": self.cut_bytes, "lost_flushed_bytes": self.lost_flushed_bytes}
             log.warning("commit log had a torn tail, which was cut off", extra=lost)
         extra = {"start": self.start, "end": self.end, "records": self.records}

@@ -117,17 +117,18 @@ class ScanDispatcher:
                 self._progress(physical - begin, self._log.files.end_offset - begin)
 
     def _dispatch_fields(self, fields: RecordFields, physical: int, size: int) -> None:
+        if self._queues.is_deleted(fields.topic, physical):
+            return  # Even a queue without messages would bring the topic back.
         try:
             queue = self._queues.get_or_create(fields.topic, fields.queue_id)
         except ValueError:
             self.unknown_topics += 1
             return
-        is_deleted = physical < self._queues.deleted.get(fields.topic, -1)
-        if fields.is_queued and not is_deleted and (self._only is None or queue in self._only):
+        if fields.is_queued and (self._only is None or queue in self._only):
             self._put_unit(queue, fields.queue_offset, physical, size, fields.tags_code)
             if self._touched is not None:
                 self._touched.add(queue)
-        if self._index_batch is not None and fields.keys and physical > self._index_end and not is_deleted:
+        if self._index_batch is not None and fields.keys and physical > self._index_end:
             self._put_keys(queue, fields.keys, physical, fields.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:

@@ -245,7 +245,7 @@ class Retention:
         reason = plan.blocked_reason, oldest and (oldest.topic, oldest.group)
         if reason != self._logged_reason:
             self._logged_reason = reason
-            log.warning("disk is filling up, but no file can be deleted", extra=facts)
+            log.warning("disk is filling up, but no more files can be deleted", extra=facts)
 
     def _log_error_once(self, what: str, error: OSError) -> None:
         if self._logged_errors.get(what) != str(error):

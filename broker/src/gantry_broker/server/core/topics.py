@@ -1,7 +1,7 @@
 """The topics of this broker, with their queues and permissions.
 
 The table determines the routes of clients. A topic with stored messages must never be missing in it: every change is
-written at once, and at the start topics are added from the queues on disk that the file lacks after a crash.
+written at once, and at the start topics are added that have queues, but which the file lacks after a crash.
 Owned by the event loop; `persist.py` writes it to disk.
 """
 
@@ -102,7 +102,7 @@ class TopicTable:
             self.ensure(names.AUTO_CREATE_TOPIC, queues, PERMISSION_NORMAL | PERMISSION_INHERIT)
 
     def adopt_queues(self, queues: Mapping[str, list[int]]) -> list[str]:
-        """Add topics that have queues on disk but no configuration; return their names."""
+        """Add topics that have queues, with or without files, but no configuration; return their names."""
         adopted = [topic for topic in queues if topic not in self._topics and names.topic_fault(topic) is None]
         for topic in adopted:
             count = max(queues[topic], default=0) + 1

@@ -84,7 +84,7 @@ class StoredTables:
         )
         adopted = core.topics.adopt_queues(core.store.queues.topics())
         if adopted:
-            log.warning("added topics that have queues on disk but no entry in topics.json", extra={"topics": adopted})
+            log.warning("added topics that have queues but no entry in topics.json", extra={"topics": adopted})
         self.clamp_offsets()
         self._epoch = core.store.identity.epoch
         for name in ("topics", "subscriptionGroup"):
