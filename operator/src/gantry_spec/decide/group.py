@@ -122,8 +122,8 @@ def _is_drained(view: ShardView) -> bool:
 
 
 def _is_degraded(view: ShardView) -> bool:
-    """Return whether the shard has no fresh master or too few slaves in sync."""
-    return view.ledger.master is None or not view.ledger.is_fresh or len(view.ledger.in_sync) < view.spec.slaves
+    """Return whether the shard has no fresh master, or a slave of the spec is not in sync."""
+    return view.ledger.master is None or not view.ledger.is_fresh or bool(view.ledger.not_in_sync(view.spec))
 
 
 def _apply_gate(actions: Sequence[Action], ledgers: Mapping[int, Ledger], spec: Spec) -> list[Action]:
