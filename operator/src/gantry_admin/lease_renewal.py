@@ -46,6 +46,9 @@ RETRY_S: Final = 1.0
 """The wait after a failure, and while the record does not name this broker; shorter if the duration is short."""
 READABLE_S_MIN: Final = 30.0
 """For how long the Lease must be readable, after a broker regained its role by itself, before it gets a lease."""
+READ_PAUSE_S_MAX: Final = 10.0
+"""The longest time between two of these reads; a step takes half of it at most. After a longer one, as of a suspended
+machine, the time begins anew: kubelet has reported nothing either meanwhile."""
 IDLE_S: Final = 0.5
 """The wait between two checks of a broker that is not a master; a check sends no request."""
 ASK_TIMEOUT_S: Final = 4.0
@@ -73,8 +76,14 @@ class _Readable(NamedTuple):
 
     process: object
     since_ms: int
+    last_ms: int
+    """When the Lease was read last."""
     is_enough: bool = False
     """Whether it has been long enough, so that a later pause of the same process needs no other wait."""
+
+    def is_interrupted(self, now_ms: int) -> bool:
+        """Return whether it was not long enough yet when the Lease was not read for too long, until now."""
+        return not self.is_enough and now_ms - self.last_ms > READ_PAUSE_S_MAX * 1000
 
 
 def has_lost_lease(before: HaStatus | None, state: HaStatus | None) -> bool:
@@ -182,10 +191,10 @@ class LeaseRenewal:
         if state is None or not state.is_regained:
             return ""
         known, process, now_ms = self._readable, self._process(), self._now_ms()
-        if known is None or known.process != process:
-            known = _Readable(process, now_ms)
+        if known is None or known.process != process or known.is_interrupted(now_ms):
+            known = _Readable(process, now_ms, now_ms)
         is_enough = known.is_enough or now_ms - known.since_ms >= self._readable_s_min * 1000
-        self._readable = known._replace(is_enough=is_enough)
+        self._readable = known._replace(is_enough=is_enough, last_ms=now_ms)
         if is_enough:
             return ""
         return (
