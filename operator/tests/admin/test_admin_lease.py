@@ -125,28 +125,40 @@ async def test_only_the_named_master_gets_a_lease(
         assert server.requests == [], "no request is sent for a broker that is not a master"
 
 
+async def fail(scene: Scene, server: FakeApiServer) -> None:
+    """Step once while the API server answers nothing but errors."""
+    server.status_of_all = 503
+    await scene.renewal.step()
+    server.status_of_all = None
+
+
 @pytest.mark.parametrize("is_regained", [True, False], ids=["regained", "twin"])
 async def test_regained_role_waits_for_its_lease(tmp_path: Path, is_regained: bool) -> None:
-    """An election may rest on an old report that the process ended: first the Lease must be readable for a while."""
+    """An election may rest on an old report that the process ended: first the Lease must be readable for a while.
+
+    A failed request during that time begins it anew. One after it takes nothing back: the report has been replaced.
+    """
     with api_server() as server:
         server.put(NAMED)
         scene = Scene(server, tmp_path, msgspec.structs.replace(STATE, is_regained=is_regained))
         await scene.renewal.step()
         given, reason = len(scene.given), scene.renewal.status.reason
+        await scene.read_for(READABLE_S_MIN - 5)
+        await fail(scene, server)
+        await scene.read_for(5)
+        given_early = len(scene.given)
 
         scene.given.clear()
         await scene.read_for(READABLE_S_MIN)
         after = len(scene.given)
-        server.status_of_all = 503
-        await scene.renewal.step()
-        server.status_of_all = None
+        await fail(scene, server)
         await scene.renewal.step()
 
     if is_regained:
-        assert (given, after, len(scene.given)) == (0, 1, 1), "and begins anew when it could not be read"
+        assert (given, given_early, after, len(scene.given)) == (0, 0, 1, 2)
         assert "by itself" in reason
     else:
-        assert (given, after, len(scene.given)) == (1, 6, 7)
+        assert (given, given_early, after, len(scene.given)) == (1, 7, 6, 7)
 
 
 REGAINED = msgspec.structs.replace(STATE, is_regained=True)
