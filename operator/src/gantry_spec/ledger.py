@@ -82,7 +82,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of the slaves that are within ``maxLag`` of the master."""
 
     acknowledging: tuple[int, ...] = ()
-    """The numbers of those of them whose acks the master counts: the electable ones, or all if none is."""
+    """The numbers of the slaves in sync whose acks the master counts: the electable ones, or all if none is."""
 
     is_draining: bool = False
     risks: dict[Fault, Risk] = {}
