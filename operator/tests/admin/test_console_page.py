@@ -177,10 +177,9 @@ GREATEST_LAG = """async (shards) => {
 
 def test_replication_lag_is_unknown_if_that_of_one_slave_is(group: Group, chromium: Browser) -> None:
     """The slave with an unknown lag may be the slowest, and so may one of a shard without a master."""
+    cases: tuple[list[list[int | None] | None], ...] = ([[5, 7], [6]], [[0]], [[5, None]], [[5], None], [[]])
     with page_at(chromium, group.console) as page:
-        lags = [
-            page.evaluate(GREATEST_LAG, shards) for shards in ([[5, 7], [6]], [[0]], [[5, None]], [[5], None], [[]])
-        ]
+        lags = [page.evaluate(GREATEST_LAG, shards) for shards in cases]
 
     assert lags == [7, 0, None, None, None]
 
