@@ -140,7 +140,14 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"reason": "internal error; see the log of the sidecar"}, 500)
+    """Answer 500 with the security headers: Starlette calls this outside of ``SecurityMiddleware``."""
+    reason = "internal error; see the log of the sidecar"
+    return JSONResponse({"reason": reason}, 500, headers=_security_headers(request.scope))
+
+
+def _security_headers(scope: Scope) -> Mapping[str, str]:
+    """Return the headers that every answer to this request has."""
+    return SECURITY_HEADERS | (CONSOLE_HEADERS if scope["path"].startswith("/console") else {})
 
 
 @final
@@ -155,7 +162,7 @@ class BodyTooLong(HTTPException):
 
 @final
 class SecurityMiddleware:
-    """Bounds request bodies, and adds the security headers to every answer but that of an internal error (500)."""
+    """Bounds request bodies, and adds the security headers to every answer that passes through it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app: Final = app
@@ -183,8 +190,7 @@ class SecurityMiddleware:
                 message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
             await send(message)
 
-        is_console = scope["path"].startswith("/console")
-        headers = SECURITY_HEADERS | (CONSOLE_HEADERS if is_console else {})
+        headers = _security_headers(scope)
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         try:
             if not length.isdigit() or int(length) > BODY_BYTES_MAX:

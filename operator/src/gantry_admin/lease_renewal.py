@@ -17,7 +17,10 @@ so that it has stopped before another master can acknowledge. The rules of the l
 - A broker that has regained its role by itself (``role_recovery``) gets no lease before the Lease could be read for
   half a minute without interruption while this process of the broker had the role: an election may rest on kubelet's
   report that the process before it does not run, and kubelet updates that report every ten seconds. That the Lease was
-  readable before the process began proves nothing about that report.
+  readable before the process began proves nothing about that report. Once it has been readable for so long, later
+  failures need no other wait: what kubelet has reported about this process replaces the older report for good, and an
+  election reads the report from the API server itself after it has taken its epoch, when no renewal succeeds any more.
+  Like the Lease itself this relies on an API server that loses no write that it has confirmed.
 - A renewal that was sent before such a process regained the role is not passed to it.
 
 A sidecar that stops revokes nothing: its broker keeps the lease until it expires, and the next sidecar renews it.
@@ -46,6 +49,9 @@ RETRY_S: Final = 1.0
 """The wait after a failure, and while the record does not name this broker; shorter if the duration is short."""
 READABLE_S_MIN: Final = 30.0
 """For how long the Lease must be readable, after a broker regained its role by itself, before it gets a lease."""
+READ_PAUSE_S_MAX: Final = 10.0
+"""The longest time between two of these reads; a step takes half of it at most. After a longer one, as of a suspended
+machine, the time begins anew: kubelet has reported nothing either meanwhile."""
 IDLE_S: Final = 0.5
 """The wait between two checks of a broker that is not a master; a check sends no request."""
 ASK_TIMEOUT_S: Final = 4.0
@@ -73,8 +79,14 @@ class _Readable(NamedTuple):
 
     process: object
     since_ms: int
+    last_ms: int
+    """When the Lease was read last."""
     is_enough: bool = False
-    """Whether it has been long enough, so that a later pause of the same process needs no other wait."""
+    """Whether it has been long enough. A later pause or failed request of the same process needs no other wait."""
+
+    def is_interrupted(self, now_ms: int) -> bool:
+        """Return whether it was not long enough yet when the Lease was not read for too long, until now."""
+        return not self.is_enough and now_ms - self.last_ms > READ_PAUSE_S_MAX * 1000
 
 
 def has_lost_lease(before: HaStatus | None, state: HaStatus | None) -> bool:
@@ -111,8 +123,8 @@ class LeaseRenewal:
         self._readable_s_min: Final = readable_s_min
         self._lease: LeaseSnapshot | None = None
         self._readable: _Readable | None = None
-        """Since when no request for the Lease has failed, renewals included, while the broker had a regained role; None
-        after a failure."""
+        """The time without a failed request for the Lease, renewals included, while the broker had a regained role. It
+        is None after a failure before it was long enough."""
 
     def __repr__(self) -> str:
         return f"<LeaseRenewal renewed={self.renewed} {self.status.reason}>"
@@ -133,8 +145,7 @@ class LeaseRenewal:
         reason = reason_to_skip(state)
         if reason or state is None:
             self._lease = None
-            if self._readable is not None and not self._readable.is_enough:
-                self._readable = None  # no request is sent now, so the Lease may be unreadable
+            self._interrupt_reading()  # no request is sent now, so the Lease may be unreadable
             self._set_reason(reason)
             return IDLE_S
         try:
@@ -146,7 +157,8 @@ class LeaseRenewal:
             return 0.0
         except LeaseUnavailable as error:
             self.failed += 1
-            self._lease = self._readable = None
+            self._lease = None
+            self._interrupt_reading()
             self._set_reason(str(error))
         except Problem as problem:
             self._set_reason(f"the order to the broker failed: {problem.reason}")
@@ -177,15 +189,20 @@ class LeaseRenewal:
         self.status = LeaseRenewalStatus(reason="", renewed_ms=sent_ms, duration_ms=duration_ms)
         return max(duration_ms / 1000 / RENEWALS_PER_DURATION, INTERVAL_S_MIN)
 
+    def _interrupt_reading(self) -> None:
+        """Begin the wait of a regained role anew, unless it is over for this process."""
+        if self._readable is not None and not self._readable.is_enough:
+            self._readable = None
+
     def _reason_to_withhold(self, state: HaStatus | None) -> str:
         """Return why a broker in this state gets no lease although the Lease was read; empty if it gets one."""
         if state is None or not state.is_regained:
             return ""
         known, process, now_ms = self._readable, self._process(), self._now_ms()
-        if known is None or known.process != process:
-            known = _Readable(process, now_ms)
+        if known is None or known.process != process or known.is_interrupted(now_ms):
+            known = _Readable(process, now_ms, now_ms)
         is_enough = known.is_enough or now_ms - known.since_ms >= self._readable_s_min * 1000
-        self._readable = known._replace(is_enough=is_enough)
+        self._readable = known._replace(is_enough=is_enough, last_ms=now_ms)
         if is_enough:
             return ""
         return (

@@ -232,7 +232,7 @@ def facts_of(
                 replicas=(replicas_of(stateful_sets.master), replicas_of(stateful_sets.slave))
                 if is_hibernated
                 else (0, 0),
-                slaves_in_sync=len(ledger.in_sync) if ledger is not None and is_known else None,
+                slaves_acknowledging=len(ledger.acknowledging) if ledger is not None and is_known else None,
             )
         )
     nodes = tuple(node_facts(objects.cache))

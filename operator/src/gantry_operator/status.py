@@ -54,7 +54,7 @@ def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status
         for shard in facts.observed.shards
     ]
     wanted = [one for one in shards if one.number < group.spec.shards]
-    ready = sum(1 for one in wanted if one.master and one.in_sync >= group.spec.slaves)
+    ready = sum(1 for one in wanted if one.master and not ledgers[one.number].not_in_sync(group.spec))
     generation = group.metadata.generation
     conditions = conditions_of([*decision.conditions, *facts.extra_conditions], before, generation, now)
     return Status(
@@ -222,8 +222,7 @@ def _lag(spec: Spec, shard: ObservedShard, ledger: Ledger) -> str:
     master = next((one for one in shard.members if one.number == ledger.master), None)
     if master is None or master.report is None or ledger.wrote is None:
         return "unknown"
-    received = [ack.received for ack in master.report.slaves]
-    known = [one for one in received if one is not None]
-    if len(known) < spec.slaves:
-        return "unknown"
-    return band_of(max((ledger.wrote - one for one in known), default=0) if known else 0)
+    received = {ack.number: ack.received for ack in master.report.slaves}
+    ends = [received.get(number) for number in spec.members if number != ledger.master]
+    known = [one for one in ends if one is not None]
+    return band_of(max((ledger.wrote - one for one in known), default=0)) if len(known) == len(ends) else "unknown"

@@ -86,8 +86,9 @@ def _may_stop(action: MemberAction, ledger: Ledger, spec: Spec) -> Verdict:
         return _may_stop_master(action, ledger)
     if isinstance(action, ReplaceDisk) or action.member not in ledger.in_sync:
         return ALLOWED
-    others = [number for number in ledger.in_sync if number != action.member]
-    if len(others) < ledger.acks_needed and not ledger.is_draining:
+    others = [number for number in ledger.acknowledging if number != action.member]
+    is_counted = action.member in ledger.acknowledging
+    if is_counted and len(others) < ledger.acks_needed and not ledger.is_draining:
         why = f"acknowledgements need {ledger.acks_needed} slaves, but {len(others)} would remain; withdraw first"
         return Verdict(False, why, ledger.risk(Fault.SLAVE).bytes)
     return check_durability(ledger, spec)  # without this slave more bytes are at risk

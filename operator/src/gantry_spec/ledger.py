@@ -81,6 +81,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: tuple[int, ...] = ()
     """The numbers of the slaves that are within ``maxLag`` of the master."""
 
+    acknowledging: tuple[int, ...] = ()
+    """The numbers of the slaves in sync whose acks the master counts: the electable ones, or all if none is."""
+
     is_draining: bool = False
     risks: dict[Fault, Risk] = {}
     bottleneck: str = ""
@@ -89,6 +92,13 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def risk(self, fault: Fault) -> Risk:
         """Return how much one fault would lose."""
         return self.risks.get(fault, UNKNOWN_RISK)
+
+    def not_in_sync(self, spec: Spec) -> list[int]:
+        """Return the members of the spec that are neither the master nor in sync.
+
+        A scaled-in slave may be in sync as well, until it is removed; it does not stand in for one of these.
+        """
+        return [number for number in spec.members if number not in {self.master, *self.in_sync}]
 
 
 def band_of(size: int | None) -> str:
@@ -124,6 +134,7 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
     }
     copies = dict.fromkeys(Fault, replicated) | {Fault.SLAVE: _second_furthest(report.slaves, set(term.numbers))}
     ages = {fault: _age(fault, report, survives[fault], copies[fault], acknowledged, previous) for fault in Fault}
+    near = in_sync(spec, report)
     return Ledger(
         shard=shard.number,
         observed_ms=report.asked_ms,
@@ -136,7 +147,8 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
         flushed=report.flushed,
         replicated=replicated,
         acks_needed=acks_needed,
-        in_sync=in_sync(spec, report),
+        in_sync=near,
+        acknowledging=tuple(number for number in near if not term.numbers or number in term.numbers),
         is_draining=report.is_draining,
         risks={
             fault: Risk(bytes=bytes_beyond(acknowledged, survives[fault], copies[fault]), age_ms=ages[fault])

@@ -15,12 +15,14 @@ import httpx
 import pytest
 from admin_scene import ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files
 from fastapi import APIRouter, FastAPI
+from fastapi.requests import Request
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from gantry_admin.__main__ import parser, settings_of
-from gantry_admin.app import make_app
+from gantry_admin.app import SECURITY_HEADERS, make_app
 from gantry_admin.guard import Scope
 from gantry_admin.metrics import BrokerCollector
 from gantry_admin.sidecar import Sidecar
@@ -287,3 +289,23 @@ def write_config(folder: Path) -> Path:
         '[[operations]]\ninclude-path = "/v1/events"\nparameters = { "query.limit" = 1 }\n'
     )
     return path
+
+
+@pytest.mark.parametrize("path", ["/v1/broken", "/console/broken"])
+async def test_an_internal_error_has_the_security_headers(path: str) -> None:
+    """They are those of every other answer of that path, and the text names nothing of the exception."""
+    app = app_with()
+
+    async def broken(request: Request) -> Response:
+        raise RuntimeError("secret")
+
+    app.router.routes.insert(0, Route(path, broken))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        failed, missing = await client.get(path), await client.get(f"{path}-not")
+
+    assert (failed.status_code, missing.status_code) == (500, 404)
+    assert failed.json() == {"reason": "internal error; see the log of the sidecar"}
+    names = {*SECURITY_HEADERS, *(("Cache-Control",) if path.startswith("/console") else ())}
+    assert {name: failed.headers.get(name) for name in names} == {name: missing.headers.get(name) for name in names}
+    assert failed.headers["X-Content-Type-Options"] == "nosniff"

@@ -53,6 +53,13 @@ class Scene:
         real = now()
         return real._replace(boottime_ns=real.boottime_ns + int(self.later_s * 1e9))
 
+    async def read_for(self, seconds: float) -> None:
+        """Step again and again for this time."""
+        while seconds > 0:
+            self.later_s += min(seconds, 5.0)
+            seconds -= 5.0
+            await self.renewal.step()
+
     async def give(self, order: Lease) -> None:
         if self.refusal is not None:
             raise self.refusal
@@ -118,28 +125,40 @@ async def test_only_the_named_master_gets_a_lease(
         assert server.requests == [], "no request is sent for a broker that is not a master"
 
 
+async def fail(scene: Scene, server: FakeApiServer) -> None:
+    """Step once while the API server answers nothing but errors."""
+    server.status_of_all = 503
+    await scene.renewal.step()
+    server.status_of_all = None
+
+
 @pytest.mark.parametrize("is_regained", [True, False], ids=["regained", "twin"])
 async def test_regained_role_waits_for_its_lease(tmp_path: Path, is_regained: bool) -> None:
-    """An election may rest on an old report that the process ended: first the Lease must be readable for a while."""
+    """An election may rest on an old report that the process ended: first the Lease must be readable for a while.
+
+    A failed request during that time begins it anew. One after it takes nothing back: the report has been replaced.
+    """
     with api_server() as server:
         server.put(NAMED)
         scene = Scene(server, tmp_path, msgspec.structs.replace(STATE, is_regained=is_regained))
         await scene.renewal.step()
         given, reason = len(scene.given), scene.renewal.status.reason
+        await scene.read_for(READABLE_S_MIN - 5)
+        await fail(scene, server)
+        await scene.read_for(5)
+        given_early = len(scene.given)
 
-        scene.later_s = READABLE_S_MIN
-        await scene.renewal.step()
+        scene.given.clear()
+        await scene.read_for(READABLE_S_MIN)
         after = len(scene.given)
-        server.status_of_all = 503
-        await scene.renewal.step()
-        server.status_of_all = None
+        await fail(scene, server)
         await scene.renewal.step()
 
     if is_regained:
-        assert (given, after, len(scene.given)) == (0, 1, 1), "and begins anew when it could not be read"
+        assert (given, given_early, after, len(scene.given)) == (0, 0, 1, 2)
         assert "by itself" in reason
     else:
-        assert (given, after, len(scene.given)) == (1, 2, 3)
+        assert (given, given_early, after, len(scene.given)) == (1, 7, 6, 7)
 
 
 REGAINED = msgspec.structs.replace(STATE, is_regained=True)
@@ -169,8 +188,7 @@ async def test_time_before_the_role_was_regained_is_no_wait(
             scene.later_s += 1_000 * READABLE_S_MIN
         scene.state, scene.process = REGAINED, 2
         await scene.renewal.step()
-        scene.later_s += READABLE_S_MIN - 1
-        await scene.renewal.step()
+        await scene.read_for(READABLE_S_MIN - 1)
         assert scene.given == []
         assert "without interruption for 30 s since then" in scene.renewal.status.reason
 
@@ -184,13 +202,29 @@ async def test_wait_of_a_regained_role_counts_only_while_the_lease_is_read(tmp_p
     with api_server() as server:
         server.put(NAMED)
         scene = Scene(server, tmp_path)
-        for state, given in (
-            (REGAINED, 0), (None, 0), (REGAINED, 0), (REGAINED, 1), (None, 1), (REGAINED, 2),
+        for state, seconds, given in (
+            (REGAINED, 29, 0), (None, 1, 0), (REGAINED, 31, 0), (REGAINED, 4, 1), (None, 60, 1), (REGAINED, 1, 2),
         ):  # fmt: skip
             scene.state = state
-            await scene.renewal.step()
+            await scene.read_for(seconds)
             assert len(scene.given) == given
-            scene.later_s += READABLE_S_MIN
+
+
+async def test_wait_of_a_regained_role_begins_anew_after_a_pause(tmp_path: Path) -> None:
+    """A machine that was suspended read nothing meanwhile, and its kubelet reported nothing."""
+    with api_server() as server:
+        server.put(NAMED)
+        scene = Scene(server, tmp_path, REGAINED)
+        await scene.read_for(20)
+        scene.later_s += READABLE_S_MIN
+        await scene.read_for(READABLE_S_MIN)
+        assert scene.given == []
+
+        await scene.read_for(5)
+        assert len(scene.given) == 1
+        scene.later_s += READABLE_S_MIN
+        await scene.renewal.step()
+        assert len(scene.given) == 2, "the pause was after the wait"
 
 
 async def test_renewal_from_before_the_role_was_regained_gives_no_lease(tmp_path: Path) -> None:

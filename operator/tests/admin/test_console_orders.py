@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -70,6 +71,38 @@ def test_confirmed_order_keeps_its_group_after_navigation(
         expect(page.locator(".outcome")).to_contain_text("Resent: 1 to t")
 
     assert given == [path]
+
+
+LETTERS = {"age_ms": 1, "group": "billing", "queues": [], "source": "broker", "topic": "%DLQ%billing"}
+SELECT_SHARD = """async (name) => (await import("/console/js/store.js")).selectShard(name)"""
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def test_late_dead_letters_of_another_shard_are_not_shown(group: Group, chromium: Browser) -> None:
+    """They would be resent by queue and offset of the chosen shard, where other dead letters have these numbers."""
+    late: list[Route] = []
+
+    def answer(route: Route, request: Request) -> None:
+        if "shard=" in request.url:
+            route.fulfill(json=LETTERS | {"broker_name": "orders-1"})
+        else:
+            late.append(route)
+
+    def tables(route: Route, request: Request) -> None:
+        route.fulfill(json={"age_ms": 1, "source": "broker", "topics": [], "groups": []})
+
+    with page_at(chromium, f"{group.console}") as page:
+        page.route("**/v1/dead-letters/**", answer)
+        page.route(re.compile("/v1/(topics|groups)"), tables)
+        with page.expect_request("**/v1/dead-letters/**"):
+            page.evaluate("location.hash = '#/letters?group=billing'")
+        page.evaluate(SELECT_SHARD, "orders-1")
+        letters = page.get_by_role("region", name="Dead letters of billing")
+        expect(letters).to_contain_text("on orders-1")
+        with page.expect_response(lambda response: response.url.endswith("?count=50")):
+            late[0].fulfill(json=LETTERS | {"broker_name": "orders-0"})
+        page.evaluate(DRAWN)
+        assert "on orders-1" in letters.inner_text()
 
 
 def test_repeated_order_keeps_its_group_after_navigation(group: Group, chromium: Browser) -> None:

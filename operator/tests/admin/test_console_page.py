@@ -141,6 +141,49 @@ def test_acknowledgement_latency_beyond_all_buckets_is_over_a_limit(group: Group
     ]
 
 
+NOT_FLUSHED_TEXTS = """async (parts) => {
+    const { notFlushedTexts } = await import("/console/js/overview.js");
+    const machine = ([bytes, seconds]) => ({ loss: "machine", bytes, seconds });
+    const status = (part) => ({ at_risk: [{ loss: "process", bytes: 0, seconds: 0 }, machine(part)] });
+    return notFlushedTexts(parts.map((part) => ({ lastMaster: part === null ? null : { status: status(part) } })));
+}"""
+
+
+def test_bytes_that_are_not_flushed_are_unknown_if_those_of_one_shard_are(group: Group, chromium: Browser) -> None:
+    """An unknown number is never zero: neither the bytes of a shard, nor their age."""
+    known, old, unknown = [2_048, 1.5], [1_024, None], [None, None]
+    with page_at(chromium, group.console) as page:
+        texts = [
+            page.evaluate(NOT_FLUSHED_TEXTS, parts)
+            for parts in ([known, [0, 0.0]], [[0, 0.0]], [known, old], [known, unknown], [known, None], [])
+        ]
+
+    assert texts == [
+        ["2.00 KiB", "up to 1.5 s old", "warn"],
+        ["0 B", "nothing at risk", "good"],
+        ["3.00 KiB", "of unknown age", "warn"],
+        [UNKNOWN, "unknown", "warn"],
+        [UNKNOWN, "unknown", "warn"],
+        [UNKNOWN, "unknown", "warn"],
+    ]
+
+
+GREATEST_LAG = """async (shards) => {
+    const { greatestLag } = await import("/console/js/overview.js");
+    const status = (lags) => ({ slaves: lags.map((lag) => ({ behind_bytes: lag })) });
+    return greatestLag(shards.map((lags) => ({ master: lags === null ? null : { status: status(lags) } })));
+}"""
+
+
+def test_replication_lag_is_unknown_if_that_of_one_slave_is(group: Group, chromium: Browser) -> None:
+    """The slave with an unknown lag may be the slowest, and so may one of a shard without a master."""
+    cases: tuple[list[list[int | None] | None], ...] = ([[5, 7], [6]], [[0]], [[5, None]], [[5], None], [[]])
+    with page_at(chromium, group.console) as page:
+        lags = [page.evaluate(GREATEST_LAG, shards) for shards in cases]
+
+    assert lags == [7, 0, None, None, None]
+
+
 @pytest.mark.verify
 def test_ledger_moves_under_load_and_matches_the_status(group: Group, chromium: Browser) -> None:
     """Offsets in the page rise with the load, lie between two answers of `/v1/status`, and end at the last one."""

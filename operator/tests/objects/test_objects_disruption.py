@@ -98,7 +98,7 @@ def test_slave_that_is_needed_for_acks_is_not_evicted(
 ) -> None:
     """In a sync shard a slave may be evicted only while enough others could acknowledge."""
     replication = {"mode": "Sync", "inSyncReplicas": replicas}
-    known = facts(shards=(ShardFacts(number=0, slaves_in_sync=in_sync),))
+    known = facts(shards=(ShardFacts(number=0, slaves_acknowledging=in_sync),))
     objects = rendered(group(slaves=slaves, replication=replication), known)
     pods = with_roles(objects, {})
 

@@ -189,7 +189,9 @@ def test_observed_state_does_not_change_templates() -> None:
     one = group()
     plain = template_hash(one, facts())
 
-    seen = facts(shards=(ShardFacts(number=0, slaves=3, slaves_in_sync=0), ShardFacts(number=5)), is_hibernated=True)
+    seen = facts(
+        shards=(ShardFacts(number=0, slaves=3, slaves_acknowledging=0), ShardFacts(number=5)), is_hibernated=True
+    )
     assert template_hash(one, seen) == plain
     assert template_hash(one, facts(image="example.com/gantry@sha256:5678")) != plain
 

@@ -11,7 +11,8 @@ import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
-from spec_world.observations import healthy, with_report
+from spec_world.observations import NOW_MS, healthy, spec_with, with_record, with_report
+from spec_world.observations import record_of as observed_record_of
 
 from gantry_operator.api import (
     CLAIMS,
@@ -40,6 +41,8 @@ from gantry_operator.execute.leases import LeaseWriter
 from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.execute.role_labels import RoleLabelChange, plan_label_changes, relabel_shard
 from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
+from gantry_operator.group_reconciler import facts_of
+from gantry_operator.objects import Facts
 from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, ROLE_LABEL, SHARD_LABEL
 from gantry_operator.observe.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer
@@ -47,6 +50,7 @@ from gantry_spec import actions as act
 from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import record_of
+from gantry_spec.ledger import ledger_of
 from gantry_spec.manifest.annotations import without_disk_replacement, without_request
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
@@ -85,6 +89,19 @@ class Bench:
         template: Object = {"metadata": {"annotations": {}}}
         self.put(STATEFUL_SETS, "g-0-master", spec={"replicas": 1, "template": template})
         self.put(STATEFUL_SETS, "g-0-slave", spec={"replicas": slaves, "template": template})
+
+
+def test_budget_counts_only_slaves_whose_acks_count() -> None:
+    """A slave that is in sync, but not electable yet, does not allow the eviction of the only electable one."""
+    bench = Bench()
+    bench.stateful_sets(slaves=2)
+    shard = with_record(healthy(slaves=2), observed_record_of(1, (2,)))
+    ledger = ledger_of(spec_with(slaves=2), shard, NOW_MS)
+
+    facts = facts_of(Facts(image="gantry"), group(), bench.objects, {0: ledger})
+
+    assert ledger.in_sync == (2, 3)
+    assert facts.shard(0).slaves_acknowledging == 1
 
 
 # -- the Lease ---------------------------------------------------------------------------------------------------------

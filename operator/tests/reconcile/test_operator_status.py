@@ -26,6 +26,7 @@ from gantry_spec.explain import explain
 from gantry_spec.manifest.crd import group_schema
 from gantry_spec.manifest.group import BrokerGroup, Metadata
 from gantry_spec.observed import ObservedShard, Process
+from gantry_status.broker_state import SlaveState
 
 BEFORE = "2026-01-01T00:00:00Z"
 NOW = "2026-01-01T00:01:00Z"
@@ -89,6 +90,16 @@ def test_lag_and_risk_are_unknown_without_a_master() -> None:
     assert (status["phase"], status["ready"], status["master"]) == ("Unavailable", "0/1", "-")
     assert (status["lag"], status["atRisk"]) == ("unknown", "unknown")
     assert status["eachShard"][0]["durability"]["isMet"] is False
+
+
+def test_a_scaled_in_slave_does_not_make_a_shard_ready() -> None:
+    """It still follows until it is removed. Ready, and the lag, are about the slaves of the spec."""
+    acks = (SlaveState(number=3, identity="store-3", received=10_000, flushed=10_000),)
+
+    status = status_with(with_report(healthy(slaves=2), 1, slaves=acks))
+
+    assert (status["ready"], status["lag"]) == ("0/1", "unknown")
+    assert status["eachShard"][0]["inSync"] == 1
 
 
 def test_condition_keeps_its_last_transition_time() -> None:

@@ -365,6 +365,13 @@ def test_invalid_spec_is_refused_with_its_field(kind: str, spec: dict[str, Any],
     assert path in [problem.path for problem in refused.value.problems]
 
 
+def test_invalid_metadata_is_refused_with_its_field() -> None:
+    """A name may be valid in Kubernetes but too long for the names of pods; the spec has no such field."""
+    with pytest.raises(ManifestError) as refused:
+        pipeline_of(resource(name="orders-" * 10 + "0"))
+    assert [problem.path for problem in refused.value.problems] == ["metadata.name"]
+
+
 async def test_page_is_read_completely() -> None:
     """An answer may be longer than one segment; an answer that is too long is not used."""
     document = words(rows=7) | {"filler": "x" * 10_000}

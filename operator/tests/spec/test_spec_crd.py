@@ -14,6 +14,7 @@ from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.reading import plain_values
 from gantry_spec.manifest.rules import RULES
 from gantry_spec.manifest.struct_fields import fields_of, walk_fields
+from gantry_spec.pipelines.parts import Engine, PipelineSpec, Transport
 
 SELF = re.compile(r"\b(?:self|oldSelf)((?:\.[a-zA-Z]+)+)(\()?")
 
@@ -71,6 +72,17 @@ def test_every_field_has_a_description() -> None:
         if path.startswith((".spec.", ".status.")) and not path.endswith("[]") and not schema.get("description")
     ]
     assert bare == []
+
+
+def test_descriptions_name_the_default_transport_and_all_reserved_settings() -> None:
+    """A user must not have to guess what `auto` does, nor why a setting is refused that no field has."""
+    pipeline = {field.name: field.description for field in fields_of(PipelineSpec)}
+    engine = {field.name: field.description for field in fields_of(Engine)}
+    group = {field.name: field.description for field in fields_of(Spec)}
+
+    assert [one for one in Transport if f"`{one}`" not in pipeline["transport"]] == []
+    for description in (engine["sparkConf"], group["broker"]):
+        assert "Settings that other fields or Gantry itself control are refused." in description
 
 
 def test_the_defaults_of_the_schema_are_those_of_the_structs() -> None:

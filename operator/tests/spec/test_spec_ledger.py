@@ -14,7 +14,7 @@ from gantry_spec import actions as act
 from gantry_spec.gate import check_action, check_durability, check_loss
 from gantry_spec.ledger import Fault, Ledger, band_of, bytes_behind, ledger_of
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import Role
+from gantry_spec.observed import ObservedShard, Role
 from gantry_status.broker_state import SlaveState
 
 ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
@@ -149,6 +149,22 @@ def restart(member: int) -> act.Restart:
     return act.Restart(shard=0, member=member, boot_id="")
 
 
+def test_only_slaves_whose_acks_count_can_acknowledge() -> None:
+    """The broker counts the electable slaves, or all if none is; a scaled-in or a new slave may be in sync, too."""
+    behind = (SlaveState(number=2, received=1_000), SlaveState(number=3, received=10_000))
+    near = healthy(slaves=2)
+    far = with_report(near, 1, slaves=behind)
+    spec = spec_with(slaves=2, replication={"maxLag": 1_000})
+
+    def acknowledging(shard: ObservedShard, electable: tuple[int, ...]) -> tuple[int, ...]:
+        return ledger_of(spec, with_record(shard, record_of(1, electable)), NOW_MS).acknowledging
+
+    assert acknowledging(near, (2,)) == (2,)
+    assert acknowledging(far, (2,)) == ()
+    assert acknowledging(near, ()) == (2, 3)
+    assert ledger_of(spec, with_record(near, record_of(1, (2,))), NOW_MS).in_sync == (2, 3)
+
+
 def whole(**changes: Any) -> Ledger:
     """Return a ledger with two slaves, everything flushed and in sync."""
     shard = healthy(slaves=2)
@@ -160,10 +176,11 @@ def test_a_slave_may_stop_while_enough_others_are_in_sync() -> None:
     spec = spec_with(slaves=2)
 
     assert check_action(restart(2), whole(), spec).is_allowed
-    blocked = check_action(restart(2), whole(in_sync=(2,)), spec)
+    blocked = check_action(restart(2), whole(acknowledging=(2,)), spec)
     assert not blocked.is_allowed
     assert "acknowledgements need 1 slaves, but 0 would remain; withdraw first" in blocked.reason
-    assert check_action(restart(2), whole(in_sync=(2,), is_draining=True), spec).is_allowed
+    assert check_action(restart(2), whole(acknowledging=(2,), is_draining=True), spec).is_allowed
+    assert check_action(restart(3), whole(acknowledging=(2,)), spec).is_allowed, "no send waits for its ack"
 
 
 def test_a_master_may_stop_only_drained_and_flushed() -> None:

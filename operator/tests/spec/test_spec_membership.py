@@ -272,6 +272,26 @@ def test_a_disk_with_the_only_copy_is_not_replaced() -> None:
     assert any(isinstance(one, act.ReplaceDisk) and one.is_accepted for one in decided(accepted))
 
 
+@pytest.mark.parametrize("is_fenced", [False, True], ids=["open", "fenced"])
+def test_a_shard_that_is_scaled_in_is_repaired(is_fenced: bool) -> None:
+    """It still delivers what is left, which needs acks. But a member that does not exist any more is not created."""
+    stopped = silent(healthy(number=1, slaves=3, is_withdrawn=True), 2, process=Process.STOPPED)
+    stopped = with_member(msgspec.structs.replace(stopped, is_fenced=is_fenced), 4, process=Process.ABSENT)
+    lost = with_member(stopped, 2, disk=Disk.LOST)
+    given_up = msgspec.structs.replace(lost, replace_disks=(2,))
+    spec = spec_with(slaves=3)
+
+    def repairs(shard: ObservedShard) -> list[tuple[str, int]]:
+        actions = decide(spec, observed(healthy(slaves=3), shard), NOW_MS).actions
+        return [(type(one).__name__, one.member) for one in actions if isinstance(one, act.ProcessAction)]
+
+    assert repairs(stopped) == [("Start", 2)]
+    assert repairs(lost) == []
+    reasons = [one.why for one in decide(spec, observed(healthy(slaves=3), lost), NOW_MS).waits]
+    assert any("the disk of member 2 is lost: bring it back" in why for why in reasons)
+    assert repairs(given_up) == [("ReplaceDisk", 2)]
+
+
 def test_a_removed_member_loses_its_vote_before_it_stops() -> None:
     """The Lease is updated first, then the process is stopped."""
     spec = spec_with(slaves=1)

@@ -241,7 +241,74 @@ def test_sends_are_refused_until_enough_slaves_are_in_sync() -> None:
     alone = with_report(healthy(), 1, is_draining=True, slaves=())
 
     assert not any(isinstance(one, act.Resume) for one in decided(alone))
-    assert "sends are refused until 1 more slaves are in sync" in reasons(alone)
+    assert "sends are refused until 1 more slaves can acknowledge" in reasons(alone)
+
+
+def joining(**master: Any) -> ObservedShard:
+    """Return a shard whose slave 3 is in sync, but not electable, because it lacks what is confirmed."""
+    acks = (
+        SlaveState(number=2, identity="store-2", received=10_000, flushed=10_000),
+        SlaveState(number=3, identity="store-3", received=9_000, flushed=9_000),
+    )
+    return with_report(with_record(healthy(slaves=2), record_of(1, (2,))), 1, **({"slaves": acks} | master))
+
+
+def test_a_shard_is_withdrawn_before_its_only_electable_slave_stops() -> None:
+    """The broker does not count the acks of a slave that is not electable, however near it is."""
+    assert [type(one) for one in decided(outdated(joining(), 2), spec=spec_with(**TWO))] == [act.Withdraw]
+    assert [type(one) for one in decided(outdated(healthy(slaves=2), 2), spec=spec_with(**TWO))] == [act.Restart]
+    [restart] = decided(outdated(joining(), 3), spec=spec_with(**TWO))
+    assert isinstance(restart, act.Restart) and restart.member == 3, "its acks do not count, so no send misses them"
+
+
+def test_sends_are_refused_until_enough_slaves_are_electable() -> None:
+    """A slave that has the whole log suffices: it becomes electable as soon as the master takes sends."""
+    drained = joining(is_draining=True)
+    new = SlaveState(number=3, identity="store-3", received=9_000, flushed=9_000)
+    alone = with_report(drained, 1, slaves=(new,))
+    whole = with_report(drained, 1, slaves=(msgspec.structs.replace(new, received=10_000),))
+
+    assert [type(one) for one in decided(drained, spec=spec_with(**TWO))] == [act.Resume]
+    assert not any(isinstance(one, act.Resume) for one in decided(alone, spec=spec_with(**TWO)))
+    assert "sends are refused until 1 more slaves can acknowledge" in reasons(alone, spec=spec_with(**TWO))
+    assert [type(one) for one in decided(whole, spec=spec_with(**TWO))] == [act.Resume]
+
+
+def test_a_shard_is_available_only_with_enough_electable_slaves() -> None:
+    """Sends get no acks from a slave that is in sync but not electable."""
+    new = SlaveState(number=3, identity="store-3", received=9_000, flushed=9_000)
+    shards = (joining(), joining(slaves=(new,)))
+
+    available = [decide(spec_with(**TWO), observed(one), NOW_MS).condition("Available") for one in shards]
+
+    assert [(one.is_true, one.reason) for one in available] == [
+        (True, "AllShardsAcknowledge"),
+        (False, "NoInSyncSlave"),
+    ]
+
+
+def test_a_scaled_in_slave_does_not_stand_in_for_a_slave_of_the_spec() -> None:
+    """A member that leaves still follows for a while; the group is ready when each slave of the spec is in sync."""
+    acks = (SlaveState(number=3, identity="store-3", received=10_000, flushed=10_000),)
+    shard = with_report(healthy(slaves=2), 1, slaves=acks)
+
+    decision = decide(spec_with(), observed(shard), NOW_MS)
+
+    assert {name: decision.condition(name).is_true for name in ("Ready", "Replicating", "Degraded")} == {
+        "Ready": False,
+        "Replicating": False,
+        "Degraded": True,
+    }
+
+
+def test_no_shard_is_disrupted_while_a_slave_of_another_is_behind() -> None:
+    """A scaled-in slave that follows does not make up for it."""
+    acks = (SlaveState(number=3, identity="store-3", received=10_000, flushed=10_000),)
+    behind = with_report(healthy(slaves=2), 1, slaves=acks)
+
+    other = [one for one in decided(behind, outdated(healthy(number=1), 2), spec=spec_with(shards=2)) if one.shard]
+
+    assert other == []
 
 
 def test_the_master_is_restarted_last_and_as_a_slave() -> None:

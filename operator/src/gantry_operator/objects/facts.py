@@ -29,7 +29,7 @@ class ShardFacts(FactsPart, frozen=True):
     slaves: int = 0
     """How many slaves must stay, even if the spec has fewer, because their votes are still needed."""
 
-    slaves_in_sync: int | None = None
+    slaves_acknowledging: int | None = None
     """How many slaves could acknowledge now; None if unknown."""
 
     master_pod: str = ""

@@ -197,7 +197,7 @@ def can_lose_slave(group: BrokerGroup, facts: Facts, shard: int) -> bool:
     needed = group.spec.replication.acks_needed
     if not needed:
         return True
-    known = facts.shard(shard).slaves_in_sync
+    known = facts.shard(shard).slaves_acknowledging
     able = configuration.slaves_of(group, facts, shard) if known is None else known
     return able - 1 >= needed
 

@@ -42,8 +42,8 @@ def conditions(
     mastered = [view for view in views if view.lease.record is not None and view.healthy_master is not None]
     without = sorted({view.shard.number for view in views} - {view.shard.number for view in mastered})
     ledgers = [view.ledger for view in mastered]
-    unacked = [one.shard for one in ledgers if len(one.in_sync) < one.acks_needed]
-    behind = [one.shard for one in ledgers if len(one.in_sync) < spec.slaves]
+    unacked = [one.shard for one in ledgers if len(one.acknowledging) < one.acks_needed]
+    behind = [one.shard for one in ledgers if one.not_in_sync(spec)]
     is_complete = len(mastered) == spec.shards
     available = _condition("Available", is_complete and not unacked, "AllShardsAcknowledge", "NoMaster", without)
     if is_complete and unacked:

@@ -15,7 +15,7 @@ from gantry_spec.decide.conditions import conditions, fences_of
 from gantry_spec.decide.decision import Decision
 from gantry_spec.decide.election import elect_master
 from gantry_spec.decide.hibernation import hibernate
-from gantry_spec.decide.membership import maintain_members
+from gantry_spec.decide.membership import maintain_members, repair_members
 from gantry_spec.decide.term_maintenance import keep_fenced, maintain_term
 from gantry_spec.decide.view import ShardView
 from gantry_spec.decide.withdrawal import withdraw_masters
@@ -55,7 +55,7 @@ def decide(spec: Spec, observed: ObservedGroup, now_ms: int, previous: Mapping[i
 def _decide_shard(view: ShardView) -> list[Action]:
     number = view.shard.number
     if view.shard.is_fenced:
-        return [*maintain_members(view), *keep_fenced(view)] if number < view.spec.shards else keep_fenced(view)
+        return [*_processes(view), *keep_fenced(view)]
     if number >= view.spec.shards:
         return _decide_surplus_shard(view)
     if view.lease.record is None:
@@ -66,7 +66,9 @@ def _decide_shard(view: ShardView) -> list[Action]:
 
 def _processes(view: ShardView) -> list[Action]:
     """Return the actions on processes; none in a manual promotion, where a person runs the processes, too."""
-    return [*maintain_members(view)] if view.manual_request is None else []
+    if view.manual_request is not None:
+        return []
+    return [*(maintain_members(view) if view.shard.number < view.spec.shards else repair_members(view))]
 
 
 def _decide_surplus_shard(view: ShardView) -> list[Action]:
@@ -77,11 +79,12 @@ def _decide_surplus_shard(view: ShardView) -> list[Action]:
         left = f": {view.shard.remaining_text}" if view.shard.remaining_text else ""
         wait = Wait(shard=number, why=f"{why} and stays until it has no messages{left}")
         if view.lease.record is None:
-            return [wait, *withdrawing]
+            return [wait, *withdrawing, *_processes(view)]
         role = maintain_term(view) if view.record.is_settled else elect_master(view)
         # A master that was drained for its removal takes sends again if messages have come; a withdrawn one does not.
         is_drained = view.record.is_settled and view.healthy_master is not None and view.healthy_master.is_draining
-        return [wait, *withdrawing, *(one for one in role if is_drained or not isinstance(one, Resume))]
+        wanted = [one for one in role if is_drained or not isinstance(one, Resume)]
+        return [wait, *withdrawing, *_processes(view), *wanted]
     return [
         Remove(shard=number, member=one.number, boot_id=one.boot_id, is_empty=True, why="the shard is empty")
         for one in view.shard.members
@@ -122,8 +125,8 @@ def _is_drained(view: ShardView) -> bool:
 
 
 def _is_degraded(view: ShardView) -> bool:
-    """Return whether the shard has no fresh master or too few slaves in sync."""
-    return view.ledger.master is None or not view.ledger.is_fresh or len(view.ledger.in_sync) < view.spec.slaves
+    """Return whether the shard has no fresh master, or a slave of the spec is not in sync."""
+    return view.ledger.master is None or not view.ledger.is_fresh or bool(view.ledger.not_in_sync(view.spec))
 
 
 def _apply_gate(actions: Sequence[Action], ledgers: Mapping[int, Ledger], spec: Spec) -> list[Action]:

@@ -1,5 +1,7 @@
 """The members of a shard: those of the spec are started, others are removed, and lost disks are replaced.
 
+A shard that is scaled in needs its slaves, too: until it is empty it delivers messages, which wait for acks.
+
 A member is removed, and a lost disk is replaced, only if the newest epoch has a fresh master elsewhere that has
 everything that was acknowledged. So the only copy is never deleted without a person's consent. A lost disk is replaced
 after ``storage.replaceAfter``, when a person has given it up, or when its machine is out of service. Where it may hold
@@ -27,6 +29,15 @@ def maintain_members(view: ShardView) -> Iterator[Action]:
     for member in view.shard.members:
         if member.number not in view.spec.members and member.process is not Process.ABSENT:
             yield _remove_member(view, member)
+
+
+def repair_members(view: ShardView) -> Iterator[Action]:
+    """Yield the actions that repair a shard that is scaled in: its members start, but none that does not exist."""
+    for member in view.shard.members:
+        if member.disk is Disk.LOST and member.process is not Process.ABSENT:
+            yield _replace_lost_disk(view, member)
+        elif member.process is Process.STOPPED:
+            yield Start(shard=view.shard.number, member=member.number)
 
 
 def _reason_to_keep(view: ShardView, number: int) -> str:

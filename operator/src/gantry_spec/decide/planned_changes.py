@@ -1,7 +1,7 @@
 """Planned changes of a healthy shard: switchovers without loss, and restarts of slaves and masters.
 
     switchover          Drain the master -> a slave has the whole log -> a new epoch (election) -> the slave is recorded
-    slave restart       enough others are in sync: Restart.  Otherwise Withdraw first: sends are refused before storing
+    slave restart       enough others can acknowledge: Restart. Otherwise Withdraw first: sends are refused, not stored
     master restart      its role moves first; where it may not move (no slaves, ``failover.mode: Disabled``), Drain and
                         Restart
 
@@ -53,16 +53,21 @@ def plan_change(view: ShardView, master: Report) -> list[Action]:
         actions.append(Wait(shard=view.shard.number, why=why))
     restarts = _slave_restarts(view, master) or _master_restart(view, master)
     if (master.is_draining or master.is_withdrawn) and not restarts:
-        actions.append(_resume(view))
+        actions.append(_resume(view, master))
     return actions + restarts
 
 
-def _resume(view: ShardView) -> Action:
-    """Let the master take sends again once enough slaves can acknowledge them, or wait until then."""
+def _resume(view: ShardView, master: Report) -> Action:
+    """Let the master take sends again once enough slaves can acknowledge them, or wait until then.
+
+    A slave of the spec that has the whole log counts although it is not electable. It becomes so once the master takes
+    sends, and not before: waiting for it would never end if the electable slaves do not return.
+    """
     term, shard = view.term, view.shard.number
-    shortage = term.acks_needed - len(view.ledger.in_sync)
+    whole = {one.number for one in master.slaves if one.received is not None and one.received == master.wrote}
+    shortage = term.acks_needed - len({*view.ledger.acknowledging, *(whole & set(view.spec.members))})
     if shortage > 0 and view.manual_request is None:
-        return Wait(shard=shard, why=f"sends are refused until {shortage} more slaves are in sync")
+        return Wait(shard=shard, why=f"sends are refused until {shortage} more slaves can acknowledge")
     return Resume(shard=shard, member=term.master, epoch=term.epoch, electable=term.numbers)
 
 
@@ -165,7 +170,7 @@ def _slave_restarts(view: ShardView, master: Report) -> list[Action]:
     if broken:
         return [_restart(view, member) for member in broken]
     member = outdated[0]
-    not_in_sync = [number for number in view.spec.members if number not in {view.term.master, *view.ledger.in_sync}]
+    not_in_sync = view.ledger.not_in_sync(view.spec)
     if not_in_sync and member.number not in not_in_sync:
         return [
             Wait(
@@ -173,8 +178,8 @@ def _slave_restarts(view: ShardView, master: Report) -> list[Action]:
                 why=f"members {not_in_sync} are not in sync; member {member.number} is restarted after them",
             )
         ]
-    others = [number for number in view.ledger.in_sync if number != member.number]
-    if len(others) >= view.term.acks_needed or member.number not in view.ledger.in_sync:
+    able = view.ledger.acknowledging
+    if len(able) > view.term.acks_needed or member.number not in able:
         return [_restart(view, member)]
     if not master.is_draining:
         why = f"member {member.number} must be restarted, and acknowledgements need {view.term.acks_needed} slaves"

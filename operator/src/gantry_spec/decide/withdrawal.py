@@ -1,7 +1,7 @@
 """Withdrawal of a shard from clients: it is scaled in, fenced by a person, or about to hibernate.
 
-    scaled in     clients send nothing more; it elects masters like any other, delivers due messages, and is consumed;
-                  no member is started by an action, and no lost disk is replaced
+    scaled in     clients send nothing more; it is repaired and elects masters like any other, delivers due messages,
+                  and is consumed
     fenced        it takes no sends, and its slaves follow; no member is promoted, moved or restarted
     hibernating   see ``hibernation``
 

@@ -75,7 +75,8 @@ class Spec(Part, frozen=True):
     """The consumer groups that the operator creates and updates."""
 
     broker: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=dict)
-    """Additional settings of `broker.conf`, by RocketMQ's names. Settings that other fields control are refused."""
+    """Additional settings of `broker.conf`, by RocketMQ's names. Settings that other fields or Gantry itself control
+    are refused."""
 
     resources: dict[str, Any] = msgspec.field(default_factory=dict)
     """The resources of the broker's container, as in a pod. The memory of the write buffers is added automatically."""

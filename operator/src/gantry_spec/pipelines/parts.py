@@ -215,7 +215,7 @@ class Engine(Part, frozen=True):
     """The settings of the executor pods in mode `kubernetes`."""
 
     spark_conf: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=dict)
-    """Additional settings of Spark. Settings that other fields control are refused."""
+    """Additional settings of Spark. Settings that other fields or Gantry itself control are refused."""
 
     pod_template: PodTemplate = PodTemplate()
     """Settings that are copied into the pods unchanged."""
@@ -238,8 +238,9 @@ class PipelineSpec(Part, frozen=True):
     """The replicas to read. `slaveFirst` reads the master if no slave answers."""
 
     transport: Transport = Transport.AUTO
-    """`http` reads ranges of the log from sidecars. `pull` uses RocketMQ's protocol. `file` reads stores on the same
-    machine, so it is refused in a cluster."""
+    """How records are read. `auto` uses the first of `file`, `http` and `pull` that a replica offers, and the next if
+    that fails. `http` reads ranges of the log from sidecars. `pull` uses RocketMQ's protocol. `file` reads stores on
+    the same machine, so it is refused in a cluster."""
 
     access: Access = Access()
     """Credentials and TLS of the clients."""

@@ -29,14 +29,19 @@ def pipeline_of(document: Mapping[str, Any]) -> Pipeline:
     problems = list(unknown_fields(spec, kind.spec, "spec"))
     if problems:
         raise ManifestError(problems)
-    try:
-        read: PipelineSpec = msgspec.convert(spec, kind.spec, dec_hook=decode_value)
-        metadata = msgspec.convert(document["metadata"], Metadata)
-    except msgspec.ValidationError as error:
-        problem = problem_of(str(error))
-        raise ManifestError([problem._replace(path=f"spec.{problem.path}" if problem.path else "spec")]) from error
+    metadata: Metadata = _decode(document["metadata"], Metadata, "metadata")
+    read: PipelineSpec = _decode(spec, kind.spec, "spec")
     broken = list(broken_rules(kind, read))
     if broken:
         raise ManifestError(broken)
     created = str((document["metadata"] or {}).get("creationTimestamp") or "")
     return Pipeline(kind=kind, metadata=metadata, spec=read, created=created)
+
+
+def _decode(value: object, part: type[Any], path: str) -> Any:
+    """Return a value as the part of a resource at ``path``. Raises ``ManifestError``."""
+    try:
+        return msgspec.convert(value, part, dec_hook=decode_value)
+    except msgspec.ValidationError as error:
+        problem = problem_of(str(error))
+        raise ManifestError([problem._replace(path=f"{path}.{problem.path}" if problem.path else path)]) from error

@@ -66,11 +66,13 @@ function list() {
 
 async function load() {
   const { group } = shown;
+  const { shard } = state;
+  const isShown = () => shown.group === group && shown.shard === shard; // else this answer is of another group or shard
   try {
     const document = await withToken(() => get(withShard(`${path("dead-letters", group)}?count=50`)), WHY);
-    if (shown.group === group) Object.assign(shown, { document, fault: null });
+    if (isShown()) Object.assign(shown, { document, fault: null });
   } catch (error) {
-    if (shown.group === group) shown.fault = error.message;
+    if (isShown()) shown.fault = error.message;
   }
   changed();
 }

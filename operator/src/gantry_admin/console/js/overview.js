@@ -25,16 +25,13 @@ export function overview() {
 }
 
 function tiles(shards) {
-  const statuses = shards.map((shard) => shard.lastMaster?.status).filter((status) => status != null);
-  const atRisk = totalAtRisk(statuses, "machine");
-  const lags = shards.flatMap((shard) => shard.master?.status.slaves ?? []).map((slave) => slave.behind_bytes).filter((lag) => lag !== null);
-  const lag = lags.length === 0 ? null : Math.max(...lags);
+  const lag = greatestLag(shards);
   return h("section", { class: "tiles", "aria-label": "Now", key: "tiles" },
     tile("Messages in", short(newest("putIn")), "per second", "in"),
     tile("Messages out", short(newest("getOut")), "per second", "out"),
     tile("Bytes in", rateOf(newest("bytesIn")), "per second, as stored", "in"),
     tile("Acknowledgement latency", ...acknowledgementTexts(), "ack"),
-    tile("Not flushed", bytes(atRisk.bytes), atRisk.seconds === null ? "lost if the machine fails" : atRisk.bytes === 0 ? "nothing at risk" : `up to ${duration(atRisk.seconds)} old`, atRisk.bytes > 0 ? "warn" : "good"),
+    tile("Not flushed", ...notFlushedTexts(shards)),
     tile("Replication lag", bytes(lag), lag === null ? "no slaves, or unknown" : "of the slowest slave", lag > 0 ? "warn" : "good"));
 }
 
@@ -47,11 +44,20 @@ export function acknowledgementTexts() {
   return [millis(newest("ackHigh")), newest("ackMedian") === null ? "no sends now" : "99th percentile, at most"];
 }
 
-/** Return the sum of the bytes at risk in all shards, and the age of the oldest. */
-function totalAtRisk(statuses, loss) {
-  const found = statuses.flatMap((status) => status.at_risk).filter((risk) => risk.loss === loss && risk.bytes !== null);
-  if (found.length === 0) return { bytes: null, seconds: null };
-  return { bytes: found.reduce((sum, risk) => sum + risk.bytes, 0), seconds: Math.max(...found.map((risk) => risk.seconds ?? 0)) };
+/** Return the sum of the bytes of all shards that are not flushed, the age of the oldest in words, and the tone. An unknown part makes the sum unknown. */
+export function notFlushedTexts(shards) {
+  const found = shards.map((shard) => shard.lastMaster?.status?.at_risk.find((risk) => risk.loss === "machine") ?? null);
+  if (found.length === 0 || found.some((risk) => risk === null || risk.bytes === null)) return [bytes(null), "unknown", "warn"];
+  const sum = found.reduce((total, risk) => total + risk.bytes, 0);
+  if (sum === 0) return [bytes(0), "nothing at risk", "good"];
+  const ages = found.map((risk) => risk.seconds);
+  return [bytes(sum), ages.includes(null) ? "of unknown age" : `up to ${duration(Math.max(...ages))} old`, "warn"];
+}
+
+/** Return the lag of the slowest slave; null if there is no slave, or if the lag of one is unknown. */
+export function greatestLag(shards) {
+  const lags = shards.flatMap((shard) => shard.master?.status.slaves ?? [null]).map((slave) => slave?.behind_bytes ?? null);
+  return lags.length === 0 || lags.includes(null) ? null : Math.max(...lags);
 }
 
 const tile = (name, value, words, tone) =>
