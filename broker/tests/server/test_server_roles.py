@@ -12,6 +12,7 @@ from typing import final
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
@@ -532,6 +533,47 @@ async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: 
         assert await send(master, "d") == [0]
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replication port is open until its log is flushed: a slave is compared, but the role does not change."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+        assert await send(master, "a") == [0]
+        before = master.store.log.wrote
+        assert await send(master, "b") == [0]
+        await slave.close()
+        await master.close()
+        lose_tail(tmp_path / "master", before)
+        master = await members.start("master")
+        epoch = master.store.identity.epoch
+
+        await master.roles.close()
+        handle, handled = master.roles._on_slave_refused, asyncio.Event()
+
+        def record(session: MasterSession) -> None:
+            handle(session)
+            handled.set()
+
+        monkeypatch.setattr(master.replication.master, "_on_refused", record)
+        await members.start("slave-1")
+        await asyncio.wait_for(handled.wait(), 120)
+        await master.roles.close()
+
+        assert (master.roles.role, master.store.identity.epoch) == (HaRole.COMPARING, epoch)
+
+
+async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
+    """A name server may report another master until the registration is closed, which is later."""
+    async with group(tmp_path) as members:
+        slave = await members.start("slave", brokerRole="SLAVE", brokerId="1")
+        await slave.roles.close()
+
+        slave.roles.follow_found_master("127.0.0.1:1")
+        await slave.roles.close()
+
+        assert slave.roles.role_file.record.master == ""
 
 
 def lose_tail(store: Path, end: int) -> None:
