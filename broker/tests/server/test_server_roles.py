@@ -22,6 +22,7 @@ from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import loads
+from gantry_wire.message import PHYSICAL_OFFSET
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
 MOVED = {"roleAtStart": "UNASSIGNED"}
@@ -95,6 +96,21 @@ async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
         assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked_offset()
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
+
+
+async def test_late_consumers_are_sent_only_to_slaves_with_a_broker_id(tmp_path: Path) -> None:
+    """A slave of RocketMQ's is counted under a negative number, which no name server knows."""
+    far_behind = PHYSICAL_OFFSET.pack(-(1 << 60))
+    async with group(tmp_path) as members:
+        master = await members.start("master")
+        suggest, acks = master.pulls._suggest_broker, master.replication.acks
+        for identity, broker_id, expected in (("classic 192.0.2.1", -2, 0), ("a store", 2, 2)):
+            slave = acks.join(identity, broker_id, 0.0)
+            assert slave is not None
+            slave.advance(0, -1, 0, 0.0)
+
+            assert suggest(far_behind, 1) == expected
+            assert suggest(far_behind, -2) == expected
 
 
 @pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "twin"])
