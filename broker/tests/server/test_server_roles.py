@@ -461,6 +461,20 @@ async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path
         assert (await broker.orders.status()).promised_epoch == 7
 
 
+async def test_configured_master_with_a_newer_promise_serves_nothing(tmp_path: Path) -> None:
+    """Its problem names both epochs, and no other master: a fence order promises an epoch, too."""
+    async with group(tmp_path) as members:
+        broker = await members.start("one")
+        await broker.orders.fence(7)
+        await broker.close()
+        broker = await members.start("one")
+
+        status = await broker.orders.status()
+        assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
+        assert status.role is HaRole.UNASSIGNED
+        assert status.problem == "epoch 7 was promised, and the log of this broker is of epoch 1"
+
+
 async def test_fenced_master_disconnects_its_clients_and_answers_nothing(tmp_path: Path) -> None:
     """A broker that has promised a newer epoch is not the master from that moment on."""
     async with group(tmp_path) as members:

@@ -64,7 +64,7 @@ def test_loop_state_comes_from_the_page_alone(observation: PageObservation, now:
             HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=True, promised_epoch=8),
             None,
             False,
-            "promised epoch 8",
+            "no master below epoch 8",
         ),
         (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=False, problem="no key"), None, False, "no key"),
         (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=False), None, False, "may not acknowledge"),

@@ -130,7 +130,8 @@ class Roles:
             await self.become_slave(self.promises.promise.epoch, ha.master_address)
             return
         if self.promises.promise.epoch > identity.epoch:
-            self.problem = f"epoch {self.promises.promise.epoch} was promised to another master"
+            promised = self.promises.promise.epoch
+            self.problem = f"epoch {promised} was promised, and the log of this broker is of epoch {identity.epoch}"
             self._gate.refuse_all(self.problem)
             log.error("newer epoch exists; this broker is not the master", extra={"reason": self.problem})
             return
