@@ -12,12 +12,14 @@ from typing import final
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
 from gantry_broker.server.roles.role_status import count_slaves_to_compare
 from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode
@@ -604,6 +606,35 @@ async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
         await slave.roles.close()
 
         assert slave.roles.role_file.record.master == ""
+
+
+@pytest.mark.parametrize("is_compared", [True, False], ids=["after a comparison", "without slaves"])
+async def test_doubt_ends_with_a_new_term_of_a_configured_master(tmp_path: Path, is_compared: bool) -> None:
+    """Its log is the valid one then. A term that continues after a clean stop proves nothing."""
+    doubt = CompletenessRecord(is_complete=False, machine="another run", is_crash_safe=True)
+    async with group(tmp_path) as members:
+        master = await members.start("master", **(SYNC if is_compared else {}))
+        slave = await members.slave(master) if is_compared else None
+        assert await send(master, "a") == [0]
+        for _ in range(2):
+            await master.close()
+            write_sealed(RealDisk(), str(tmp_path / "master/completeness.json"), doubt)
+            master = await members.start("master")
+            assert (master.store.identity.epoch, master.roles.completeness.is_complete) == (1, False)
+        await master.close()
+        if slave is not None:
+            await slave.close()
+        (tmp_path / "master/abort").touch()
+
+        master = await members.start("master")
+        assert (master.roles.role is HaRole.COMPARING) is is_compared
+        if is_compared:
+            assert master.roles.completeness.is_complete is False
+            await members.start("slave-1")
+        await wait_until(lambda: master.roles.completeness.is_complete is True)
+        assert (master.roles.role, master.store.identity.epoch) == (HaRole.MASTER, 2)
+        await master.close()
+        assert (await members.start("master")).roles.completeness.is_complete is True
 
 
 def lose_tail(store: Path, end: int) -> None:

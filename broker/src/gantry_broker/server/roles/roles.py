@@ -179,6 +179,8 @@ class Roles:
                 raise
             log.warning("disk is full; continuing in the last epoch", extra={"epoch": epoch, "reason": str(error)})
             await self.become_master(epoch, self.role_file.record.electable)
+        else:
+            await self.record_caught_up()  # A slave that has more is truncated to this log.
 
     async def close(self) -> None:
         """Begin no further change, and wait for the end of one in progress.
@@ -237,6 +239,7 @@ class Roles:
                         await self.await_acceptance()
                     else:
                         await self.become_master(self.store.identity.epoch + 1, self.electable())
+                        await self.record_caught_up()  # The compared slaves have nothing that this log lacks.
         finally:
             self._role_change_task = None
 
