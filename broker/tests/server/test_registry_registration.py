@@ -229,8 +229,8 @@ async def test_promoted_slave_stays_in_the_routes(
             return was_known
 
         monkeypatch.setattr(routes, "unregister", unregister)
-        moving = {"brokerMasterIP": master_ip} if master_ip else {}
-        async with running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}", **moving) as broker:
+        conf = {"namesrvAddr": f"127.0.0.1:{port}"} | ({"brokerMasterIP": master_ip} if master_ip else {})
+        async with running_broker(tmp_path / "store", disk=None, clock=None, **conf) as broker:
             await wait_until(lambda: len(broker.registration.registered) == 1)
             broker.register(3)
             await wait_until(lambda: 3 in routes.members("TestCluster", "test-broker").broker_addrs)

@@ -306,12 +306,17 @@ async def test_page_of_another_process_is_retried_after_a_full_disk(
     """Where the start could not create the page, another process may have: the thread retries, and logs it once."""
     monkeypatch.setattr("gantry_broker.server.admin.status_thread.RETRY_INTERVAL_S", 0.01)
     failing = FailingPage()
+
+    async def attempted() -> None:
+        before = failing.attempts
+        await wait_until(lambda: failing.attempts > before + 3)
+
     with caplog.at_level(logging.INFO):
         async with publishing(tmp_path, open_page=failing.open):
-            for refusal in (PageInUse("another process publishes its status"), None):
-                failing.refusal = refusal
-                before = failing.attempts
-                await wait_until(lambda start=before: failing.attempts > start + 3)
+            failing.refusal = PageInUse("another process publishes its status")
+            await attempted()
+            failing.refusal = None
+            await attempted()
 
     messages = [record.message for record in caplog.records if "status page" in record.message]
     assert messages == ["failed to write status page; will retry", "status page writable again"]
