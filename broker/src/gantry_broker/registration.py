@@ -4,8 +4,9 @@ One task per name server keeps one connection open: a name server forgets a brok
 The whole topic table is sent at the start, right after a change, and once in each `registerNameServerPeriod`. An
 unreachable name server costs a log line when it becomes unreachable and when it returns, nothing else. When the broker
 stops being the master it unregisters its old broker id before it registers the new one, on the same connection, so that
-the two cannot overtake each other. A slave that becomes the master replaces its old broker id in one step and stays in
-the routes.
+the two cannot overtake each other. A slave that becomes the master stays in the routes: at the same address it replaces
+its old broker id in one step, and at another one (`brokerMasterIP`) it unregisters the old address after the new one is
+registered.
 """
 
 import asyncio
@@ -62,17 +63,26 @@ class BrokerIdentity:
 def _replaces(new: BrokerIdentity | None, old: BrokerIdentity) -> bool:
     """Return whether name servers drop ``old`` when ``new`` is registered, so that unregistering is not needed.
 
-    An identity that differs only in the external address is the same broker. A slave that becomes the master keeps its
-    address, which has one broker id at a time, in RocketMQ's name servers, too. If it is the only member left,
-    unregistering would remove all topics of the shard from the routes until it is registered again. A master that
-    becomes a slave does unregister: clients must not find it as the master any more, even if the next registration
-    fails.
+    An identity that differs only in the external address is the same broker. An address has one broker id at a time, in
+    RocketMQ's name servers, too, so that a slave replaces its id when it becomes the master at the same address.
     """
     if new is None:
         return False
     same = replace(new, external_address=old.external_address, ha_address=old.ha_address, broker_id=old.broker_id)
     is_promoted = new.broker_id == MASTER_ID != old.broker_id
     return old == same and (is_promoted or (new.broker_id, new.ha_address) == (old.broker_id, old.ha_address))
+
+
+def _outlasts_registration(old: BrokerIdentity, new: BrokerIdentity | None) -> bool:
+    """Return whether ``old`` stays registered until ``new`` is: a slave's identity, when it becomes the master.
+
+    If it is the only member left, unregistering it first would remove all topics of the shard from the routes until it
+    is registered again. A master that becomes a slave does unregister first: clients must not find it as the master
+    any more, even if the next registration fails.
+    """
+    if new is None or (new.cluster, new.name) != (old.cluster, old.name):
+        return False
+    return new.broker_id == MASTER_ID != old.broker_id and new.address != old.address
 
 
 @final
@@ -174,10 +184,12 @@ class Registration:
                 log.info("could not unregister from name server", extra={"address": address, "reason": str(error)})
             await channel.close()
 
-    async def _unregister(self, address: str, channel: Channel) -> None:
+    async def _unregister(self, address: str, channel: Channel, *, is_registered: bool = True) -> None:
+        """Drop former identities; before the new one ``is_registered``, only those that must not outlast that."""
         pending = self._pending_unregistrations[address]
-        while pending:
-            identity = pending.pop(0)
+        while droppable := [one for one in pending if is_registered or not _outlasts_registration(one, self._identity)]:
+            identity = droppable[0]
+            pending.remove(identity)
             fields = UnregisterBroker(
                 broker_name=identity.name,
                 broker_addr=identity.address,
@@ -245,7 +257,7 @@ class Registration:
                 change_count = self._change_count
                 if self._account is not None:
                     await self._account.refresh()
-                await self._unregister(address, channel)
+                await self._unregister(address, channel, is_registered=False)
                 identity = self._identity
                 if identity is None:
                     self.registered.discard(address)
@@ -262,6 +274,8 @@ class Registration:
                     self._refusals[address] = reply.remark
                     return
                 self._refusals.pop(address, None)
+                if identity == self._identity:  # else it has to be dropped itself, in the next iteration
+                    await self._unregister(address, channel)
                 if address not in self.registered:
                     log.info("registered at name server", extra={"address": address})
                 self._published[address] = change_count

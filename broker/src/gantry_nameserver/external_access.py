@@ -15,6 +15,7 @@ from gantry_nameserver.directory import BrokerDirectory
 from gantry_remoting.server import Answer, Connection, Dispatch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
+from gantry_wire.commands.admin import TopicListing
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.nameserver import BrokerData, ClusterInfo, TopicRoute
 
@@ -23,10 +24,18 @@ ADDRESS_FREE_CODES: Final = frozenset(
         RequestCode.GET_KV_CONFIG,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
         RequestCode.GET_TOPICS_BY_CLUSTER,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
     }
 )
 """Requests whose replies contain no address."""
+
+TRANSLATED_CODES: Final = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    }
+)
+"""Requests whose replies get external addresses. All others are refused."""
 
 
 def external_dispatch(dispatch: Dispatch, brokers: BrokerDirectory) -> Dispatch:
@@ -35,17 +44,21 @@ def external_dispatch(dispatch: Dispatch, brokers: BrokerDirectory) -> Dispatch:
     def answer(request: Command, connection: Connection) -> Answer:
         if request.code in ADDRESS_FREE_CODES:
             return dispatch(request, connection)
-        if request.code not in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+        if request.code not in TRANSLATED_CODES:
             return request.reply(
                 ResponseCode.NO_PERMISSION, f"request code {request.code} is not allowed on the external port"
             )
         internal = dispatch(request, connection)
-        assert isinstance(internal, Command), "requests for routes are answered synchronously"
+        assert isinstance(internal, Command), "requests for addresses are answered synchronously"
         if internal.code != ResponseCode.SUCCESS:
             return internal
         if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return request.reply(
                 body=write_document(external_cluster(read_document(internal.body, ClusterInfo), brokers))
+            )
+        if request.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS:
+            return request.reply(
+                body=write_document(external_listing(read_document(internal.body, TopicListing), brokers))
             )
         route = external_route(read_document(internal.body, TopicRoute), brokers)
         if route is None:
@@ -85,6 +98,16 @@ def external_cluster(info: ClusterInfo, brokers: BrokerDirectory) -> ClusterInfo
             for cluster, names in info.cluster_addr_table.items()
         },
     )
+
+
+def external_listing(listing: TopicListing, brokers: BrokerDirectory) -> TopicListing:
+    """Return the list of system topics with the external address of a broker, or with none.
+
+    RocketMQ's administration client asks that broker for its system topics, too; without an address it does not.
+    """
+    reachable = (_with_external_addresses(broker, brokers) for _, broker in sorted(brokers.names.items()))
+    first = next((broker.broker_addrs for broker in reachable if broker is not None), None)
+    return msgspec.structs.replace(listing, broker_addr=None if first is None else first[min(first)])
 
 
 def _with_external_addresses(broker: BrokerData, brokers: BrokerDirectory) -> BrokerData | None:

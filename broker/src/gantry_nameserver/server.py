@@ -62,23 +62,26 @@ class NameServer:
         self._key_values = KeyValueStore(directory / KEY_VALUE_FILE)
         handlers = Handlers(self.routes, self._key_values, self._settings, now_ms)
         self.guard = guard = _guard(settings)
-        dispatch: Dispatch = handlers.dispatch
-        if guard is not None:
-            dispatch = guarded(dispatch, guard)
-        dispatch = with_audit_log(
-            dispatch,
-            "nameserver",
-            AUDITED,
-            failure=reply_to_unexpected_error,
-            account_of=lambda: None if guard is None else guard.requester,
-        )
+
+        def audited(dispatch: Dispatch) -> Dispatch:
+            return with_audit_log(
+                dispatch if guard is None else guarded(dispatch, guard),
+                "nameserver",
+                AUDITED,
+                failure=reply_to_unexpected_error,
+                account_of=lambda: None if guard is None else guard.requester,
+            )
+
         internal = settings.listener(settings.listen_port)
-        service = CommandService(dispatch, disconnected=self._on_disconnect, answers=DeferredAnswers(internal))
+        service = CommandService(
+            audited(handlers.dispatch), disconnected=self._on_disconnect, answers=DeferredAnswers(internal)
+        )
         self._ports = [(Listener(service, internal), service)]
         """The internal port, and then the external port if there is one."""
         if settings.external_listen_port:
             external = settings.listener(settings.external_listen_port)
-            dispatch = external_dispatch(dispatch, self.routes.brokers)
+            # The guard comes first, so that a line of the audit log has the account of its own request.
+            dispatch = audited(external_dispatch(handlers.dispatch, self.routes.brokers))
             service = CommandService(dispatch, answers=DeferredAnswers(external))
             self._ports.append((Listener(service, external), service))
         self._scanner: asyncio.Task[None] | None = None

@@ -365,3 +365,26 @@ async def test_unreachable_master_is_reported_and_retried() -> None:
     await tables.fetch()
 
     assert tables.problem is not None and "cannot connect" in tables.problem
+
+
+async def test_renewed_credentials_reach_the_master(tmp_path: Path) -> None:
+    """A slave signs its requests to a RocketMQ master with the credentials that its file has now."""
+
+    def renew(key: str) -> None:
+        credentials.with_suffix(".new").write_text(f"accessKey: {key}\nsecretKey: a-secret-key\n")
+        credentials.with_suffix(".new").replace(credentials)
+
+    credentials = tmp_path / "own.yml"
+    renew("first-key")
+    port = free_ports(1)[0]
+    async with Scripted(lambda command: command.reply(1, "not in this test")) as master:
+        conf = {
+            "brokerRole": "SLAVE", "brokerId": "1", "haMasterIsClassic": "true", "haMasterAddress": f"127.0.0.1:{port}",
+            "haMasterBrokerAddress": master.address, "aclCredentialsPath": str(credentials),
+        }  # fmt: skip
+        async with broker(tmp_path / "slave", {**SIZE, **conf}):
+            await wait_until(lambda: bool(master.asked))
+            renew("second-key")
+            await wait_until(lambda: master.asked[-1].ext["AccessKey"] == "second-key")
+
+    assert master.asked[0].ext["AccessKey"] == "first-key"

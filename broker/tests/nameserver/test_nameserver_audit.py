@@ -14,6 +14,7 @@ from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting.audit import LOGGER
 from gantry_remoting.client import Channel
+from gantry_testing.ports import free_ports
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 
@@ -57,6 +58,27 @@ async def test_each_administrative_change_is_audited_once(channel: Channel, capl
         assert line["outcome"] == reply.code
         assert line["on"]["brokerName"] == "a"
         assert "do-not-tell" not in json.dumps(line)
+
+
+async def test_refused_changes_on_the_external_port_are_audited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The port refuses every change; the attempt is visible, with its sender."""
+    caplog.set_level(logging.INFO, logger=LOGGER)
+    inside, outside = free_ports(2)
+    settings = NameServerSettings(bind_address="127.0.0.1", listen_port=inside, external_listen_port=outside)
+    server = NameServer(settings, tmp_path / "data")
+    await server.start()
+    channel = await Channel.connect(f"127.0.0.1:{outside}")
+    for code in sorted(AUDITED):
+        caplog.clear()
+        reply = await ask(channel, code, {"topic": "T", "value": "do-not-tell"})
+
+        [line] = lines(caplog)
+        assert (line["what"], line["outcome"], reply.code) == (RequestCode(code).name, 16, 16)
+        assert "external port" in line["reason"] and "do-not-tell" not in json.dumps(line)
+    await channel.close()
+    await server.close()
 
 
 async def test_routine_requests_are_not_audited(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:

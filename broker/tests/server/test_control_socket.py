@@ -8,12 +8,13 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import uvloop
 
-from gantry_broker.control.server import CONNECTIONS_MAX, ControlServer
+from gantry_broker.control.server import BACKLOG, CONNECTIONS_MAX, ControlServer
 from gantry_broker.errors import StoreFailed
 from gantry_status.order_client import OrderClient, order_once
 from gantry_status.orders import (
@@ -55,6 +56,18 @@ async def server(tmp_path: Path, member: FakeMember) -> AsyncIterator[ControlSer
 async def client(server: ControlServer) -> AsyncIterator[OrderClient]:
     async with OrderClient(server.path, answer_timeout_s=60) as client:
         yield client
+
+
+async def test_unaccepted_connections_are_limited(server: ControlServer) -> None:
+    """While the event loop is busy the kernel queues as many as the limit allows, and refuses further ones."""
+    queued = 0
+    with ExitStack() as stack:
+        peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+        while queued < 10 * BACKLOG and peer.connect_ex(server.path) == 0:
+            queued += 1
+            peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+
+    assert BACKLOG <= queued <= BACKLOG + 1
 
 
 async def test_every_order_reaches_its_method_and_is_answered(client: OrderClient, member: FakeMember) -> None:

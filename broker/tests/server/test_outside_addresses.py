@@ -59,7 +59,7 @@ async def wait_for_addresses(server: str, wanted: dict[str, str]) -> None:
 
 
 async def test_each_side_gets_reachable_addresses(tmp_path: Path) -> None:
-    """Routes and the cluster's list have internal addresses inside and external ones outside."""
+    """Routes and lists of brokers have internal addresses inside and external ones outside."""
     (tmp_path / "outside").write_text("master=203.0.113.7:31000\n2=203.0.113.8:31001\n")
     async with name_server(tmp_path) as (inside, outside):
         making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=f"{tmp_path}/outside")
@@ -69,7 +69,11 @@ async def test_each_side_gets_reachable_addresses(tmp_path: Path) -> None:
             assert await addresses(inside) == {"0": broker.settings.address}
             assert await addresses(outside) == {"0": "203.0.113.7:31000"}
             _, cluster = await ask(outside, RequestCode.GET_BROKER_CLUSTER_INFO)
+            _, topics_inside = await ask(inside, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+            _, topics_outside = await ask(outside, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
 
+    assert topics_inside["brokerAddr"] == broker.settings.address
+    assert topics_outside == topics_inside | {"brokerAddr": "203.0.113.7:31000"}
     assert cluster["brokerAddrTable"]["test-broker"]["brokerAddrs"] == {"0": "203.0.113.7:31000"}
     assert cluster["clusterAddrTable"] == {"TestCluster": ["test-broker"]}
 
@@ -85,7 +89,9 @@ async def test_broker_without_external_address_is_hidden_outside(tmp_path: Path)
         assert await addresses(inside) == {"0": broker.settings.address}
         assert await ask(outside, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}) == (17, None)
         _, cluster = await ask(outside, RequestCode.GET_BROKER_CLUSTER_INFO)
+        _, topics = await ask(outside, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
 
+    assert topics.get("brokerAddr") is None and "test-broker" in topics["topicList"]
     assert cluster == {"brokerAddrTable": {}, "clusterAddrTable": {"TestCluster": []}}
 
 

@@ -5,7 +5,6 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +210,11 @@ async def test_master_is_registered_under_its_moving_address(tmp_path: Path) -> 
     assert broker.settings.ha_address.startswith("127.0.0.1:")
 
 
-async def test_promoted_slave_stays_in_the_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only remaining member takes the master's broker id in one step: every topic always has a route."""
+@pytest.mark.parametrize("master_ip", ["", "127.0.0.9"], ids=["one address", "brokerMasterIP"])
+async def test_promoted_slave_stays_in_the_routes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master_ip: str
+) -> None:
+    """The only remaining member takes the master's broker id, and perhaps address: every topic always has a route."""
     [port] = free_ports(1)
     reply_topic = "TestCluster_REPLY_TOPIC"
     lost: list[str] = []
@@ -227,24 +229,40 @@ async def test_promoted_slave_stays_in_the_routes(tmp_path: Path, monkeypatch: p
             return was_known
 
         monkeypatch.setattr(routes, "unregister", unregister)
-        async with running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}") as broker:
-            registration = broker.registration
-            await wait_until(lambda: len(registration.registered) == 1)
-            as_master = registration._identity
-            assert as_master is not None
-            registration.set_identity(replace(as_master, broker_id=3))
+        conf = {"namesrvAddr": f"127.0.0.1:{port}"} | ({"brokerMasterIP": master_ip} if master_ip else {})
+        async with running_broker(tmp_path / "store", disk=None, clock=None, **conf) as broker:
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+            broker.register(3)
             await wait_until(lambda: 3 in routes.members("TestCluster", "test-broker").broker_addrs)
             lost.clear()
             routes.register_topic(
                 reply_topic, [QueueData(broker_name="test-broker", read_queue_nums=1, write_queue_nums=1, perm=6)]
             )
 
-            registration.set_identity(as_master)
-            await wait_until(lambda: 0 in routes.members("TestCluster", "test-broker").broker_addrs)
+            broker.register(0)
+            await wait_until(lambda: list(routes.members("TestCluster", "test-broker").broker_addrs) == [0])
 
             assert lost == []
-            assert list(routes.members("TestCluster", "test-broker").broker_addrs) == [0]
+            assert routes.members("TestCluster", "test-broker").broker_addrs == {0: broker.settings.master_address}
             assert routes.route(reply_topic) is not None
+
+
+async def test_demotion_and_promotion_at_once_end_registered(tmp_path: Path) -> None:
+    """Changes of the role in quick succession: the last identity is registered, and only that one."""
+    [port] = free_ports(1)
+    async with name_server(tmp_path / "names", port) as server:
+        making = running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}", brokerMasterIP="127.0.0.9")
+        async with making as broker:
+            registration = broker.registration
+            await wait_until(lambda: len(registration.registered) == 1)
+            for roles in ((3, 0), (3,), (0, 3, 0), (3, None, 0), (3, 0, 3)):
+                for role in roles:
+                    broker.register(role)
+                await registration.wait_until_published()
+
+                addresses = server.routes.members("TestCluster", "test-broker").broker_addrs
+                wanted = broker.settings.address if role else broker.settings.master_address
+                assert addresses == {role: wanted}
 
 
 async def test_every_change_has_a_new_version(tmp_path: Path) -> None:

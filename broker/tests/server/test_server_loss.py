@@ -166,10 +166,18 @@ async def test_master_restores_its_lost_tail_from_its_slave(tmp_path: Path) -> N
                 assert (await peer.send(b"x")).code == 0
 
 
-@pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("case", ["newest", "first", "middle", "all"])
-async def test_slave_restores_lost_files_from_its_master(tmp_path: Path, case: str) -> None:
-    """A tail is copied as usual, a hole by a new copy of the whole log. Then the data is complete again."""
+HOLES = ("first", "middle")
+
+
+@pytest.mark.verify(quick=2)
+@pytest.mark.parametrize("case", ["newest", "middle", "first", "all"])
+async def test_slave_restores_lost_files_from_its_master(
+    tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tail is copied as usual, a hole by a new copy of the whole log. Then the data is complete again.
+
+    A log that is discarded for that leaves a warning.
+    """
     async with running(small_conf(tmp_path / "master")) as master:
         conf = small_conf(
             tmp_path / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master.settings.ha_address
@@ -188,8 +196,12 @@ async def test_slave_restores_lost_files_from_its_master(tmp_path: Path, case: s
                 await slave.orders.promote(1_000, [], False)
             with pytest.raises(OrderRefused):
                 await slave.orders.accept_loss("ann")
+            had = slave.store.log.wrote
+        caplog.clear()
         async with running(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_complete is True)
+            warnings = [vars(one) for one in caplog.records if one.message == "truncating the log to follow the master"]
+            assert [(one["start"], one["end"]) for one in warnings] == ([(0, had)] if case in HOLES else [])
             assert slave.store.log.wrote == end and not slave.store.losses.record.missing
             assert slave.store.log.min_physical == master.store.log.min_physical
         async with running(conf) as slave:

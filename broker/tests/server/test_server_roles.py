@@ -12,15 +12,19 @@ from typing import final
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.ha.data_completeness import CompletenessRecord
+from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
 from gantry_broker.server.roles.role_status import count_slaves_to_compare
 from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import loads
+from gantry_wire.message import PHYSICAL_OFFSET
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
 MOVED = {"roleAtStart": "UNASSIGNED"}
@@ -94,6 +98,21 @@ async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
         assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked_offset()
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
+
+
+async def test_late_consumers_are_sent_only_to_slaves_with_a_broker_id(tmp_path: Path) -> None:
+    """A slave of RocketMQ's is counted under a negative number, which no name server knows."""
+    far_behind = PHYSICAL_OFFSET.pack(-(1 << 60))
+    async with group(tmp_path) as members:
+        master = await members.start("master")
+        suggest, acks = master.pulls._suggest_broker, master.replication.acks
+        for identity, broker_id, expected in (("classic 192.0.2.1", -2, 0), ("a store", 2, 2)):
+            slave = acks.join(identity, broker_id, 0.0)
+            assert slave is not None
+            slave.advance(0, -1, 0, 0.0)
+
+            assert suggest(far_behind, 1) == expected
+            assert suggest(far_behind, -2) == expected
 
 
 @pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "twin"])
@@ -444,6 +463,20 @@ async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path
         assert (await broker.orders.status()).promised_epoch == 7
 
 
+async def test_configured_master_with_a_newer_promise_serves_nothing(tmp_path: Path) -> None:
+    """Its problem names both epochs, and no other master: a fence order promises an epoch, too."""
+    async with group(tmp_path) as members:
+        broker = await members.start("one")
+        await broker.orders.fence(7)
+        await broker.close()
+        broker = await members.start("one")
+
+        status = await broker.orders.status()
+        assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
+        assert status.role is HaRole.UNASSIGNED
+        assert status.problem == "epoch 7 was promised, and the log of this broker is of epoch 1"
+
+
 async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path: Path) -> None:
     """A broker that has promised a newer epoch is not the master from that moment on."""
     async with group(tmp_path) as members:
@@ -532,6 +565,76 @@ async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: 
         assert await send(master, "d") == [0]
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replication port is open until its log is flushed: a slave is compared, but the role does not change."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+        assert await send(master, "a") == [0]
+        before = master.store.log.wrote
+        assert await send(master, "b") == [0]
+        await slave.close()
+        await master.close()
+        lose_tail(tmp_path / "master", before)
+        master = await members.start("master")
+        epoch = master.store.identity.epoch
+
+        await master.roles.close()
+        handle, handled = master.roles._on_slave_refused, asyncio.Event()
+
+        def record(session: MasterSession) -> None:
+            handle(session)
+            handled.set()
+
+        monkeypatch.setattr(master.replication.master, "_on_refused", record)
+        await members.start("slave-1")
+        await asyncio.wait_for(handled.wait(), 120)
+        await master.roles.close()
+
+        assert (master.roles.role, master.store.identity.epoch) == (HaRole.COMPARING, epoch)
+
+
+async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
+    """A name server may report another master until the registration is closed, which is later."""
+    async with group(tmp_path) as members:
+        slave = await members.start("slave", brokerRole="SLAVE", brokerId="1")
+        await slave.roles.close()
+
+        slave.roles.follow_found_master("127.0.0.1:1")
+        await slave.roles.close()
+
+        assert slave.roles.role_file.record.master == ""
+
+
+@pytest.mark.parametrize("is_compared", [True, False], ids=["after a comparison", "without slaves"])
+async def test_doubt_ends_with_a_new_term_of_a_configured_master(tmp_path: Path, is_compared: bool) -> None:
+    """Its log is the valid one then. A term that continues after a clean stop proves nothing."""
+    doubt = CompletenessRecord(is_complete=False, machine="another run", is_crash_safe=True)
+    async with group(tmp_path) as members:
+        master = await members.start("master", **(SYNC if is_compared else {}))
+        slave = await members.slave(master) if is_compared else None
+        assert await send(master, "a") == [0]
+        for _ in range(2):
+            await master.close()
+            write_sealed(RealDisk(), str(tmp_path / "master/completeness.json"), doubt)
+            master = await members.start("master")
+            assert (master.store.identity.epoch, master.roles.completeness.is_complete) == (1, False)
+        await master.close()
+        if slave is not None:
+            await slave.close()
+        (tmp_path / "master/abort").touch()
+
+        master = await members.start("master")
+        assert (master.roles.role is HaRole.COMPARING) is is_compared
+        if is_compared:
+            assert master.roles.completeness.is_complete is False
+            await members.start("slave-1")
+        await wait_until(lambda: master.roles.completeness.is_complete is True)
+        assert (master.roles.role, master.store.identity.epoch) == (HaRole.MASTER, 2)
+        await master.close()
+        assert (await members.start("master")).roles.completeness.is_complete is True
 
 
 def lose_tail(store: Path, end: int) -> None:

@@ -25,6 +25,7 @@ from gantry_broker.store import recovery, scan_dispatcher
 from gantry_status import (
     Medium,
     Origin,
+    PageInUse,
     PageNotFound,
     PageReader,
     PageWriter,
@@ -255,7 +256,7 @@ class FailingPage:
     """A page on a disk that refuses for a while."""
 
     def __init__(self) -> None:
-        self.refusal: OSError | None = OSError(errno.ENOSPC, "No space left on device")
+        self.refusal: OSError | PageInUse | None = OSError(errno.ENOSPC, "No space left on device")
         self.attempts = 0
         self.published: list[Status] = []
 
@@ -293,6 +294,29 @@ async def test_unwritable_page_does_not_affect_the_broker(
             failing.refusal = None
             published = len(failing.published)
             await wait_until(lambda: len(failing.published) > published + 2)
+
+    messages = [record.message for record in caplog.records if "status page" in record.message]
+    assert messages == ["failed to write status page; will retry", "status page writable again"]
+    assert failing.published[-1].phase is Phase.STOPPED
+
+
+async def test_page_of_another_process_is_retried_after_a_full_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the start could not create the page, another process may have: the thread retries, and logs it once."""
+    monkeypatch.setattr("gantry_broker.server.admin.status_thread.RETRY_INTERVAL_S", 0.01)
+    failing = FailingPage()
+
+    async def attempted() -> None:
+        before = failing.attempts
+        await wait_until(lambda: failing.attempts > before + 3)
+
+    with caplog.at_level(logging.INFO):
+        async with publishing(tmp_path, open_page=failing.open):
+            failing.refusal = PageInUse("another process publishes its status")
+            await attempted()
+            failing.refusal = None
+            await attempted()
 
     messages = [record.message for record in caplog.records if "status page" in record.message]
     assert messages == ["failed to write status page; will retry", "status page writable again"]

@@ -140,7 +140,7 @@ def _in_role(state: HaStatus, following: Following, settings: HealthSettings) ->
 
 def _master(state: HaStatus) -> Verdict:
     if state.promised_epoch > state.epoch:
-        text = f"master of epoch {state.epoch}, which has promised epoch {state.promised_epoch} to another master"
+        text = f"master of epoch {state.epoch}, which has promised to be no master below epoch {state.promised_epoch}"
         return Verdict(is_good=False, reason=text)
     if state.is_draining:
         return Verdict(is_good=False, reason="the master drains: sends are refused until the next promotion")

@@ -41,7 +41,7 @@ from gantry_status.socket_path import socket_address
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 64
-"""Length of the kernel's queue of connections until the event loop serves the socket, which then sets its own: 100."""
+"""Length of the kernel's queue of connections that the event loop has not accepted yet."""
 
 CONNECTIONS_MAX: Final = 16
 """Largest number of connections; a supervisor needs one or two."""
@@ -139,7 +139,9 @@ class ControlServer:
         """Listen. Call it when the store's lock is held. Raises OSError with the path in it."""
         file = SocketFile(self.path)
         try:
-            self._server = await asyncio.start_unix_server(self._accept, sock=file.socket, limit=LINE_BYTES_MAX)
+            self._server = await asyncio.start_unix_server(
+                self._accept, sock=file.socket, limit=LINE_BYTES_MAX, backlog=BACKLOG
+            )
         except BaseException:
             file.remove()
             file.socket.close()

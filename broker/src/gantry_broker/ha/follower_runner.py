@@ -220,8 +220,9 @@ class FollowerRunner(ABC, Generic[S]):
 
     async def prepare_store(self, welcome: Welcome) -> None:
         """Remove bytes that the master never had, adopt its history, and get ready to copy."""
-        if welcome.cut_to is not None or (welcome.is_restart and self._store.history.end > 0):
-            extra = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
+        wrote = self._store.store.log.wrote  # The history of a log with a hole is empty, its files are not.
+        if welcome.cut_to is not None or (welcome.is_restart and wrote > 0):
+            extra = {"cut_to": welcome.cut_to, "start": welcome.start, "end": wrote}
             log.warning("truncating the log to follow the master", extra=extra)
         if not self._store.is_prepared(welcome):
             await self._run_exclusively(lambda: self._store.prepare(welcome))

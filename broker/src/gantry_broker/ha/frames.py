@@ -31,6 +31,7 @@ import msgspec
 
 from gantry_broker.store.identity import Epoch
 from gantry_wire.checksum import crc32
+from gantry_wire.message import RECORD_BYTES_MAX
 
 PREAMBLE: Final = b"\xffGANTRY\x01"
 """First bytes of a slave. To RocketMQ's master they would be a negative offset, which its slaves never send."""
@@ -47,8 +48,12 @@ _ACK: Final = struct.Struct(">qqqqi")
 _TABLE: Final = struct.Struct(">qB")
 _RANGE: Final = struct.Struct(">q")
 
-DATA_BYTES_MAX: Final = 8 << 20
-"""Bytes of the log in one frame. A record is never split; with the default of maxMessageSize, 4 MiB, each one fits."""
+DATA_BYTES_MAX: Final = RECORD_BYTES_MAX
+"""Bytes of the log in one frame. A record is never split, so that the largest one must fit.
+
+A frame exceeds 8 MiB only for one record that is larger. Brokers of earlier versions refuse such a frame.
+"""
+
 CONTROL_BYTES_MAX: Final = 1 << 20
 """Limit of a JSON frame, in bytes: far more than a HELLO with all its epochs."""
 

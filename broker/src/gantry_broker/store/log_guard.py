@@ -38,17 +38,11 @@ from gantry_wire.message import (
 )
 from gantry_wire.seal import SEAL, SEAL_BYTES, SEAL_REVERSED
 
-ANSWER_BYTES_MAX: Final = 8 << 20
-"""The most bytes of one answer to a replica: a frame of the replication stream.
+ANSWER_BYTES: Final = 8 << 20
+"""Bytes of one answer to a replica. Only one larger record exceeds them, up to ``RECORD_BYTES_MAX``, as in a frame."""
 
-More than the largest record of the default ``maxMessageSize``. A larger record is not answered.
-"""
-
-SEARCH_BYTES: Final = 8 << 20
-"""How far to search for the next good record after a damaged one of unknown length.
-
-Two bodies of the default ``maxMessageSize``.
-"""
+SEARCH_BYTES: Final = 17 << 20
+"""How far to search for the next good record, or for the one before an offset: the largest record that fits a frame."""
 
 BLANK_PART_BYTES_MIN: Final = 4_096
 """The smallest first part of a large blank record: it contains all bytes of the record that are not zero."""
@@ -188,17 +182,30 @@ class LogGuard:
         Fewer where one is damaged, which is reported, and where the log ends.
         """
         written = self._log.view(start)
-        data, good = bytes(written[:ANSWER_BYTES_MAX]), 0
-        for good in self._good_ends(memoryview(data), start):
-            if start + good >= end:
-                return data[:good]
-        if written and self.is_blank(start + good):
-            # The bytes after the head of a blank record are unused. A difference there is no sign of another history.
-            head = data[: good + FILLER_HEAD_BYTES]
-            return head + bytes(len(data) - len(head))
-        if good < len(written) and len(data) < ANSWER_BYTES_MAX:
-            self.damage.report(start + good)
-        return data[:good]
+        parts: list[bytes] = []
+        good = 0
+        while start + good < end and good < ANSWER_BYTES:
+            position = start + good
+            # A copy, since the verified bytes must be the ones that are sent.
+            data = bytes(written[good : min(good + self._answer_bytes(position, end), RECORD_BYTES_MAX)])
+            size = self.good_bytes(memoryview(data), position)
+            if not size:
+                break
+            parts.append(data[:size])
+            good += size
+        rest = min(len(written), ANSWER_BYTES) - good
+        if start + good < end and rest > 0:
+            if self.is_blank(start + good):
+                # The bytes after the head of a blank record are unused. A difference there is no other history.
+                head = bytes(written[good : good + min(FILLER_HEAD_BYTES, rest)])
+                parts.append(head + bytes(rest - len(head)))
+            elif len(written) < ANSWER_BYTES:
+                self.damage.report(start + good)
+        return b"".join(parts)
+
+    def _answer_bytes(self, start: int, end: int) -> int:
+        """Return how many bytes to read for an answer with the records of ``[start, end)``: at least the first one."""
+        return max(min(end - start, ANSWER_BYTES), min(self.size_at(start), RECORD_BYTES_MAX))
 
     def _blank_part(self, written: memoryview, offset: int, bytes_max: int) -> bytes:
         """Return a part of the large blank record, for lost log data, that ``written`` begins with; else empty bytes.
@@ -221,11 +228,12 @@ class LogGuard:
     def read_verified_range(self, start: int, end: int) -> bytes:
         """Return the verified records of ``[start, end)`` from ``start`` on, as many as one answer to a replica holds.
 
-        Empty where there are none. Damage is not reported, since only the caller knows whether a record begins there.
+        At least one, but none that ends after the range. Empty where there are none. Damage is not reported, since only
+        the caller knows whether a record begins there.
         """
         if not start < end <= self._log.wrote:
             return b""
-        data = bytes(self._log.view(start)[: min(end - start, ANSWER_BYTES_MAX)])
+        data = bytes(self._log.view(start)[: min(end - start, self._answer_bytes(start, end))])
         good = self.good_bytes(memoryview(data), start)
         is_to_the_end = good < len(data) == end - start and self._is_blank(start + good, len(data) - good)
         return data if is_to_the_end else data[:good]

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, final
 
-from gantry_access import Credentials
+from gantry_access import OwnAccount
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S
 from gantry_broker.ha.classic.master_client import BadReply, ClassicMasterClient
 from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, StreamStart, plan_stream_start
@@ -40,8 +40,8 @@ class ClassicMaster(NamedTuple):
     broker_address: str
     """Address of its main port, which serves requests."""
 
-    credentials: Credentials | None = None
-    """An administrator's credentials, for a master with access control."""
+    account: OwnAccount | None = None
+    """An administrator's account, for a master with access control."""
 
 
 @final
@@ -130,7 +130,7 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
             on_table,
             self._check_range,
             lambda: self.is_streaming,
-            credentials=master.credentials,
+            account=master.account,
         )
         self._master: Final = master
         self._file_bytes: Final = file_bytes
@@ -140,7 +140,7 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
 
     async def _open(self) -> ClassicSlaveStream:
         try:
-            async with ClassicMasterClient.open(self._master.broker_address, self._master.credentials) as client:
+            async with ClassicMasterClient.open(self._master.broker_address, self._master.account) as client:
                 master = await client.fetch_range()
         except (RemotingError, BadReply) as exc:
             raise CannotFollow(f"{self._master.broker_address}: {exc}") from exc

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
-from gantry_access import Credentials, signer
+from gantry_access import OwnAccount, signer
 from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, fastjson
@@ -40,9 +40,11 @@ class ClassicMasterClient:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, address: str, credentials: Credentials | None = None) -> AsyncIterator[ClassicMasterClient]:
+    async def open(cls, address: str, account: OwnAccount | None = None) -> AsyncIterator[ClassicMasterClient]:
         """Connect to a master. Requests are signed as RocketMQ's tools sign. Raises ``CannotConnect``."""
-        channel = await Channel.connect(address, sign=signer(credentials))
+        if account is not None:
+            await account.refresh()
+        channel = await Channel.connect(address, sign=signer(None if account is None else account.credentials))
         try:
             yield cls(channel)
         finally:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_access import Credentials
+from gantry_access import OwnAccount
 from gantry_broker.ha.classic.master_client import BadReply, ClassicMasterClient, Document
 from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_broker.ha.frames import Table
@@ -52,7 +52,7 @@ class ClassicTableFetcher:
         on_range: Callable[[MasterRange], None] = lambda master: None,
         is_wanted: Callable[[], bool] = lambda: True,
         *,
-        credentials: Credentials | None = None,
+        account: OwnAccount | None = None,
     ) -> None:
         """Create a fetcher. ``on_range`` is called once in each round with the range of the master's log.
 
@@ -69,7 +69,7 @@ class ClassicTableFetcher:
         self._on_table: Final = on_table
         self._on_range: Final = on_range
         self._is_wanted: Final = is_wanted
-        self._credentials: Final = credentials
+        self._account: Final = account
         self._known: dict[str, bytes] = {}
         self._are_modes_checked = False
         """Whether groups that consume by pop were found and logged, or the master does not know that request."""
@@ -95,7 +95,7 @@ class ClassicTableFetcher:
         problems: list[str] = []
         topics: list[str] = []
         try:
-            async with ClassicMasterClient.open(self._address, self._credentials) as client:
+            async with ClassicMasterClient.open(self._address, self._account) as client:
                 for name in NAMES:
                     try:
                         document = await self._ask(client, name)

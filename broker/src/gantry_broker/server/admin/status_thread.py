@@ -104,7 +104,7 @@ class PageThread:
                 self._page = self._open_page(self._path, self._origin, status)
             else:
                 self._page.publish(status)
-        except OSError as error:
+        except (OSError, PageInUse) as error:
             self._log_failure(error)
             if not self._is_ending:
                 time.sleep(RETRY_INTERVAL_S)
@@ -113,9 +113,9 @@ class PageThread:
                 log.info("status page writable again", extra={"path": self._path})
             self._is_failing = False
 
-    def _log_failure(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError | PageInUse) -> None:
         if not self._is_failing:
-            reason = error.strerror or str(error)
+            reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
             log.warning("failed to write status page; will retry", extra={"path": self._path, "reason": reason})
         self._is_failing = True
 

@@ -144,7 +144,12 @@ def broker_suggester(
         if not is_far:
             return MASTER_ID
         offset = PHYSICAL_OFFSET.unpack_from(body)[0]
-        candidates = sorted(slave.broker_id for slave in replication.acks if slave.received > offset + far_bytes // 2)
+        candidates = sorted(
+            slave.broker_id
+            for slave in replication.acks
+            # A slave of RocketMQ's reports no broker id, and is counted under a negative one.
+            if slave.broker_id > MASTER_ID and slave.received > offset + far_bytes // 2
+        )
         if when_slow in candidates:
             return when_slow
         return candidates[0] if candidates else MASTER_ID

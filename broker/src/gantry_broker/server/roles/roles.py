@@ -130,7 +130,8 @@ class Roles:
             await self.become_slave(self.promises.promise.epoch, ha.master_address)
             return
         if self.promises.promise.epoch > identity.epoch:
-            self.problem = f"epoch {self.promises.promise.epoch} was promised to another master"
+            promised = self.promises.promise.epoch
+            self.problem = f"epoch {promised} was promised, and the log of this broker is of epoch {identity.epoch}"
             self._gate.refuse_all(self.problem)
             log.error("newer epoch exists; this broker is not the master", extra={"reason": self.problem})
             return
@@ -178,13 +179,19 @@ class Roles:
                 raise
             log.warning("disk is full; continuing in the last epoch", extra={"epoch": epoch, "reason": str(error)})
             await self.become_master(epoch, self.role_file.record.electable)
+        else:
+            await self.record_caught_up()  # A slave that has more is truncated to this log.
 
     async def close(self) -> None:
-        """Begin no further change, and wait for the end of one in progress."""
+        """Begin no further change, and wait for the end of one in progress.
+
+        The replication port is open for longer, and name servers still answer: either may give a reason for a change.
+        """
+        self.is_closed = True
         if self._role_change_task is not None:
             await asyncio.wait([self._role_change_task])
         async with self.lock:
-            self.is_closed = True
+            pass
 
     def electable(self) -> list[int]:
         """Return the slaves that may be promoted: those of the log's last epoch, or else of the settings."""
@@ -206,7 +213,7 @@ class Roles:
 
     def _on_slave_refused(self, session: MasterSession) -> None:
         """Handle a refused slave: after a comparison, or because it knows a newer master."""
-        if self.role is not HaRole.COMPARING or session.hello is None or session.refusal is None:
+        if self.is_closed or self.role is not HaRole.COMPARING or session.hello is None or session.refusal is None:
             return
         if session.is_compared:
             self._compared.add(session.hello.broker_id)
@@ -224,7 +231,7 @@ class Roles:
         """Become master, or await acceptance of a loss, after enough slaves were compared."""
         try:
             async with self.lock:
-                if self.role is HaRole.COMPARING:
+                if self.role is HaRole.COMPARING and not self.is_closed:
                     facts = {"end": self.store.log.wrote, "slaves": len(self._compared)}
                     log.info("log compared with slaves", extra=facts)
                     self.replication.master.stop("the comparison is over")
@@ -232,6 +239,7 @@ class Roles:
                         await self.await_acceptance()
                     else:
                         await self.become_master(self.store.identity.epoch + 1, self.electable())
+                        await self.record_caught_up()  # The compared slaves have nothing that this log lacks.
         finally:
             self._role_change_task = None
 
@@ -346,13 +354,14 @@ class Roles:
         has_no_address = self.role is HaRole.SLAVE and not self.settings.ha.master_address
         is_configured_role = self.settings.ha.role_at_start is RoleAtStart.CONFIGURED
         is_new = bool(address) and address != self.role_file.record.master
-        if has_no_address and is_configured_role and is_new and self._role_change_task is None:
+        is_possible = not self.is_closed and self._role_change_task is None
+        if has_no_address and is_configured_role and is_new and is_possible:
             self._role_change_task = asyncio.ensure_future(self._follow_found(address))
 
     async def _follow_found(self, address: str) -> None:
         try:
             async with self.lock:
-                if self.role is HaRole.SLAVE:
+                if self.role is HaRole.SLAVE and not self.is_closed:
                     await self.become_slave(self.epoch, address)
         except (BrokerError, OSError) as error:
             log.error("could not follow the master", extra={"master": address, "reason": str(error)})

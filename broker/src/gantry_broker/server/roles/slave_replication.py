@@ -100,11 +100,10 @@ class SlaveReplication:
     def _classic_follower(self, address: str) -> ClassicFollower:
         host, port = split_address(address)
         ha, store = self._settings.ha, self._settings.store
-        credentials = None if self._account is None else self._account.credentials
         return ClassicFollower(
             self._store,
             ClassicMaster(
-                (host, port), ha.classic_broker_address or join_address(host, broker_port_of(port)), credentials
+                (host, port), ha.classic_broker_address or join_address(host, broker_port_of(port)), self._account
             ),
             file_bytes=store.mapped_file_size_commit_log,
             is_flushed_wanted=store.flush.is_sync,
