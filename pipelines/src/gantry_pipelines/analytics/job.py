@@ -169,11 +169,14 @@ class _AnalyticsRun:
     def write_closed_windows(self, catalog: Catalog, now_ms: int) -> Outcome:
         """Read the messages of the closed windows, and write these windows."""
         config = self._parameters.config
-        begin = self._tables.progress().get(WRITTEN_TO)
+        written_to = begin = self._tables.progress().get(WRITTEN_TO)
         if begin is None:
             begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, now_ms)
         windows = closed_windows(int(begin), now_ms, int(config.spec.window), int(config.spec.watermark))
         if windows.is_empty:
+            if written_to is None and config.spec.start == "latest":
+                # `latest` is the time of the first run: without it each run would begin at its own time.
+                self._tables.write("start", {}, {WRITTEN_TO: windows.begin})
             return Outcome(text="no window has closed since the last run")
         self._reporter.report_step("counting messages", begin=windows.begin, end=windows.end, topics=len(self._topics))
         found = self._count_windows(windows)
