@@ -12,10 +12,14 @@ from gantry_pipelines.analytics import job as analytics_job
 from gantry_pipelines.analytics.job import WRITTEN_TO, AnalyticsJob, WindowRange
 from gantry_pipelines.analytics.tables import Tables
 from gantry_pipelines.config import config_of
-from gantry_pipelines.outcome import Outcome
+from gantry_pipelines.errors import JobError
+from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import AnalyticsSpec
+from pyspark_rocketmq.model import QueueId
+from pyspark_rocketmq.settings import ReadSettings
 
+QUEUE = QueueId("orders", "broker-a", 0)
 MINUTE_MS = 60_000
 NOW_MS = 1_795_348_800_000 + 12_345
 """Not at the edge of a window."""
@@ -25,7 +29,7 @@ NOW_MS = 1_795_348_800_000 + 12_345
 def log(monkeypatch: pytest.MonkeyPatch) -> FakeCatalog:
     """The log that the job reads."""
     log = FakeCatalog()
-    log.add_queue("orders", "broker-a", 0)
+    log.add_queue(QUEUE.topic, QUEUE.broker, QUEUE.number)
 
     class Catalog:
         def __init__(self, _: object) -> None:
@@ -85,3 +89,38 @@ def test_scheduled_run_from_earliest_stores_no_start_for_an_empty_topic(
 
     assert counted == []
     assert WRITTEN_TO not in Tables(tmp_path).progress()
+
+
+def test_stop_request_while_the_oldest_message_is_unreadable_interrupts_the_run(
+    tmp_path: Path, log: FakeCatalog, counted: list[WindowRange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped run has the exit code of an interruption, and not that of an unavailable broker."""
+    reporter = Reporter("analytics")
+
+    def read_no_times(*_: object) -> dict[QueueId, int]:
+        reporter.stop.request()
+        return {}
+
+    monkeypatch.setattr(analytics_job, "store_times_ms", read_no_times)
+    log.append(QUEUE)
+
+    outcome = run(tmp_path, "earliest", NOW_MS, reporter)
+
+    assert (outcome.exit_code, outcome.reason) == (EXIT_INTERRUPTED, "Interrupted")
+    assert counted == []
+
+
+def test_run_fails_if_the_oldest_message_stays_unreadable(
+    tmp_path: Path, log: FakeCatalog, counted: list[WindowRange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a stop request the run ends with an unknown result when its patience is over."""
+    monkeypatch.setattr(analytics_job, "store_times_ms", lambda *_: {})
+    monkeypatch.setattr(
+        analytics_job, "read_settings", lambda _: ReadSettings(name_servers="127.0.0.1:1", patience_ms=0)
+    )
+    log.append(QUEUE)
+
+    with pytest.raises(JobError, match="cannot read the store time") as caught:
+        run(tmp_path, "earliest", NOW_MS)
+
+    assert (caught.value.exit_code, caught.value.reason) == (EXIT_UNKNOWN, "NoReplica")
