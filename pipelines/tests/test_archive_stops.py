@@ -17,7 +17,7 @@ from gantry_pipelines.reporting import Reporter
 
 
 class EmptyFrame:
-    """A batch without files."""
+    """The DataFrame of a batch without files."""
 
     def select(self, *_: str) -> EmptyFrame:
         return self

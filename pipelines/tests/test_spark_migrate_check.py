@@ -83,7 +83,9 @@ def test_broker_may_have_another_partner_in_each_topic(spark: SparkSession, monk
         return ClusterFacts({QueueId(topic, broker, 0): Bounds(0, 1) for topic, broker in brokers.items()})
 
     def read(_: object, __: object, ranges: dict[QueueId, tuple[int, int]]) -> DataFrame:
-        rows = [(one.topic, one.broker, one.number, 0, "red", None, 0, {}, one.topic.encode()) for one in ranges]
+        rows: list[tuple[Any, ...]] = [
+            (one.topic, one.broker, one.number, 0, "red", None, 0, {}, one.topic.encode()) for one in ranges
+        ]
         return spark.createDataFrame(rows, ddl(READ_COLUMNS))
 
     monkeypatch.setattr(job, "_read", read)
