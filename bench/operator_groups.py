@@ -23,7 +23,7 @@ from gantry_bench.reported_run import Benchmark  # noqa: E402
 
 BENCHMARK: Final = Benchmark(
     name="operator", measure=measure, figures=operator_figures, goals=operator_goals,
-    errors=lambda report: report.bugs + report.not_ready,
+    errors=lambda report: report.unexpected_errors + report.not_ready,
 )  # fmt: skip
 
 

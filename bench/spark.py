@@ -19,7 +19,7 @@ from gantry_bench.spark_figures import FULL, QUICK, spark_figures, spark_goals
 from gantry_bench.spark_run import measure
 
 BENCHMARK: Final = Benchmark(
-    name="spark", measure=measure, figures=spark_figures, goals=spark_goals, errors=lambda report: report.rows_missing
+    name="spark", measure=measure, figures=spark_figures, goals=spark_goals, errors=lambda report: report.rows_wrong
 )
 
 

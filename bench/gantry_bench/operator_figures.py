@@ -97,7 +97,7 @@ class OperatorReport(msgspec.Struct, frozen=True):
     renewals: int
     """The renewals of shards' Leases at rest by the stand-ins of sidecars."""
 
-    bugs: int
+    unexpected_errors: int
     """The operator's unexpected errors since its start."""
 
     not_ready: int

@@ -59,7 +59,7 @@ class OperatorSample(NamedTuple):
     rounds: int
     own_calls: int
     own_calls_s: float
-    bugs: int
+    unexpected_errors: int
     cpu_s: float
 
 
@@ -219,7 +219,7 @@ async def _run_measured(
         rest=_phase("rest", before, after, child),
         peak_bytes=child.memory("VmHWM"),
         renewals=cluster.renewals - renewals,
-        bugs=after.bugs,
+        unexpected_errors=after.unexpected_errors,
         not_ready=sum(not is_ready for is_ready in cluster.is_ready.values()),
         other_cores=0.0,
     )

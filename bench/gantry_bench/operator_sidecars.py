@@ -54,7 +54,7 @@ class StandInSidecars:
         self.leases: Final[dict[ShardKey, LeaseRecord | None]] = {}
         """The record in the Lease of a shard, updated by a watch."""
 
-        self.broken_promise = ""
+        self.violation = ""
         """The violated invariant that the checker found; empty if there is none."""
 
         self._spec: Final = spec
@@ -116,8 +116,8 @@ class StandInSidecars:
                     if broker.role is Role.SLAVE:
                         shard.copy(number, COPIED_MAX)
                     shard.flush(number)
-        if self.broken_promise:
-            raise BenchmarkFailed(f"an invariant was violated: {self.broken_promise}")
+        if self.violation:
+            raise BenchmarkFailed(f"an invariant was violated: {self.violation}")
 
     @contextmanager
     def _record_violation(self) -> Iterator[None]:
@@ -125,7 +125,7 @@ class StandInSidecars:
         try:
             yield
         except InvariantViolation as error:
-            self.broken_promise = str(error)
+            self.violation = str(error)
 
     def on_renewal(self, key: ShardKey) -> None:
         """Handle an accepted renewal of this shard's Lease."""

@@ -81,7 +81,7 @@ class SparkReport(msgspec.Struct, frozen=True):
     beside: Sends
     archive_bytes: int
     parquet_bytes: int
-    rows_missing: int
+    rows_wrong: int
     """The number of rows that were missing or too many, over all ways that were counted."""
 
     other_cores: float

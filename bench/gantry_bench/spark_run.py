@@ -58,7 +58,7 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Call
         try:
             spark.dataSource.register(TupleSource)
             spark.dataSource.register(RepeatedBatchSource)
-            measured, missing = _measure_ways(spark, source, scale, folder, report_progress)
+            measured, wrong = _measure_ways(spark, source, scale, folder, report_progress)
             sinks = _measure_sinks(spark, source, scale, folder, report_progress)
         finally:
             spark.stop()
@@ -70,7 +70,7 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Call
             beside=beside,
             archive_bytes=_size(folder / ARCHIVE),
             parquet_bytes=_size(folder / PARQUET),
-            rows_missing=missing,
+            rows_wrong=wrong,
             other_cores=0.0,
         )
     return _with_other_cores(report, max(before, _measure_other_cores()))
@@ -126,8 +126,8 @@ def _measure_ways(
         read_tuples(spark, source).count(), read_repeated(spark, source, scale.rows).count(),
         spark.read.parquet(str(parquet)).count(), count_archived_rows(archived),
     ]  # fmt: skip
-    missing = sum(abs(scale.rows - count) for count in counts)
-    return [Way(name, scale.rows, seconds) for name, seconds in found.items()], missing
+    wrong = sum(abs(scale.rows - count) for count in counts)
+    return [Way(name, scale.rows, seconds) for name, seconds in found.items()], wrong
 
 
 def read_topic(spark: SparkSession, source: Group, transport: str, **options: str) -> DataFrame:

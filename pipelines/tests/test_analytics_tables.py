@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -124,8 +126,6 @@ def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
 
     Until then a reader sees whole days, each before or after the run.
     """
-    import os
-
     with Tables(tmp_path) as tables:
         tables.write("a", {"latency": windows(0, 4, 10)}, {"writtenTo": 1})
     done: list[str] = []
@@ -151,8 +151,21 @@ def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
 
 def test_tables_have_one_writer(tmp_path: Path) -> None:
     """A second writer is refused and changes nothing."""
-    with Tables(tmp_path), pytest.raises(JobError, match="another run writes"), Tables(tmp_path):
+    with Tables(tmp_path), pytest.raises(JobError, match="another run writes") as caught, Tables(tmp_path):
         pass
+    assert caught.value.reason == "Busy"
+
+
+def test_file_system_without_locks_is_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the cause: waiting for another run would not help."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("gantry_pipelines.analytics.tables.fcntl.flock", refuse)
+    with pytest.raises(JobError, match="No locks available") as caught, Tables(tmp_path):
+        pass
+    assert caught.value.reason == "CannotLock"
 
 
 def test_only_closed_windows_are_written() -> None:

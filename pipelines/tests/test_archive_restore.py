@@ -117,6 +117,51 @@ def test_restore_continues_after_a_crash(tmp_path: Path, at: int) -> None:
     assert rest.found > 0 and rest.is_complete
 
 
+def test_restore_after_a_crash_waits_for_messages_that_the_target_does_not_show_yet(tmp_path: Path) -> None:
+    """A batch that was in flight at a kill may be stored, and become visible seconds after the next run has begun."""
+
+    class Died(BaseException):
+        pass
+
+    class Slow(Broker):
+        """A broker that shows the messages of its second send only after five seconds, and whose client dies then."""
+
+        visible = 650
+
+        def send(self, messages: Sequence[Message], queue: MessageQueue, ids: Sequence[str]) -> Sequence[SendReceipt]:
+            before = len(self.logs[0])
+            receipts = super().send(messages, queue, ids)
+            if self.sends == 2:
+                self.visible = before
+                raise Died
+            return receipts
+
+        def end(self, queue: MessageQueue) -> int:
+            return len(list(self.ids(queue, 0)))
+
+        def ids(self, queue: MessageQueue, begin: int) -> Iterable[str]:
+            shown = 650 if clock.seconds >= 5 else self.visible
+            return [one for one, _ in self.logs[0][begin:shown]]
+
+    storage, broker, clock = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Slow(1), Time()
+
+    with pytest.raises(Died):
+        restore(storage, plan(tmp_path), broker, clock)
+    [rest] = restore(storage, plan(tmp_path), broker, clock)
+
+    assert broker.bodies(0) == [body_of(ONE, offset) for offset in range(650)]
+    assert rest.found > 0 and clock.seconds < 10
+
+
+def test_first_restore_does_not_wait_for_an_earlier_one(tmp_path: Path) -> None:
+    """Without a progress file no earlier run has sent anything to wait for."""
+    storage, clock = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Time()
+
+    restore(storage, plan(tmp_path), Broker(1), clock)
+
+    assert clock.seconds == 0
+
+
 def test_without_searching_the_target_messages_would_be_duplicated(tmp_path: Path) -> None:
     """Counter-test: if the target returns no ids, the unanswered batch is sent a second time."""
 

@@ -3,8 +3,10 @@ foreign data."""
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from spark_kit.toy_log import ToyLog
 
 from gantry_pipelines.archive.errors import (
     ArchiveBusy,
+    CannotLock,
     FencedOut,
     ManifestBroken,
     NoArchive,
@@ -23,7 +26,7 @@ from gantry_pipelines.archive.errors import (
 )
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.layout import WRITER
-from gantry_pipelines.archive.lock import ObjectLock
+from gantry_pipelines.archive.lock import FolderLock, ObjectLock
 from gantry_pipelines.archive.planning import lost_ranges, pieces_to_write
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -191,6 +194,19 @@ class Time:
         self.seconds += seconds
         for do in self.doing:
             do()
+
+
+def test_file_system_without_locks_is_no_other_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the cause; it does not name a process that has ended long ago."""
+    storage = Folder(str(tmp_path))
+    storage.write(WRITER, json.dumps({"owner": "a", "host": "there", "process": 7}).encode())
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("gantry_pipelines.archive.lock.fcntl.flock", refuse)
+    with pytest.raises(CannotLock, match=r"No locks available.*use a file system with locks"):
+        FolderLock(storage)
 
 
 def test_object_lock_respects_an_owner_that_renews(tmp_path: Path) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_kit.toy_archive import archived
+from spark_kit.fake_catalog import FakeCatalog
+from spark_kit.toy_archive import archived, enter
 from spark_kit.toy_log import ToyLog, as_batch
 
+from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
+from gantry_pipelines.archive.file_writing import Packing
 from gantry_pipelines.archive.format import ALL_COLUMNS
+from gantry_pipelines.archive.manifest import ArchivedFile
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.storage import Folder
-from gantry_pipelines.audit.archive_check import archive_tasks, compare_file
-from gantry_pipelines.audit.model import Finding, FindingKind
-from pyspark_rocketmq.model import Bounds, QueueId, QueueRange
+from gantry_pipelines.archive.writer import ArchiveWriter
+from gantry_pipelines.audit import archive_check
+from gantry_pipelines.audit.archive_check import archive_tasks, audit_archive, compare_file, read_archive
+from gantry_pipelines.audit.model import Coverage, Finding, FindingKind, Row
+from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, ReadFrom
 from pyspark_rocketmq.settings import ReadSettings
 
 QUEUE = QueueId("orders", "broker-a", 0)
@@ -26,7 +34,12 @@ READING = ReadSettings(name_servers="127.0.0.1:1")
 
 def compared(root: Path, log: ToyLog, wanted: range = range(250), *, number: int = 0) -> list[Finding]:
     """Compare one file with a log that has these offsets, and return the findings."""
-    file = read_manifest(Folder(str(root))).data()[number]
+    rows = rows_of_comparison(root, read_manifest(Folder(str(root))).data()[number], log, wanted)
+    return [row for row in rows if isinstance(row, Finding)]
+
+
+def rows_of_comparison(root: Path, file: ArchivedFile, log: ToyLog, wanted: range = range(250)) -> list[Row]:
+    """Compare a file of a manifest that may be an older one, and return all rows."""
 
     def rows_of(one: QueueRange) -> Iterator[pa.RecordBatch]:
         yield as_batch(
@@ -34,8 +47,7 @@ def compared(root: Path, log: ToyLog, wanted: range = range(250), *, number: int
         )
 
     common = QueueRange(QUEUE, file.range.begin, file.range.end)
-    rows = compare_file(Folder(str(root)), file, ALL_COLUMNS, common, rows_of)
-    return [row for row in rows if isinstance(row, Finding)]
+    return list(compare_file(Folder(str(root)), file, ALL_COLUMNS, common, rows_of))
 
 
 def rewrite(root: Path, change: dict[str, object], at: int) -> None:
@@ -97,7 +109,7 @@ def test_unreadable_or_missing_file_is_a_finding(tmp_path: Path) -> None:
     paths[1].write_bytes(data)
 
     bounds = {QUEUE: Bounds(0, 250)}
-    tasks, findings, _ = archive_tasks(str(tmp_path), bounds, {"broker-a": ()}, READING)
+    tasks, findings, _ = archive_tasks(read_archive(str(tmp_path)), bounds, {"broker-a": ()}, READING)
 
     assert [one.kind for one in findings] == [FindingKind.ARCHIVE_MISSING]
     assert len(tasks) == 2
@@ -108,9 +120,11 @@ def test_expired_and_not_yet_archived_messages_are_notes(tmp_path: Path) -> None
     """Only the common range is compared; rows after the log's end are a finding."""
     archived(LOG, tmp_path)
 
-    tasks, findings, notes = archive_tasks(str(tmp_path), {QUEUE: Bounds(130, 300)}, {"broker-a": ()}, READING)
-    _, beyond, _ = archive_tasks(str(tmp_path), {QUEUE: Bounds(0, 240)}, {"broker-a": ()}, READING)
-    _, gone, expired_notes = archive_tasks(str(tmp_path), {}, {}, READING)
+    tasks, findings, notes = archive_tasks(
+        read_archive(str(tmp_path)), {QUEUE: Bounds(130, 300)}, {"broker-a": ()}, READING
+    )
+    _, beyond, _ = archive_tasks(read_archive(str(tmp_path)), {QUEUE: Bounds(0, 240)}, {"broker-a": ()}, READING)
+    _, gone, expired_notes = archive_tasks(read_archive(str(tmp_path)), {}, {}, READING)
 
     assert findings == []
     assert [(task.range.begin, task.range.end) for task in tasks] == [(130, 200), (200, 250)]
@@ -119,3 +133,64 @@ def test_expired_and_not_yet_archived_messages_are_notes(tmp_path: Path) -> None
     assert [(one.kind, one.offset, one.count) for one in beyond] == [(FindingKind.ARCHIVE_EXTRA, 240, 10)]
     assert gone == []
     assert any("250 messages" in note for note in expired_notes)
+
+
+def test_messages_archived_during_the_audit_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's bounds are read after the manifest, so the log has all messages of its files."""
+    storage, log = archived(LOG, tmp_path), FakeCatalog()
+    log.append(log.add_queue("orders", "broker-a", 0), 250)
+
+    class Catalog:
+        """The log, which gets 50 more messages, archived at once, when its bounds were read for the last time."""
+
+        def __init__(self, read_settings: ReadSettings) -> None:
+            self.read_from = read_settings.read_from
+
+        def __enter__(self) -> FakeCatalog:
+            return log
+
+        def __exit__(self, *_: object) -> None:
+            if self.read_from is ReadFrom.MASTER:
+                log.append(QUEUE, 50)
+                with ArchiveWriter.open(storage) as writer:
+                    enter(ToyLog({QUEUE: 300}), writer, batch=1)
+
+    monkeypatch.setattr(archive_check, "Catalog", Catalog)
+
+    result = audit_archive(str(tmp_path), READING, lambda _: [])
+
+    assert read_manifest(storage).ends() == {QUEUE: 300}
+    assert result.findings == ()
+
+
+def test_staged_file_is_compared(tmp_path: Path) -> None:
+    """A file that its writer has added to the manifest, and not published yet, is read where it is staged."""
+    archived(LOG, tmp_path)
+    file = read_manifest(Folder(str(tmp_path))).data()[0]
+    staged = dataclasses.replace(file, staged="_staged/one.part")
+    (tmp_path / "_staged").mkdir(exist_ok=True)
+    (tmp_path / file.place.path).rename(tmp_path / staged.staged)
+
+    [coverage] = rows_of_comparison(tmp_path, staged, LOG)
+
+    assert isinstance(coverage, Coverage) and (coverage.records, coverage.note) == (file.rows, "")
+
+
+@pytest.mark.parametrize("change", ["compacted", "expired"])
+def test_file_that_its_writer_has_deleted_meanwhile_is_a_note(tmp_path: Path, change: str) -> None:
+    """A file that cannot be read is a finding only if the newest manifest has it."""
+    storage = archived(LOG, tmp_path)
+    file = read_manifest(storage).data()[0]
+    with ArchiveWriter.open(storage) as writer:
+        now_ms = LOG.first_us // 1000 + 10 * 86_400_000
+        done: list[Any] = list(
+            compact(writer, CompactionRules(), Packing(), now_ms)
+            if change == "compacted"
+            else expire(writer, 1, now_ms)
+        )
+    assert done and not (tmp_path / file.place.path).exists()
+
+    [coverage] = rows_of_comparison(tmp_path, file, LOG)
+
+    assert isinstance(coverage, Coverage) and coverage.records == 0
+    assert "compacted or expired during the audit" in coverage.note

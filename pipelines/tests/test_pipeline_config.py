@@ -174,6 +174,20 @@ def test_restore_names_an_unreadable_file() -> None:
         RestoreJob().parse(config)
 
 
+def read_restore(destination: str) -> PipelineConfig[RestoreSpec]:
+    settings = ("runtime.nameServers=['127.0.0.1:9876']", f"runtime.destination={destination}")
+    return read_config("restore: {topics: {orders: again}}", RestoreSpec, "TopicArchive", settings)
+
+
+@pytest.mark.parametrize("destination", ["/data/archive", "file:///data/archive"])
+def test_restore_stores_its_progress_in_the_folder_of_the_archive(destination: str) -> None:
+    """A folder may be written as a URL; only an object store needs another folder for the progress."""
+    assert RestoreJob().parse(read_restore(destination)).progress == "/data/archive/_restore"
+
+    with pytest.raises(ConfigError, match=r"restore\.progress: missing"):
+        RestoreJob().parse(read_restore("s3://bucket/archive"))
+
+
 @pytest.mark.parametrize(
     ("topic", "is_wanted"),
     [("orders", True), ("orders.eu", True), ("myorders", False), ("orders-test", False), ("%RETRY%orders", False)],

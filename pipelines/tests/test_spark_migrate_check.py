@@ -17,6 +17,7 @@ from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.stop_request import StopRequest
 from gantry_spec.pipelines.parts import Topics
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.model import Bounds, QueueId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,10 +54,10 @@ def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSessio
     altered = messages(spark, (0, 1, b"one", {"a": "1", "b": "3"}), (0, 2, b"two", {}), (1, 0, b"Three", {}))
     doubled = messages(spark, (0, 1, b"two", {}), (0, 2, b"two", {}), (1, 0, b"three", {}))
 
-    left = compute_fingerprints(source, {"old": "new"})
+    left = compute_fingerprints(source, {("orders", "old"): "new"})
 
     def found(target: DataFrame) -> DataFrame:
-        return find_differences(left, compute_fingerprints(target, {"old": "new"}))
+        return find_differences(left, compute_fingerprints(target, {("orders", "old"): "new"}))
 
     schema = found(moved).schema
     assertDataFrameEqual(found(moved), spark.createDataFrame([], schema))
@@ -68,6 +69,32 @@ def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSessio
         compute_fingerprints(altered, {}, frozenset({"orders"})),
     )
     assertDataFrameEqual(whole, spark.createDataFrame([("orders", "*", -1, -1, 3, 3)], schema))
+
+
+@pytest.mark.verify
+def test_broker_may_have_another_partner_in_each_topic(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers are paired by topic: the contents of a topic are compared with those of its own partner."""
+    from gantry_pipelines.migrate_check import job
+    from gantry_pipelines.migrate_check.facts import ClusterFacts, match_queues
+    from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS
+    from pyspark_rocketmq.schema import ddl
+
+    def facts(**brokers: str) -> ClusterFacts:
+        return ClusterFacts({QueueId(topic, broker, 0): Bounds(0, 1) for topic, broker in brokers.items()})
+
+    def read(_: object, __: object, ranges: dict[QueueId, tuple[int, int]]) -> DataFrame:
+        rows: list[tuple[Any, ...]] = [
+            (one.topic, one.broker, one.number, 0, "red", None, 0, {}, one.topic.encode()) for one in ranges
+        ]
+        return spark.createDataFrame(rows, ddl(READ_COLUMNS))
+
+    monkeypatch.setattr(job, "_read", read)
+    source, target = facts(mail="old", orders="old"), facts(mail="first", orders="second")
+    matches = [match_queues(topic, source, target) for topic in ("mail", "orders")]
+    config = PipelineConfig(MigrateCheckSpec(source=SourceCluster(["127.0.0.1:1"])), RuntimeConfig(["127.0.0.1:1"]))
+    check = MigrateCheckJob(session=lambda _: spark)
+
+    assert check._compare_contents(check.parse(config), matches, source, target, StopRequest()) == (2, [])
 
 
 @pytest.mark.verify

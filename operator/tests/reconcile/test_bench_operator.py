@@ -56,7 +56,7 @@ def test_groups_become_ready_and_are_measured(tmp_path: Path, monkeypatch: pytes
     assert result.exit_code == 0, result.output
     [path] = (tmp_path / "results").iterdir()
     report = json.loads(path.read_text())["report"]
-    assert (report["groups"], report["not_ready"], report["bugs"]) == (3, 0, 0)
+    assert (report["groups"], report["not_ready"], report["unexpected_errors"]) == (3, 0, 0)
     assert report["pods"] >= 3 * 2
     made = {(one["verb"], one["resource"]): one["count"] for one in report["creation"]["calls"]}
     assert made["patch", "statefulsets"] >= 3 and made["create", "secrets"] >= 3
@@ -177,7 +177,7 @@ def test_goals_are_those_of_the_acceptance_criteria(count: int, peak: int, met: 
     assert FULL.groups == 50
     report = OperatorReport(
         groups=50, pods=200, ready_p50_s=1.0, ready_max_s=2.0, creation=phase(10_000), rest=phase(count),
-        peak_bytes=peak * MEBIBYTE, renewals=3_000, bugs=0, not_ready=0, other_cores=0.0,
+        peak_bytes=peak * MEBIBYTE, renewals=3_000, unexpected_errors=0, not_ready=0, other_cores=0.0,
     )  # fmt: skip
 
     assert [goal.is_met for goal in operator_goals(report, FULL)] == met

@@ -169,16 +169,21 @@ class _AnalyticsRun:
     def write_closed_windows(self, catalog: Catalog, now_ms: int) -> Outcome:
         """Read the messages of the closed windows, and write these windows."""
         config = self._parameters.config
-        begin = self._tables.progress().get(WRITTEN_TO)
+        written_to = begin = self._tables.progress().get(WRITTEN_TO)
         if begin is None:
             begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, now_ms)
+        if begin is None:
+            return _interrupted_outcome()
         windows = closed_windows(int(begin), now_ms, int(config.spec.window), int(config.spec.watermark))
         if windows.is_empty:
+            if written_to is None and config.spec.start == "latest":
+                # `latest` is the time of the first run: without it each run would begin at its own time.
+                self._tables.write("start", {}, {WRITTEN_TO: windows.begin})
             return Outcome(text="no window has closed since the last run")
         self._reporter.report_step("counting messages", begin=windows.begin, end=windows.end, topics=len(self._topics))
         found = self._count_windows(windows)
         if self._reporter.stop.is_requested:
-            return Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted; nothing was written")
+            return _interrupted_outcome()
         files = self._tables.write(f"windows-{windows.begin}-{windows.end}", found, {WRITTEN_TO: windows.end}, windows)
         rows = total(found, "messages")
         size = total(found, "bytes")
@@ -213,8 +218,11 @@ class _AnalyticsRun:
             startingOffsetsByTimestampStrategy="latest", endingTimestamp=str(windows.end),
         ).load()  # fmt: skip
 
-    def _oldest_ms(self, catalog: Catalog, now_ms: int) -> int:
-        """Return the store time of the oldest message; an unavailable broker fails the run instead of being skipped."""
+    def _oldest_ms(self, catalog: Catalog, now_ms: int) -> int | None:
+        """Return the store time of the oldest message; None if a stop was requested while it could not be read.
+
+        An unavailable broker fails the run instead of being skipped.
+        """
         bounds = catalog.bounds(catalog.queues(self._topics))
         first = {queue: one.begin for queue, one in bounds.items() if one.begin < one.end}
         deadline = time.monotonic() + self._parameters.read_settings.patience_ms / 1000
@@ -222,7 +230,9 @@ class _AnalyticsRun:
             known = store_times_ms(first, catalog, self._parameters.read_settings)
             if known.keys() == first.keys():
                 return min(known.values(), default=now_ms)
-            if time.monotonic() >= deadline or self._reporter.stop.wait(PAUSE_SECONDS):
+            if self._reporter.stop.is_requested:
+                return None
+            if time.monotonic() >= deadline:
                 unreadable = ", ".join(sorted(str(queue) for queue in first.keys() - known.keys())[:5])
                 raise JobError(
                     f"cannot read the store time of the oldest messages of {unreadable}",
@@ -230,6 +240,11 @@ class _AnalyticsRun:
                     reason="NoReplica", exit_code=EXIT_UNKNOWN,
                 )  # fmt: skip
             self._reporter.mark_alive()
+            self._reporter.stop.wait(PAUSE_SECONDS)
+
+
+def _interrupted_outcome() -> Outcome:
+    return Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted; nothing was written")
 
 
 def closed_windows(begin_ms: int, now_ms: int, window_ms: int, watermark_ms: int) -> WindowRange:

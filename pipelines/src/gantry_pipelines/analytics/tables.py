@@ -133,9 +133,14 @@ class Tables:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
+            if isinstance(error, BlockingIOError):
+                raise JobError(
+                    f"another run writes to {self._root}", remedy="wait for it, or use another folder", reason="Busy"
+                ) from error
             raise JobError(
-                f"another run writes to {self._root}", remedy="wait for it, or use another folder", reason="Busy"
-            ) from error
+                f"cannot lock {self._root / LOCK}: {error.strerror}", remedy="use a file system with locks",
+                reason="CannotLock",
+            ) from error  # fmt: skip
         self._apply_journal()
         return self
 

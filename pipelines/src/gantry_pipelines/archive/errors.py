@@ -42,6 +42,12 @@ class ArchiveBusy(ArchiveError):
 
 
 @final
+class CannotLock(ArchiveError):
+    """The file system of this archive refuses the writer's lock: use a file system with locks (`flock`), such as NFS
+    with a running lock service."""
+
+
+@final
 class FencedOut(ArchiveError):
     """Another writer has taken over this archive: this run must end; files without a record are not archived."""
 

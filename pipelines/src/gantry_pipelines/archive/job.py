@@ -146,13 +146,14 @@ class ArchiveRun:
     def _wait_for_end(self, query: StreamingQuery, *, is_last: bool) -> bool:
         """Wait until the query ends; return False if it must be started again.
 
-        Raises the query's error, unless a stop was requested: stopping a query makes it fail, too.
+        Raises the error of a failed commit, also after a stop request, and the query's error, unless a stop was
+        requested: stopping a query makes it fail, too.
         """
         try:
             while not query.awaitTermination(1):
                 self._reporter.mark_alive()
         except PySparkException as error:
-            if self._reporter.stop.is_requested:
+            if self._failure is None and self._reporter.stop.is_requested:
                 return True
             if self._failure is None and SLOW_START in str(error) and not is_last:
                 return False
@@ -160,6 +161,8 @@ class ArchiveRun:
             if failure is not None:
                 raise failure from error
             raise
+        if self._failure is not None:  # a query that is being stopped may end without an error
+            raise self._failure
         return True
 
     def _commit_batch(self, frame: DataFrame, batch_id: int) -> None:

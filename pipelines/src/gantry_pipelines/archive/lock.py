@@ -3,7 +3,7 @@
 In a folder it is a lock of the operating system (`flock`) on `_manifest/writer.lock`. The kernel releases it when the
 process ends, so no cleanup is needed. Beside it `writer.json` names the owner: the process that takes the lock writes
 its token there, and checks the token before every change of the manifest. That is the fence for file systems whose
-locks can be lost (NFS after a server's restart) or do not work.
+locks can be lost (NFS after a server's restart) or have no effect; one that refuses locks is refused.
 
 An object store has no such lock, so there the owner renews `writer.json` with a growing number every few seconds. A
 process that wants to write watches it: an owner whose number does not change for `TAKEOVER_S` is dead. Clocks are not
@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
-from gantry_pipelines.archive.errors import ArchiveBusy, FencedOut
+from gantry_pipelines.archive.errors import ArchiveBusy, CannotLock, FencedOut
 from gantry_pipelines.archive.layout import LOCK, WRITER
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_remoting.durable_files import make_folders
@@ -54,7 +54,7 @@ class WriterLock(Protocol):
 
 
 def acquire_writer_lock(storage: Storage) -> WriterLock:
-    """Take the writer lock of an archive. Raises ArchiveBusy."""
+    """Take the writer lock of an archive. Raises ArchiveBusy, CannotLock."""
     return FolderLock(storage) if isinstance(storage, Folder) else ObjectLock(storage)
 
 
@@ -107,9 +107,10 @@ class FolderLock:
         except OSError as error:
             os.close(self._descriptor)
             self._descriptor = None
-            raise ArchiveBusy(
-                f"the archive in {folder} is being written by {owner_text(self._owner.read())}"
-            ) from error
+            if isinstance(error, BlockingIOError):
+                busy = f"the archive in {folder} is being written by {owner_text(self._owner.read())}"
+                raise ArchiveBusy(busy) from error
+            raise CannotLock(f"cannot lock {path}: {error.strerror}; use a file system with locks") from error
         self._owner.write()
 
     def check(self) -> None:

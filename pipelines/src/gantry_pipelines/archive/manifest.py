@@ -54,6 +54,14 @@ class ArchivedFile:
         """The range of queue offsets of the messages."""
         return self.place.range
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths at which to look for the file, in this order.
+
+        A writer may publish a staged file after its final path was checked, so that path is checked again at the end.
+        """
+        return (self.place.path, self.staged, self.place.path) if self.staged else (self.place.path,)
+
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Send the messages of an archive to topics, in order, with bodies, keys, tags, properties and message ids.
 
 For each queue one batch is in flight at a time, and a small file has its progress: `next`, the first message that is
-not known to be stored, and `tail`, the offset from which the target queue may have it. At the start of a run, and after
-a send without SEND_OK, the tail is read, and messages whose ids are found are not sent again. A broker may not yet show
-a message that it has stored, so after an unanswered send the tail is read for `SETTLE_S`. Each message is stored once,
-also after crashes, if only one restore runs at a time and no broker hides a stored message for longer.
+not known to be stored, and `tail`, the offset from which the target queue may have it. When a run continues an earlier
+one, and after a send without SEND_OK, the tail is read, and messages whose ids are found are not sent again. A broker
+may not yet show a message that it has stored, so the tail is read for `SETTLE_S`: a killed run may have had a send in
+flight. Each message is stored once, also after crashes, if only one restore runs at a time and no broker hides a stored
+message for longer.
 
 A queue is sent to the target queue with the same index, by broker and number; if the target has fewer queues, several
 share one. Properties that brokers and retries added are removed, as when a message is resent.
@@ -35,8 +36,8 @@ REQUIRED_COLUMNS: Final = ("offset", "flag", "properties", "body", "messageId")
 BATCH_MESSAGES: Final = 200
 QUEUES_AT_ONCE: Final = 4
 SETTLE_S: Final = 10.0
-"""The time for which the target is read after an unanswered send. It is longer than a broker's timeouts for flushes and
-for slaves, after which the broker answers without SEND_OK."""
+"""The time for which the target is read after a send whose answer is unknown. It is longer than a broker's timeouts for
+flushes and for slaves, after which the broker answers without SEND_OK."""
 PAUSE_S: Final = 0.5
 
 
@@ -155,8 +156,11 @@ class _QueueRestore:
     def run(self) -> QueueRestoreResult:
         """Send the queue's messages up to the end of the archive, or until a stop is requested."""
         progress = self._read_progress()
+        is_unsent = progress is None  # an earlier run may have sent some or all of the first batch
+        if progress is None:
+            progress = Progress(self._files[0].range.begin, self._target.end(self._target_queue))
+            self._write_progress(progress)
         self._tail = progress.tail
-        is_unsent = False  # an earlier run may have sent some or all of the first batch
         for batch in self._batches(progress.next):
             if self._plan.is_stopped():
                 return QueueRestoreResult(self._queue, self._sent, self._found, is_complete=False)
@@ -169,7 +173,7 @@ class _QueueRestore:
     def _send_batch(self, batch: list[ReceivedMessage], *, is_unsent: bool) -> None:
         """Send a batch until the target has each of its messages once. Raises RestoreFailed."""
         deadline_s = self._clock.now_s() + self._plan.patience_s
-        rest = batch if is_unsent else self._find_not_stored(batch, deadline_s, settle_s=0)
+        rest = batch if is_unsent else self._find_not_stored(batch, deadline_s)
         self._found += len(batch) - len(rest)
         while rest:
             try:
@@ -186,15 +190,13 @@ class _QueueRestore:
                 raise RestoreFailed(
                     f"{self._queue} was restored up to {rest[0].queue_offset}; run the restore again: {problem}"
                 )
-            not_stored = self._find_not_stored(rest, deadline_s, settle_s=SETTLE_S)
+            not_stored = self._find_not_stored(rest, deadline_s)
             self._sent += len(rest) - len(not_stored)
             rest = not_stored
 
-    def _find_not_stored(
-        self, batch: list[ReceivedMessage], deadline_s: float, settle_s: float
-    ) -> list[ReceivedMessage]:
-        """Return the messages that the target does not have after `settle_s`. Raises RestoreFailed."""
-        settled_s = self._clock.now_s() + settle_s
+    def _find_not_stored(self, batch: list[ReceivedMessage], deadline_s: float) -> list[ReceivedMessage]:
+        """Return the messages that the target does not have after `SETTLE_S`. Raises RestoreFailed."""
+        settled_s = self._clock.now_s() + SETTLE_S
         while True:
             try:
                 stored_ids = set(self._target.ids(self._target_queue, self._tail))
@@ -204,7 +206,7 @@ class _QueueRestore:
             except ClientError as error:
                 if self._clock.now_s() >= deadline_s:
                     raise RestoreFailed(f"cannot read {self._target_queue}: {error}") from error
-                settled_s = self._clock.now_s() + settle_s  # the wait starts again when the broker answers again
+                settled_s = self._clock.now_s() + SETTLE_S  # the wait starts again when the broker answers again
             self._clock.sleep(PAUSE_S)
 
     # -- the archive ---------------------------------------------------------------------------------------------------
@@ -221,13 +223,12 @@ class _QueueRestore:
 
     # -- progress ------------------------------------------------------------------------------------------------------
 
-    def _read_progress(self) -> Progress:
+    def _read_progress(self) -> Progress | None:
+        """Return the progress of an earlier run; None if there was none: it is written before the first send."""
         try:
             document = json.loads(self._progress_folder.read(self._progress_path))
         except FileNotFoundError:
-            progress = Progress(self._files[0].range.begin, self._target.end(self._target_queue))
-            self._write_progress(progress)
-            return progress
+            return None
         except ValueError as error:
             raise RestoreFailed(f"{self._plan.progress}/{self._progress_path} is damaged: {error}") from error
         if document["to"] != self._target_name:

@@ -22,6 +22,7 @@ from gantry_pipelines.archive.job_errors import map_archive_errors
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.restore import RestorePlan, restore
 from gantry_pipelines.archive.settings import parse_archive_parameters
+from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
@@ -80,17 +81,8 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
             raise ConfigError(
                 ["restore.topics: missing; map archived topics to target topics, for example {orders: orders-again}"]
             )
-        progress = config.spec.restore.progress
-        if not progress and "://" in destination:
-            raise ConfigError(
-                ["restore.progress: missing; an archive in an object store needs a local folder for the progress"]
-            )
-        return RestoreParameters(
-            destination,
-            dict(config.spec.restore.topics),
-            progress or str(Path(destination, "_restore")),
-            read_settings(config),
-        )
+        progress = config.spec.restore.progress or _default_progress(destination)
+        return RestoreParameters(destination, dict(config.spec.restore.topics), progress, read_settings(config))
 
     def run(self, settings: RestoreParameters, reporter: Reporter) -> Outcome:
         """Restore all topics up to the end of the archive."""
@@ -115,6 +107,16 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
             rows=rows,
             checkpoint=settings.progress,
         )
+
+
+def _default_progress(destination: str) -> str:
+    """Return the folder of the progress files in the archive's folder. Raises ConfigError for an object store."""
+    storage = storage_of(destination)
+    if not isinstance(storage, Folder):
+        raise ConfigError(
+            ["restore.progress: missing; an archive in an object store needs a local folder for the progress"]
+        )
+    return str(Path(storage.root, "_restore"))
 
 
 @final

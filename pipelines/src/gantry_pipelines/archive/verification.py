@@ -103,11 +103,8 @@ def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manif
 
 
 def _file_faults(storage: Storage, file: ArchivedFile, time_zone: str, *, is_deep: bool) -> list[str]:
-    """Describe the differences between one file and its record.
-
-    A writer may publish a staged file after its final path was checked, so that path is checked again at the end.
-    """
-    for path in (file.place.path, file.staged, file.place.path) if file.staged else (file.place.path,):
+    """Describe the differences between one file and its record."""
+    for path in file.paths:
         faults = _faults_at(path, storage, file, time_zone, is_deep=is_deep)
         if faults is not None:
             return faults

@@ -46,7 +46,10 @@ class ArchiveWriter:
 
     @classmethod
     def open(cls, storage: Storage, wanted: ArchiveFormat | None = None, lock: WriterLock | None = None) -> Self:
-        """Take the lock and recover. Raises ArchiveBusy, OtherArchive, NoArchive, ManifestBroken, UnknownFile."""
+        """Take the lock and recover.
+
+        Raises ArchiveBusy, CannotLock, OtherArchive, NoArchive, ManifestBroken, UnknownFile.
+        """
         lock = lock or acquire_writer_lock(storage)
         try:
             found = ensure_format(storage, wanted) if wanted else read_format(storage)

@@ -7,10 +7,14 @@
 Messages that retention has deleted from the log cannot be compared, and messages that are not archived yet are no
 fault; both are mentioned in notes. The archive's own consistency (tiling ranges, existing files) is checked by
 `verify`, whose findings are included.
+
+A writer may be active meanwhile. So the manifest is read before the bounds of the log, which then has every archived
+message that has not expired; and a file that cannot be read is a finding only if the newest manifest still has it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
@@ -68,53 +72,72 @@ class ArchiveTask:
         return run_archive_task(self)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class ArchiveState:
+    """What an archive has according to itself; read before the log's bounds."""
+
+    destination: str
+    columns: tuple[str, ...]
+    manifest: Manifest
+    findings: tuple[Finding, ...]
+    """The findings of `verify`."""
+
+
+def read_archive(destination: str) -> ArchiveState:
+    """Verify an archive, which may take minutes, and then read its manifest. Raises ``AuditError``."""
+    try:
+        storage = storage_of(destination)
+        columns = read_format(storage).columns
+        findings = tuple(_verification_finding(fault.path, fault.text) for fault in verify(storage).findings)
+        return ArchiveState(destination, columns, read_manifest(storage), findings)
+    except (ArchiveError, OSError) as error:
+        raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
+
+
 def archive_tasks(
-    destination: str,
+    archive: ArchiveState,
     bounds: dict[QueueId, Bounds],
     replicas: dict[str, tuple[Replica, ...]],
     read_settings: ReadSettings,
 ) -> tuple[list[ArchiveTask], list[Finding], list[str]]:
-    """Return the tasks, the findings that need no task, and notes. Raises ``AuditError``."""
-    storage = storage_of(destination)
-    try:
-        columns = read_format(storage).columns
-        own_findings = [_verification_finding(fault.path, fault.text) for fault in verify(storage).findings]
-        manifest = read_manifest(storage)
-    except (ArchiveError, OSError) as error:
-        raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
+    """Return the tasks, the findings that need no task, and notes."""
     tasks: list[ArchiveTask] = []
-    findings = list(own_findings)
-    damaged_paths = {one.detail.partition(":")[0] for one in own_findings}
-    for file in manifest.data():
+    findings = list(archive.findings)
+    damaged_paths = {one.detail.partition(":")[0] for one in archive.findings}
+    for file in archive.manifest.data():
         log = bounds.get(file.range.queue, Bounds(0, 0))
         common = QueueRange(file.range.queue, max(file.range.begin, log.begin), min(file.range.end, log.end))
         if file.range.queue in bounds and file.range.end > max(log.end, file.range.begin):
             beyond = QueueRange(file.range.queue, max(file.range.begin, log.end), file.range.end)
             findings.append(_finding(beyond, FindingKind.ARCHIVE_EXTRA, f"the log of this queue ends at {log.end}"))
         if common.count > 0 and file.place.path not in damaged_paths:
-            tasks.append(ArchiveTask(destination, file, columns, common, replicas[common.queue.broker], read_settings))
-    return tasks, findings, list(_notes(manifest, bounds))
+            broker_replicas = replicas[common.queue.broker]
+            tasks.append(
+                ArchiveTask(archive.destination, file, archive.columns, common, broker_replicas, read_settings)
+            )
+    return tasks, findings, list(_notes(archive.manifest, bounds))
 
 
 def audit_archive(destination: str, read_settings: ReadSettings, run_tasks: RunTasks) -> ArchiveResult:
     """Audit one archive. Raises ``AuditError`` if it cannot be done."""
+    archive = read_archive(destination)
+    archived_topics = {queue.topic for queue in archive.manifest.ends()}
     bounds: dict[QueueId, Bounds] = {}
     replicas: dict[str, tuple[Replica, ...]] = {}
     try:
-        archived = set(read_manifest(storage_of(destination)).ends())
         # Bounds of slave and master are combined: a slave may lag behind the replica that was archived.
         for read_from in (ReadFrom.SLAVE_FIRST, ReadFrom.MASTER):
             with Catalog(replace(read_settings, read_from=read_from)) as catalog:
-                known = set(catalog.topics())
-                queues = catalog.queues(sorted({one.topic for one in archived} & known))
+                queues = catalog.queues(sorted(archived_topics & set(catalog.topics())))
                 for queue, found in catalog.bounds(queues).items():
                     before = bounds.get(queue, found)
                     bounds[queue] = Bounds(min(before.begin, found.begin), max(before.end, found.end))
                 for broker in {queue.broker for queue in queues} - set(replicas):
                     replicas[broker] = catalog.replicas(broker)
-    except (RocketMQSourceError, ArchiveError, OSError) as error:
+    except (RocketMQSourceError, OSError) as error:
         raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
-    tasks, findings, notes = archive_tasks(destination, bounds, replicas, read_settings)
+    tasks, findings, notes = archive_tasks(archive, bounds, replicas, read_settings)
     rows = list(run_tasks(tasks))
     coverage = [row for row in rows if isinstance(row, Coverage)]
     findings += [row for row in rows if isinstance(row, Finding)]
@@ -139,6 +162,8 @@ def run_archive_task(task: ArchiveTask) -> Iterator[Row]:
         yield Coverage(task.range.queue.broker, Span(0, 0), 0, 0, 0, 0, text)
     except RocketMQSourceError as error:
         raise AuditError(f"cannot read {task.range} of the log: {error}") from error
+    except (ArchiveError, OSError) as error:
+        raise AuditError(f"cannot read the archive in {task.destination}: {error}") from error
 
 
 def compare_file(
@@ -147,9 +172,12 @@ def compare_file(
     """Compare each row of a file with the message of the log, for the range that both have."""
     schema = arrow_schema(columns)
     try:
-        with storage.open(file.place.path) as opened:
-            archived = pq.read_table(opened, columns=list(columns)).select(list(columns)).cast(schema)
+        archived = _read_file(storage, file, schema)
     except (OSError, pa.ArrowInvalid) as error:
+        if file not in read_manifest(storage).data():
+            text = f"archive: {common} was compacted or expired during the audit: not compared"
+            yield Coverage(common.queue.broker, Span(0, 0), 0, 0, 0, 0, text)
+            return
         text = f"{file.place.path}: cannot be read: {str(error).splitlines()[0]}"
         yield _finding(common, FindingKind.ARCHIVE_MISSING, text)
         return
@@ -172,6 +200,14 @@ def compare_file(
         one = QueueRange(common.queue, offset, offset + 1)
         yield _finding(one, FindingKind.ARCHIVE_DIFFERS, f"{file.place.path}: other {', '.join(names)} than in the log")
     yield Coverage(common.queue.broker, Span(0, 0), len(logged), 0, 0, logged.nbytes)
+
+
+def _read_file(storage: Storage, file: ArchivedFile, schema: pa.Schema) -> pa.Table:
+    """Read a file where it is: published, or still staged."""
+    for path in file.paths:
+        with contextlib.suppress(FileNotFoundError), storage.open(path) as opened:
+            return pq.read_table(opened, columns=schema.names).select(schema.names).cast(schema)
+    raise FileNotFoundError("the file is missing")
 
 
 def _unequal(left: pa.ChunkedArray[Any], right: pa.ChunkedArray[Any]) -> list[int]:

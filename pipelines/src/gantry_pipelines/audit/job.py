@@ -141,7 +141,7 @@ def build_outcome(result: AuditResult, parameters: AuditParameters, reporter: Re
         result.exit_code,
         "Findings" if total else "Clean",
         result.text().splitlines()[-1],
-        rows=sum(one.records for one in result.brokers),
+        rows=sum(one.records for one in result.brokers) + (result.archive.rows if result.archive is not None else 0),
         bytes=sum(one.bytes_compared for one in result.brokers),
         files=files,
         facts=result.document(),

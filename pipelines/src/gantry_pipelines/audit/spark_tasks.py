@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gantry_pipelines.audit.errors import AuditError, Interrupted
 from gantry_pipelines.audit.frames import ROWS_DDL, rows_batch, rows_of
-from gantry_pipelines.audit.model import Row
+from gantry_pipelines.audit.model import Coverage, Row
 from gantry_pipelines.audit.running import AnyTask, RunTasks
 
 if TYPE_CHECKING:
@@ -46,19 +46,22 @@ def tasks_frame(spark: SparkSession, tasks: Sequence[AnyTask]) -> DataFrame:
 
 
 def spark_task_runner(spark: SparkSession, reporter: Reporter | None = None) -> RunTasks:
-    """Return a function that runs the tasks of `running.audit` on Spark."""
+    """Return a function that runs the tasks of an audit on Spark, and reports the progress of all of its calls."""
+    records = size_bytes = 0
 
     def run(tasks: Sequence[AnyTask]) -> Iterable[Row]:
+        nonlocal records, size_bytes
         wave = max(spark.sparkContext.defaultParallelism, 1) * WAVE_TASKS
-        done = 0
         for start in range(0, len(tasks), wave):
             if reporter is not None and reporter.stop.is_requested:
                 raise Interrupted(f"{start} of {len(tasks)} tasks were done")
             part = tasks[start : start + wave]
-            yield from rows_of(_collect(run_audit_tasks(tasks_frame(spark, part))))
-            done += sum(task.size_bytes for task in part)
+            rows = list(rows_of(_collect(run_audit_tasks(tasks_frame(spark, part)))))
+            yield from rows
+            records += sum(row.records for row in rows if isinstance(row, Coverage))
+            size_bytes += sum(task.size_bytes for task in part)
             if reporter is not None:
-                reporter.report_progress(rows=start + len(part), bytes=done)
+                reporter.report_progress(rows=records, bytes=size_bytes)
 
     return run
 

@@ -30,12 +30,16 @@ _LOW: Final = 0xFFFFFFFF
 
 
 def compute_fingerprints(
-    messages: DataFrame, names: Mapping[str, str], whole: frozenset[str] = frozenset(), *, is_over: bool = False
+    messages: DataFrame,
+    names: Mapping[tuple[str, str], str],
+    whole: frozenset[str] = frozenset(),
+    *,
+    is_over: bool = False,
 ) -> DataFrame:
     """Return the number of messages and their fingerprint by topic, broker, queue and slice.
 
-    `names`: names of the target's brokers by those of the messages. Topics in `whole` have one fingerprint each; after
-    the switch one for each content, whose hash is the slice.
+    `names`: names of the target's brokers by topic and broker of the messages. Topics in `whole` have one fingerprint
+    each; after the switch one for each content, whose hash is the slice.
     """
     is_topic_wide = F.col("topic").isin(list(whole)) if whole else F.lit(False)
     content = F.xxhash64(*_content_columns())
@@ -82,10 +86,15 @@ def find_differences(source: DataFrame, target: DataFrame, *, is_over: bool = Fa
     return slices.groupBy(*KEY).agg(F.sum("source").alias("source"), F.sum("target").alias("target"))
 
 
-def _rename_brokers(names: Mapping[str, str]) -> Column:
+def _rename_brokers(names: Mapping[tuple[str, str], str]) -> Column:
+    """Return the name of the target's broker; one condition for each pair of brokers, because topics may be many."""
+    topics: dict[tuple[str, str], list[str]] = {}
+    for (topic, source), target in names.items():
+        topics.setdefault((source, target), []).append(topic)
     column = F.col("broker")
-    for source, target in names.items():
-        column = F.when(F.col("broker") == source, F.lit(target)).otherwise(column)
+    for (source, target), paired in topics.items():
+        is_of_pair = (F.col("broker") == source) & F.col("topic").isin(paired)
+        column = F.when(is_of_pair, F.lit(target)).otherwise(column)
     return column
 
 

@@ -141,7 +141,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
             return None
         spark, is_over = self._session(parameters.config), parameters.config.spec.is_over
         stop.install_handlers()
-        names = {pair.source.broker: pair.target.broker for pair in pairs}
+        names = {(pair.source.topic, pair.source.broker): pair.target.broker for pair in pairs}
         left_messages = _read(spark, parameters.source_reader_options, source_ranges)
         right_messages = _read(spark, parameters.target_reader_options, target_ranges)
         source = compute_fingerprints(left_messages, names, whole, is_over=is_over)
