@@ -493,6 +493,22 @@ async def test_producer_registers_at_once_and_unregisters_on_close() -> None:
         assert broker.received[RequestCode.UNREGISTER_CLIENT] == 1
 
 
+async def test_broker_that_connects_during_a_heartbeat_receives_its_own() -> None:
+    """A connection that is opened while another broker does not answer its first heartbeat is not forgotten."""
+    settings = ClientSettings(request_timeout_ms=200, heartbeat_interval_ms=3_600_000)
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+        silent, other = (cluster.broker(name) for name in TWO)
+        silent.ignore(RequestCode.HEART_BEAT)
+        first, second = await producer.queues("orders")
+        await producer.send(Message("orders", b"x"), queue=first)
+        await wait_until(lambda: silent.received[RequestCode.HEART_BEAT] == 1)
+
+        await producer.send(Message("orders", b"x"), queue=second)
+
+        await wait_until(lambda: other.received[RequestCode.HEART_BEAT] == 1)
+
+
 async def test_silent_connection_is_reopened() -> None:
     """A host that failed without closing its connection does not block it for ever: after the silence timeout the next
     request opens a new one."""
