@@ -107,7 +107,7 @@ class Producer(ProducerClient, ReplyingClient):
         self._session.require_open()
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
-        return await self._sender.send(outgoing, await self._fixed_queue(message, queue), deadline)
+        return await self._sender.send(outgoing, await self._fixed_queue(message, queue, deadline), deadline)
 
     async def send_again(
         self, received: ReceivedMessage, *, topic: str | None = None, timeout_ms: int | None = None
@@ -120,7 +120,7 @@ class Producer(ProducerClient, ReplyingClient):
         message = rebuild_message(received, topic or received.topic)
         outgoing = prepare_message(message, received.message_id, self.settings)
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
-        return await self._sender.send(outgoing, await self._fixed_queue(message, None), deadline)
+        return await self._sender.send(outgoing, await self._fixed_queue(message, None, deadline), deadline)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
         """Send one message without waiting for the reply of the broker: it may be lost without an error.
@@ -130,7 +130,7 @@ class Producer(ProducerClient, ReplyingClient):
         """
         self._session.require_open()
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
-        await self._sender.send_oneway(outgoing, await self._fixed_queue(message, queue))
+        await self._sender.send_oneway(outgoing, await self._fixed_queue(message, queue, None))
 
     async def send_batch(
         self,
@@ -151,7 +151,7 @@ class Producer(ProducerClient, ReplyingClient):
             raise InvalidMessage(f"message_ids has {len(message_ids)} ids for {len(messages)} messages")
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         batches = list(self._split(messages, message_ids))
-        fixed_queue = await self._fixed_queue(messages[0], queue)
+        fixed_queue = await self._fixed_queue(messages[0], queue, deadline)
         receipts: list[SendReceipt] = []
         for entries, ids in batches:
             outgoing = prepare_batch(messages[0], entries, ids)
@@ -210,8 +210,13 @@ class Producer(ProducerClient, ReplyingClient):
             size += entry_bytes
         yield entries, ids
 
-    async def _fixed_queue(self, message: Message, queue: MessageQueue | Selector | None) -> MessageQueue | None:
-        """Return the queue to which `message` must go, or None if any queue is allowed."""
+    async def _fixed_queue(
+        self, message: Message, queue: MessageQueue | Selector | None, deadline: Deadline | None
+    ) -> MessageQueue | None:
+        """Return the queue to which `message` must go, or None if any queue is allowed.
+
+        Raises SendTimeout if the deadline passes while the route is queried; a one-way send has none.
+        """
         if queue is None and message.sharding_key is None:
             return None
         if isinstance(queue, MessageQueue):
@@ -220,7 +225,10 @@ class Producer(ProducerClient, ReplyingClient):
                     f"the queue belongs to topic {queue.topic!r}, but the message to {message.topic!r}"
                 )
             return queue
-        route = await self._session.routes.for_sending(message.topic)
+        if deadline is None:
+            route = await self._session.routes.for_sending(message.topic)
+        else:
+            route = await self._sender.find_route(message.topic, deadline)
         if queue is not None:
             return queue(route.write_queues, message)
         assert message.sharding_key is not None, "without both, None was returned above"

@@ -25,6 +25,7 @@ from gantry_client import (
     SendTimeout,
     sender,
 )
+from gantry_client.messages import to_received_message
 from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.slowness import patience
 from gantry_wire.codes import RequestCode
@@ -200,6 +201,28 @@ async def test_attempts_share_one_deadline() -> None:
         assert asyncio.get_running_loop().time() - began_at < 2.8 * timeout_ms / 1000
         assert sum(broker.received[SEND] for broker in cluster.brokers.values()) == 1
         assert raised.value.is_outcome_unknown
+
+
+@pytest.mark.parametrize("operation", ["send", "send_again", "send_batch"])
+async def test_route_query_for_a_fixed_queue_shares_the_deadline(operation: str) -> None:
+    """A name server that never replies uses up the deadline of a send with a sharding key, and no more."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        await producer.send(Message("orders", b"x", sharding_key="customer-7"))
+        (received,) = cluster.broker().messages("orders")
+    async with FakeCluster() as cluster, Producer(cluster.broker().address) as producer:
+        cluster.broker().ignore(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        message = Message("orders", b"x", sharding_key="customer-7")
+        sends = {
+            "send": lambda: producer.send(message, timeout_ms=100),
+            "send_again": lambda: producer.send_again(to_received_message(received, "broker-a"), timeout_ms=100),
+            "send_batch": lambda: producer.send_batch([message], timeout_ms=100),
+        }
+
+        with pytest.raises(SendTimeout, match="while its route was queried") as raised:
+            await sends[operation]()
+
+        assert not raised.value.is_outcome_unknown
 
 
 async def test_attempt_timeout_leaves_a_stuck_broker() -> None:
