@@ -90,7 +90,7 @@ class Requests:
         self._session = session
         self._waiting: dict[str, asyncio.Future[Reply]] = {}
         self._clusters: set[str] = set()
-        """The clusters whose reply topics have been looked up."""
+        """The clusters whose reply topics have a known route."""
         session.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
 
     def __repr__(self) -> str:
@@ -154,11 +154,13 @@ class Requests:
             log.info("heartbeat before request timed out", extra={"topic": topic})
 
     async def _load_reply_route(self, cluster: str) -> None:
-        self._clusters.add(cluster)
+        """Query the route of a cluster's reply topic; one that fails or finds none is repeated by the next request."""
         try:
             await self._session.routes.get(reply_topic(cluster))
         except NoRoute:
             log.info("cluster has no reply topic", extra={"cluster": cluster})
+        else:
+            self._clusters.add(cluster)
 
     def _on_reply(self, command: Command, address: str) -> Command:
         """Handle code 326. A reply without a pending request is accepted and discarded, as by Java's clients."""
