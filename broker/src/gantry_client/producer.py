@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 from gantry_client.client import ProducerClient
-from gantry_client.clock import Deadline, wall_ms
+from gantry_client.clock import Deadline, deadline_after, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import SHARDING_KEY, Message, ReceivedMessage, SendReceipt
 from gantry_client.outgoing import check_batch, prepare_batch, prepare_entry, prepare_message, prepare_packed_batch
@@ -106,7 +106,7 @@ class Producer(ProducerClient, ReplyingClient):
         """
         self._session.require_open()
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, queue, deadline), deadline)
 
     async def send_again(
@@ -119,7 +119,7 @@ class Producer(ProducerClient, ReplyingClient):
         self._session.require_open()
         message = rebuild_message(received, topic or received.topic)
         outgoing = prepare_message(message, received.message_id, self.settings)
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, None, deadline), deadline)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
@@ -149,7 +149,7 @@ class Producer(ProducerClient, ReplyingClient):
         check_batch(messages)
         if message_ids is not None and len(message_ids) != len(messages):
             raise InvalidMessage(f"message_ids has {len(message_ids)} ids for {len(messages)} messages")
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         batches = list(self._split(messages, message_ids))
         fixed_queue = await self._fixed_queue(messages[0], queue, deadline)
         receipts: list[SendReceipt] = []
@@ -173,7 +173,7 @@ class Producer(ProducerClient, ReplyingClient):
         """
         self._session.require_open()
         outgoing = prepare_packed_batch(topic, entries, self.settings)
-        return await self._sender.send(outgoing, queue, Deadline(timeout_ms or self.settings.send_timeout_ms))
+        return await self._sender.send(outgoing, queue, deadline_after(timeout_ms, self.settings.send_timeout_ms))
 
     async def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
@@ -184,7 +184,7 @@ class Producer(ProducerClient, ReplyingClient):
         `send` raises.
         """
         self._session.require_open()
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         return await self._requests.request(
             message,
             deadline,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from gantry_client.client import Client
-from gantry_client.clock import Deadline, wall_ms
+from gantry_client.clock import Deadline, deadline_after, wall_ms
 from gantry_client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -217,7 +217,7 @@ class ReplyingClient(Client):
         message = reply_message(request, body, tags=tags, keys=keys, properties=properties or {})
         settings = self._reply_settings
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), settings)
-        deadline = Deadline(timeout_ms or settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, settings.send_timeout_ms)
         route = await self._find_route(message.topic, deadline)
         queue = _queue_of_broker(request.queue.broker_name, route.write_queues)
         header = outgoing.header(self.group, queue, wall_ms(), default_topic_queues=settings.default_topic_queues)

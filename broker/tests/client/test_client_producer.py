@@ -225,6 +225,21 @@ async def test_route_query_for_a_fixed_queue_shares_the_deadline(operation: str)
         assert not raised.value.is_outcome_unknown
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_timeout_below_a_millisecond_is_refused(timeout_ms: int) -> None:
+    """A caller whose own time is used up gets an error, not the default timeout, and nothing is sent."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        message = Message("orders", b"x")
+        calls = [producer.send, producer.request, lambda one, **options: producer.send_batch([one], **options)]
+
+        for call in calls:
+            with pytest.raises(InvalidMessage, match=f"timeout_ms: {timeout_ms}, expected at least 1, or None for"):
+                await call(message, timeout_ms=timeout_ms)
+
+        assert stored(cluster) == []
+
+
 async def test_attempt_timeout_leaves_a_stuck_broker() -> None:
     """With attempt_timeout_ms another broker is tried within the deadline."""
     settings = ProducerSettings(attempt_timeout_ms=int(patience(100)))
