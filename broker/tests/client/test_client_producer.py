@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -213,7 +213,7 @@ async def test_route_query_for_a_fixed_queue_shares_the_deadline(operation: str)
     async with FakeCluster() as cluster, Producer(cluster.broker().address) as producer:
         cluster.broker().ignore(RequestCode.GET_ROUTEINFO_BY_TOPIC)
         message = Message("orders", b"x", sharding_key="customer-7")
-        sends = {
+        sends: dict[str, Callable[[], Awaitable[object]]] = {
             "send": lambda: producer.send(message, timeout_ms=100),
             "send_again": lambda: producer.send_again(to_received_message(received, "broker-a"), timeout_ms=100),
             "send_batch": lambda: producer.send_batch([message], timeout_ms=100),
@@ -231,11 +231,15 @@ async def test_timeout_below_a_millisecond_is_refused(timeout_ms: int) -> None:
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         message = Message("orders", b"x")
-        calls = [producer.send, producer.request, lambda one, **options: producer.send_batch([one], **options)]
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: producer.send(message, timeout_ms=timeout_ms),
+            lambda: producer.send_batch([message], timeout_ms=timeout_ms),
+            lambda: producer.request(message, timeout_ms=timeout_ms),
+        ]
 
         for call in calls:
             with pytest.raises(InvalidMessage, match=f"timeout_ms: {timeout_ms}, expected at least 1, or None for"):
-                await call(message, timeout_ms=timeout_ms)
+                await call()
 
         assert stored(cluster) == []
 
