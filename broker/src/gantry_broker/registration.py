@@ -339,8 +339,9 @@ class ExternalAddresses:
         2=203.0.113.8:10911             the broker with that id, while it is a slave
 
     Such addresses are assigned by others (a load balancer, a port of the machine), often after the broker has started,
-    so the file is read again every few seconds. An unreadable file changes nothing, and without an address clients
-    outside do not learn of this broker. Owned by the event loop.
+    so the file is read again every few seconds. A change is used when two checks have found the same, because a file
+    that is being written may end in the middle of an address. An unreadable file changes nothing, and without an
+    address clients outside do not learn of this broker. Owned by the event loop.
     """
 
     def __init__(self, path: str, on_change: Callable[[], None] = lambda: None) -> None:
@@ -348,7 +349,10 @@ class ExternalAddresses:
         self._path: Final = path
         self._on_change: Final = on_change
         self._known: dict[str, str] = {}
-        self._watch: Final = FileWatch("external addresses", self.reload)
+        self._found: dict[str, str] | None = None
+        """The addresses that the last check has found; None for an unreadable file."""
+
+        self._watch: Final = FileWatch("external addresses", self.check)
 
     def find(self, broker_id: int) -> str:
         """Return the address under this broker id; empty if there is none."""
@@ -357,23 +361,33 @@ class ExternalAddresses:
     async def start(self) -> None:
         """Read the file, and check it every few seconds until closed."""
         if self._path:
-            await self.reload()
+            found = await self._read()
+            if found is not None:
+                self._adopt(found)
             self._watch.start()
 
     async def close(self) -> None:
         """Stop checking the file for changes."""
         await self._watch.close()
 
-    async def reload(self) -> None:
-        """Read the addresses that the file has now."""
+    async def check(self) -> None:
+        """Use the addresses of the file, if they were the same at the last check."""
+        found = await self._read()
+        before, self._found = self._found, found
+        if found is not None and found == before:
+            self._adopt(found)
+
+    async def _read(self) -> dict[str, str] | None:
         try:
             text = (await asyncio.to_thread(read_small_file, self._path)).decode("utf-8", "replace")
         except OSError:
-            return
-        known = parse_external_addresses(text)
-        if known != self._known:
-            self._known = known
-            log.info("external addresses changed", extra={"path": self._path, "addresses": len(known)})
+            return None
+        return parse_external_addresses(text)
+
+    def _adopt(self, found: dict[str, str]) -> None:
+        if found != self._known:
+            self._known = found
+            log.info("external addresses changed", extra={"path": self._path, "addresses": len(found)})
             self._on_change()
 
 

@@ -25,7 +25,7 @@ from gantry_wire.commands.consumers import (
     ResetOffsetsResult,
     TopicOfGroup,
 )
-from gantry_wire.names import retry_topic
+from gantry_wire.names import is_retry_or_dead_letter, retry_topic
 
 _RESET_UNSUPPORTED_CODES = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.CONSUMER_NOT_ONLINE)
 """Response codes of a broker that cannot reset a group itself: offsets are committed instead."""
@@ -173,10 +173,16 @@ class Groups:
         return dict(zip(queues, found, strict=True))
 
     async def clone(self, source: str, target: str, topic: str | None = None) -> None:
-        """Copy the offsets of `source` to `target`, in one topic or in all. Running consumers do not notice."""
+        """Copy the offsets of `source` to `target`, in one topic, or in all but retry and dead letter topics.
+
+        Running consumers do not notice.
+        """
         self._session.require_open()
         check_group(target)
-        topics = [topic] if topic is not None else await self.topics(source)
+        if topic is None:
+            topics = [name for name in await self.topics(source) if not is_retry_or_dead_letter(name)]
+        else:
+            topics = [topic]
         for topic_name in topics:
             request = CloneOffsets(src_group=source, dest_group=target, topic=topic_name, offline=True)
             for broker in await self._brokers.masters():

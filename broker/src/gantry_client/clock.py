@@ -9,6 +9,8 @@ import math
 import time
 from typing import final
 
+from gantry_client.errors import InvalidMessage
+
 
 def wall_ms() -> int:
     """Return the wall time in milliseconds since 1970."""
@@ -41,3 +43,12 @@ class Deadline:
     @property
     def has_passed(self) -> bool:
         return self._loop.time() >= self._at
+
+
+def deadline_after(timeout_ms: int | None, default_ms: int) -> Deadline:
+    """Return the deadline of a call with this `timeout_ms`; None means `default_ms`. Raises InvalidMessage below 1."""
+    if timeout_ms is None:
+        return Deadline(default_ms)
+    if timeout_ms < 1:
+        raise InvalidMessage(f"timeout_ms: {timeout_ms}, expected at least 1, or None for the default of {default_ms}")
+    return Deadline(timeout_ms)

@@ -98,7 +98,10 @@ class _PullReply:
 
 @final
 class Fetcher:
-    """Pulls from queues, each from the replica that its broker suggested. Belongs to one consumer."""
+    """Pulls from queues, each from the replica that its broker suggested. Belongs to one consumer.
+
+    After a failed pull the next one goes to the master.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -114,7 +117,11 @@ class Fetcher:
         address = route.read_address(request.queue.broker_name, preferred)
         if address is None:
             raise NoRoute(request.queue.topic, f"broker {request.queue.broker_name!r} is not registered")
-        answer = await self._pull(request, route, address)
+        try:
+            answer = await self._pull(request, route, address)
+        except RequestFailed:
+            self._suggested.pop(request.queue, None)  # The slave may be gone; the master suggests another one.
+            raise
         self._suggested[request.queue] = answer.suggested_broker_id
         if answer.damaged is None:
             return answer.result

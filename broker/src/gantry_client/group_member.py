@@ -12,7 +12,8 @@ This module does not process messages: it passes them to `deliver`.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -310,16 +311,24 @@ async def _check_filter(session: Session, group: str, subscription: Subscription
     """Have every broker of the topic validate the filter; an unreachable broker may validate it later."""
     if isinstance(subscription.filter, TagFilter):
         return
-    request = CheckClientConfig(client_id=session.client_id, group=group, subscription_data=subscription.data())
-    try:
+    with _logging_unless_refused(subscription.topic):
         route = await session.routes.get(subscription.topic)
         names = dict.fromkeys(queue.broker_name for queue in route.read_queues)
+        request = CheckClientConfig(client_id=session.client_id, group=group, subscription_data=subscription.data())
         for address in filter(None, (route.read_address(name, MASTER_ID) for name in names)):
-            await session.calls.request_success(address, RequestCode.CHECK_CLIENT_CONFIG, body=request)
+            with _logging_unless_refused(subscription.topic):
+                await session.calls.request_success(address, RequestCode.CHECK_CLIENT_CONFIG, body=request)
+
+
+@contextmanager
+def _logging_unless_refused(topic: str) -> Iterator[None]:
+    """Log errors of servers that cannot be asked to validate a filter; raise the refusal of one that can."""
+    try:
+        yield
     except BrokerRefused:
         raise
     except ClientError as error:
-        log.info("could not validate message filter", extra={"topic": subscription.topic, "reason": str(error)})
+        log.info("could not validate message filter", extra={"topic": topic, "reason": str(error)})
 
 
 def allocate_averagely(

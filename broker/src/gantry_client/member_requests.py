@@ -189,7 +189,7 @@ class MemberRequests:
             cached_msg_count=backlog.messages,
             cached_msg_size_in_mib=backlog.bytes // MIB,
             locked=locks.is_held(reader.queue),
-            last_lock_timestamp=locks.granted_at_ms(reader.queue),
+            last_lock_timestamp=locks.locked_at_ms(reader.queue),
             droped=backlog.is_dropped,
             last_pull_timestamp=reader.pulled_at_ms,
             last_consume_timestamp=backlog.handler_started_at_ms,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 from gantry_client.client import ProducerClient
-from gantry_client.clock import Deadline, wall_ms
+from gantry_client.clock import Deadline, deadline_after, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import SHARDING_KEY, Message, ReceivedMessage, SendReceipt
 from gantry_client.outgoing import check_batch, prepare_batch, prepare_entry, prepare_message, prepare_packed_batch
@@ -106,8 +106,8 @@ class Producer(ProducerClient, ReplyingClient):
         """
         self._session.require_open()
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
-        return await self._sender.send(outgoing, await self._fixed_queue(message, queue), deadline)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
+        return await self._sender.send(outgoing, await self._fixed_queue(message, queue, deadline), deadline)
 
     async def send_again(
         self, received: ReceivedMessage, *, topic: str | None = None, timeout_ms: int | None = None
@@ -119,8 +119,8 @@ class Producer(ProducerClient, ReplyingClient):
         self._session.require_open()
         message = rebuild_message(received, topic or received.topic)
         outgoing = prepare_message(message, received.message_id, self.settings)
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
-        return await self._sender.send(outgoing, await self._fixed_queue(message, None), deadline)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
+        return await self._sender.send(outgoing, await self._fixed_queue(message, None, deadline), deadline)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
         """Send one message without waiting for the reply of the broker: it may be lost without an error.
@@ -130,7 +130,7 @@ class Producer(ProducerClient, ReplyingClient):
         """
         self._session.require_open()
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
-        await self._sender.send_oneway(outgoing, await self._fixed_queue(message, queue))
+        await self._sender.send_oneway(outgoing, await self._fixed_queue(message, queue, None))
 
     async def send_batch(
         self,
@@ -149,9 +149,9 @@ class Producer(ProducerClient, ReplyingClient):
         check_batch(messages)
         if message_ids is not None and len(message_ids) != len(messages):
             raise InvalidMessage(f"message_ids has {len(message_ids)} ids for {len(messages)} messages")
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         batches = list(self._split(messages, message_ids))
-        fixed_queue = await self._fixed_queue(messages[0], queue)
+        fixed_queue = await self._fixed_queue(messages[0], queue, deadline)
         receipts: list[SendReceipt] = []
         for entries, ids in batches:
             outgoing = prepare_batch(messages[0], entries, ids)
@@ -173,7 +173,7 @@ class Producer(ProducerClient, ReplyingClient):
         """
         self._session.require_open()
         outgoing = prepare_packed_batch(topic, entries, self.settings)
-        return await self._sender.send(outgoing, queue, Deadline(timeout_ms or self.settings.send_timeout_ms))
+        return await self._sender.send(outgoing, queue, deadline_after(timeout_ms, self.settings.send_timeout_ms))
 
     async def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
@@ -184,7 +184,7 @@ class Producer(ProducerClient, ReplyingClient):
         `send` raises.
         """
         self._session.require_open()
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         return await self._requests.request(
             message,
             deadline,
@@ -210,8 +210,13 @@ class Producer(ProducerClient, ReplyingClient):
             size += entry_bytes
         yield entries, ids
 
-    async def _fixed_queue(self, message: Message, queue: MessageQueue | Selector | None) -> MessageQueue | None:
-        """Return the queue to which `message` must go, or None if any queue is allowed."""
+    async def _fixed_queue(
+        self, message: Message, queue: MessageQueue | Selector | None, deadline: Deadline | None
+    ) -> MessageQueue | None:
+        """Return the queue to which `message` must go, or None if any queue is allowed.
+
+        Raises SendTimeout if the deadline passes while the route is queried; a one-way send has none.
+        """
         if queue is None and message.sharding_key is None:
             return None
         if isinstance(queue, MessageQueue):
@@ -220,7 +225,10 @@ class Producer(ProducerClient, ReplyingClient):
                     f"the queue belongs to topic {queue.topic!r}, but the message to {message.topic!r}"
                 )
             return queue
-        route = await self._session.routes.for_sending(message.topic)
+        if deadline is None:
+            route = await self._session.routes.for_sending(message.topic)
+        else:
+            route = await self._sender.find_route(message.topic, deadline)
         if queue is not None:
             return queue(route.write_queues, message)
         assert message.sharding_key is not None, "without both, None was returned above"

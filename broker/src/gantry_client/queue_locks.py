@@ -19,7 +19,7 @@ from gantry_wire.commands.clients import LockBatch, LockBatchResult, MessageQueu
 
 log = logging.getLogger(__name__)
 
-GRANT_TRUSTED_S: Final = 30.0
+LOCK_TRUSTED_S: Final = 30.0
 LOCK_TIMEOUT_MS: Final = 1000
 
 
@@ -38,9 +38,9 @@ class QueueLocks:
     def is_held(self, queue: MessageQueue) -> bool:
         """Return whether this consumer certainly holds the lock of `queue`."""
         since = self._locked_at.get(queue)
-        return since is not None and asyncio.get_running_loop().time() - since < GRANT_TRUSTED_S
+        return since is not None and asyncio.get_running_loop().time() - since < LOCK_TRUSTED_S
 
-    def granted_at_ms(self, queue: MessageQueue) -> int:
+    def locked_at_ms(self, queue: MessageQueue) -> int:
         """Return the wall time at which `queue` was last locked or its lock renewed; 0 without a lock."""
         since = self._locked_at.get(queue)
         if since is None:

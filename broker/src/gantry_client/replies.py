@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from gantry_client.client import Client
-from gantry_client.clock import Deadline, wall_ms
+from gantry_client.clock import Deadline, deadline_after, wall_ms
 from gantry_client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -90,7 +90,7 @@ class Requests:
         self._session = session
         self._waiting: dict[str, asyncio.Future[Reply]] = {}
         self._clusters: set[str] = set()
-        """The clusters whose reply topics have been looked up."""
+        """The clusters whose reply topics have a known route."""
         session.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
 
     def __repr__(self) -> str:
@@ -154,11 +154,13 @@ class Requests:
             log.info("heartbeat before request timed out", extra={"topic": topic})
 
     async def _load_reply_route(self, cluster: str) -> None:
-        self._clusters.add(cluster)
+        """Query the route of a cluster's reply topic; one that fails or finds none is repeated by the next request."""
         try:
             await self._session.routes.get(reply_topic(cluster))
         except NoRoute:
             log.info("cluster has no reply topic", extra={"cluster": cluster})
+        else:
+            self._clusters.add(cluster)
 
     def _on_reply(self, command: Command, address: str) -> Command:
         """Handle code 326. A reply without a pending request is accepted and discarded, as by Java's clients."""
@@ -215,7 +217,7 @@ class ReplyingClient(Client):
         message = reply_message(request, body, tags=tags, keys=keys, properties=properties or {})
         settings = self._reply_settings
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), settings)
-        deadline = Deadline(timeout_ms or settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, settings.send_timeout_ms)
         route = await self._find_route(message.topic, deadline)
         queue = _queue_of_broker(request.queue.broker_name, route.write_queues)
         header = outgoing.header(self.group, queue, wall_ms(), default_topic_queues=settings.default_topic_queues)

@@ -7,6 +7,7 @@ none is left, it backs off, because a broker that restarts needs some time.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, final
 
 from gantry_client.calls import parse_header
@@ -152,6 +153,17 @@ class Sender:
         finally:
             self._slots.release(size)
 
+    async def find_route(self, topic: str, deadline: Deadline, attempts: Sequence[Attempt] = ()) -> Route:
+        """Return the route of `topic` for a send with `deadline`. Raises SendTimeout, and like `for_sending`."""
+        known = self._session.routes.find_for_sending(topic)
+        if known is not None:
+            return known
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                return await self._session.routes.for_sending(topic)
+        except TimeoutError as error:
+            raise SendTimeout(topic, tuple(attempts), "the deadline passed while its route was queried") from error
+
     async def send_oneway(self, outgoing: OutgoingMessage, queue: MessageQueue | None) -> None:
         """Write the message to a connection without waiting for a reply."""
         if queue is None:
@@ -177,7 +189,7 @@ class Sender:
         attempts: list[Attempt] = []
         backoff_ms = BACKOFF_FIRST_MS
         while True:
-            route = await self._route(outgoing.topic, attempts, deadline)
+            route = await self.find_route(outgoing.topic, deadline, attempts)
             tried = {attempt.broker_name for attempt in attempts}
             queue = self._selector.next(route, tried, _now_s())
             if queue.broker_name in tried:
@@ -193,7 +205,7 @@ class Sender:
                 return receipt
 
     async def _send_to(self, queue: MessageQueue, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
-        route = await self._route(queue.topic, [], deadline)
+        route = await self.find_route(queue.topic, deadline)
         try:
             return await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
         except BrokerRefused:
@@ -203,16 +215,6 @@ class Sender:
             if deadline.has_passed:
                 raise SendTimeout(outgoing.topic, attempts, "the deadline passed") from error
             raise SendFailed(outgoing.topic, attempts, "and no other queue is allowed") from error
-
-    async def _route(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> Route:
-        known = self._session.routes.find_for_sending(topic)
-        if known is not None:
-            return known
-        try:
-            async with asyncio.timeout_at(deadline.at):
-                return await self._session.routes.for_sending(topic)
-        except TimeoutError as error:
-            raise SendTimeout(topic, tuple(attempts), "the deadline passed while its route was queried") from error
 
     async def _prepare_retry(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> None:
         """Return if another attempt may be made, after refreshing the route; raise otherwise."""

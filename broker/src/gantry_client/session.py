@@ -141,9 +141,10 @@ class Session:
         while True:
             await self._heartbeat_wanted.wait()
             self._heartbeat_wanted.clear()
+            # Connections that are opened during the heartbeats below belong to the next pass.
+            due, self._heartbeats_due = self._heartbeats_due, set()
             brokers = self.routes.addresses(masters_only=False)
-            await asyncio.gather(*(self._heartbeat(address) for address in self._heartbeats_due & brokers))
-            self._heartbeats_due.clear()
+            await asyncio.gather(*(self._heartbeat(address) for address in due & brokers))
 
     def _on_connected(self, address: str) -> None:
         self._announced.discard(address)

@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Final, final
 
 from gantry_client.client import ProducerClient
-from gantry_client.clock import Deadline, wall_ms
+from gantry_client.clock import deadline_after, wall_ms
 from gantry_client.errors import (
     TRANSIENT_CODES,
     BadReply,
@@ -157,7 +157,7 @@ class TransactionProducer(ProducerClient):
             properties=outgoing.properties + transaction_properties,
             sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED,
         )
-        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         receipt = await self._sender.send(outgoing, queue, deadline)
         half = _make_half(message.topic, receipt)
         if not receipt.is_acknowledged:
@@ -195,7 +195,7 @@ class TransactionProducer(ProducerClient):
             commit_or_rollback=decision, topic=half.topic, msg_id=half.message_id, transaction_id=half.message_id,
             bname=half.queue.broker_name,
         )  # fmt: skip
-        deadline, pause_ms = Deadline(timeout_ms or self.settings.send_timeout_ms), RETRY_FIRST_MS
+        deadline, pause_ms = deadline_after(timeout_ms, self.settings.send_timeout_ms), RETRY_FIRST_MS
         while True:
             try:
                 await self._end_once(end_request, half, max(1, deadline.remaining_ms))

@@ -2,7 +2,7 @@
 
 The names that the broker itself reads or writes are constants here, in RocketMQ's spelling. Parsing is lenient as
 Java's is (a last pair may lack its 0x02, a pair without 0x01 is skipped), except that ``parse_properties`` keeps an
-empty value, and Java skips its pair; writing is strict.
+empty value, as its sender wrote it, and Java (4.1 to 5.3) skips its pair; writing is strict.
 """
 
 from collections.abc import Iterable, Mapping

@@ -43,6 +43,7 @@ SPARK: Final = ("pipelines/tests/test_spark_",)
 
 API: Final = (
     "operator/tests/objects/test_crd_api_server",
+    "operator/tests/reconcile/test_applier_api_server",
     "operator/tests/reconcile/test_edit_api_server",
     "operator/tests/reconcile/test_pipelines_api_server",
 )

@@ -17,6 +17,7 @@ from gantry_client import (
     ConsumerSettings,
     InvalidMessage,
     Message,
+    MessageQueue,
     PollConsumer,
     Producer,
     PullConsumer,
@@ -29,6 +30,7 @@ from gantry_client import (
 from gantry_client.consume_rates import ConsumeRates, RateWindow
 from gantry_testing.client import wait_until
 from gantry_wire.codes import ResponseCode
+from gantry_wire.names import retry_topic
 
 GROUP = "billing"
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
@@ -165,6 +167,23 @@ async def test_clone_copies_offsets_to_another_group(address: str) -> None:
         async with PushConsumer(address, "copy", topics=TOPIC, handler=handler, settings=FIRST):
             await wait_until(lambda: len(handler.tries) == 2, timeout_s=60)
     assert sorted(handler.tries) == [b"2", b"3"]
+
+
+async def test_clone_leaves_out_the_retry_topic_of_the_source(address: str) -> None:
+    """The target never reads the retry topic of the source: its offsets there would count as lag for ever."""
+    await send(address, *numbers(1))
+    retries = MessageQueue(topic=retry_topic(GROUP), broker_name=QUEUE.broker_name, queue_id=0)
+    async with Admin(address) as admin:
+        async with PushConsumer(address, GROUP, topics=TOPIC, handler=Recorder(), settings=FIRST) as member:
+            await wait_until(lambda: retries in member.queues, timeout_s=60)
+        async with PullConsumer(address, GROUP) as consumer:
+            await consumer.commit(QUEUE, 1)
+            await consumer.commit(retries, 0)
+        assert await admin.groups.topics(GROUP) == [retries.topic, TOPIC]
+
+        await admin.groups.clone(GROUP, "copy")
+
+        assert await admin.groups.topics("copy") == [TOPIC]
 
 
 # ------- requests

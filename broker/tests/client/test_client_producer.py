@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +25,7 @@ from gantry_client import (
     SendTimeout,
     sender,
 )
+from gantry_client.messages import to_received_message
 from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.slowness import patience
 from gantry_wire.codes import RequestCode
@@ -199,6 +200,47 @@ async def test_attempts_share_one_deadline() -> None:
         assert asyncio.get_running_loop().time() - began_at < 2.8 * timeout_ms / 1000
         assert sum(broker.received[SEND] for broker in cluster.brokers.values()) == 1
         assert raised.value.is_outcome_unknown
+
+
+@pytest.mark.parametrize("operation", ["send", "send_again", "send_batch"])
+async def test_route_query_for_a_fixed_queue_shares_the_deadline(operation: str) -> None:
+    """A name server that never replies uses up the deadline of a send with a sharding key, and no more."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        await producer.send(Message("orders", b"x", sharding_key="customer-7"))
+        (received,) = cluster.broker().messages("orders")
+    async with FakeCluster() as cluster, Producer(cluster.broker().address) as producer:
+        cluster.broker().ignore(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        message = Message("orders", b"x", sharding_key="customer-7")
+        sends: dict[str, Callable[[], Awaitable[object]]] = {
+            "send": lambda: producer.send(message, timeout_ms=100),
+            "send_again": lambda: producer.send_again(to_received_message(received, "broker-a"), timeout_ms=100),
+            "send_batch": lambda: producer.send_batch([message], timeout_ms=100),
+        }
+
+        with pytest.raises(SendTimeout, match="while its route was queried") as raised:
+            await sends[operation]()
+
+        assert not raised.value.is_outcome_unknown
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_timeout_below_a_millisecond_is_refused(timeout_ms: int) -> None:
+    """A caller whose own time is used up gets an error, not the default timeout, and nothing is sent."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        message = Message("orders", b"x")
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: producer.send(message, timeout_ms=timeout_ms),
+            lambda: producer.send_batch([message], timeout_ms=timeout_ms),
+            lambda: producer.request(message, timeout_ms=timeout_ms),
+        ]
+
+        for call in calls:
+            with pytest.raises(InvalidMessage, match=f"timeout_ms: {timeout_ms}, expected at least 1, or None for"):
+                await call()
+
+        assert stored(cluster) == []
 
 
 async def test_attempt_timeout_leaves_a_stuck_broker() -> None:
@@ -490,6 +532,22 @@ async def test_producer_registers_at_once_and_unregisters_on_close() -> None:
             assert [data.group_name for data in heartbeat.producer_data_set] == ["billing"]
 
         assert broker.received[RequestCode.UNREGISTER_CLIENT] == 1
+
+
+async def test_broker_that_connects_during_a_heartbeat_receives_its_own() -> None:
+    """A connection that is opened while another broker does not answer its first heartbeat is not forgotten."""
+    settings = ClientSettings(request_timeout_ms=200, heartbeat_interval_ms=3_600_000)
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+        silent, other = (cluster.broker(name) for name in TWO)
+        silent.ignore(RequestCode.HEART_BEAT)
+        first, second = await producer.queues("orders")
+        await producer.send(Message("orders", b"x"), queue=first)
+        await wait_until(lambda: silent.received[RequestCode.HEART_BEAT] == 1)
+
+        await producer.send(Message("orders", b"x"), queue=second)
+
+        await wait_until(lambda: other.received[RequestCode.HEART_BEAT] == 1)
 
 
 async def test_silent_connection_is_reopened() -> None:

@@ -17,10 +17,11 @@ from gantry_client import (
     MessageQueue,
     Producer,
     PullConsumer,
+    Unavailable,
     UnreadableBody,
 )
 from gantry_testing.client import FakeCluster
-from gantry_wire.codes import RequestCode
+from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.compress import Codec, compress_body
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import (
@@ -177,6 +178,24 @@ async def test_damaged_message_is_read_from_another_replica(caplog: pytest.LogCa
         assert [record.message for record in caplog.records if "replica" in record.message] == [
             "read damaged message from another replica"
         ]
+
+
+async def test_pull_after_a_failed_one_goes_to_the_master() -> None:
+    """A slave that the master suggested may die: its address stays in the route until the name server drops it."""
+    async with FakeCluster(("broker-a", "twin")) as cluster, PullConsumer(cluster.name_server, "group") as consumer:
+        cluster.add_topic("orders", queues=1)
+        cluster.slaves["broker-a"] = {1: cluster.broker("twin").address}
+        put(cluster, b"x")
+        ext = {"suggestWhichBrokerId": "1", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "1"}
+        cluster.broker().fault(PULL, lambda command, _: command.reply(ResponseCode.PULL_NOT_FOUND, ext=ext))
+        await consumer.fetch(QUEUE, 0)
+        await cluster.broker("twin").stop()
+        with pytest.raises(Unavailable):
+            await consumer.fetch(QUEUE, 0)
+
+        result = await consumer.fetch(QUEUE, 0)
+
+        assert [message.body for message in result.messages] == [b"x"]
 
 
 async def test_damaged_offset_raises_bad_reply(cluster: FakeCluster) -> None:

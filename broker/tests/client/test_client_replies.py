@@ -24,6 +24,7 @@ from gantry_client import (
     Reply,
     SendFailed,
     StartFrom,
+    Unavailable,
     UnreadableBody,
 )
 from gantry_nameserver.server import NameServer
@@ -203,6 +204,37 @@ async def test_heartbeats_precede_the_first_request() -> None:
                 await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
 
     assert known == [True]
+
+
+async def test_failed_query_for_a_reply_topic_is_repeated() -> None:
+    """The next request sends heartbeats to the brokers of the reply topic, where Java's clients send any reply."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1, brokers=["broker-a"])
+        cluster.add_topic(reply_topic("DefaultCluster"), queues=1)
+        await producer.queues("orders")
+        await cluster.stop_name_server()
+        with pytest.raises(Unavailable):
+            await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+        await cluster.start_name_server()
+
+        with pytest.raises(NoReply):
+            await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+
+        assert cluster.broker("broker-b").state.clients, "no heartbeat arrived"
+
+
+async def test_query_for_an_unregistered_reply_topic_is_repeated() -> None:
+    """A name server that has restarted may receive the reply topic after the topic of the request."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1, brokers=["broker-a"])
+        with pytest.raises(NoReply):
+            await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+        cluster.add_topic(reply_topic("DefaultCluster"), queues=1)
+
+        with pytest.raises(NoReply):
+            await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+
+        assert cluster.broker("broker-b").state.clients, "no heartbeat arrived"
 
 
 async def test_reply_goes_to_the_broker_of_the_request() -> None:

@@ -24,8 +24,9 @@ from gantry_client import (
     StartFrom,
 )
 from gantry_client.subscriptions import make_subscription
-from gantry_testing.client import wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.ports import free_port
+from gantry_wire.codes import RequestCode
 
 SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
@@ -152,6 +153,19 @@ async def test_unreachable_broker_does_not_refuse_a_filter() -> None:
     async with PollConsumer(f"{HOST}:{free_port()}", "g", topics={TOPIC: Sql("price > 1")}) as consumer:
         assert await consumer.poll(timeout_ms=1) == []
         await asyncio.sleep(0)
+
+
+async def test_every_reachable_broker_validates_a_filter() -> None:
+    """A broker that refuses the filter stops the start also behind one that cannot be reached."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster:
+        cluster.add_topic(TOPIC)
+        cluster.stale_names.add("broker-a")
+        await cluster.broker("broker-a").stop()
+        cluster.broker("broker-b").refuse(RequestCode.CHECK_CLIENT_CONFIG, 1, "does not support filters")
+
+        with pytest.raises(BrokerRefused, match="does not support filters"):
+            async with PollConsumer(cluster.name_server, "g", topics={TOPIC: Sql("price > 1")}):
+                pass
 
 
 @pytest.mark.parametrize(

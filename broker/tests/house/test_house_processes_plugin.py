@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_testing.processes_plugin import LONG, TOGETHER
+from gantry_testing.processes_plugin import API, LONG, TOGETHER
 from gantry_testing.tree import ROOT
 
 pytest_plugins = ["pytester"]
@@ -146,3 +146,14 @@ def test_each_rule_about_files_is_about_files_that_exist() -> None:
     starts = [*LONG, *(start for group in TOGETHER.values() for start in group)]
 
     assert [start for start in starts if not any(path.startswith(start) for path in known)] == []
+
+
+def test_files_that_share_the_api_server_stay_in_one_process() -> None:
+    """A file with the fixture `groups_api` that is not listed would start another API server in its process."""
+    users = {
+        str(path.relative_to(ROOT).with_suffix(""))
+        for path in (ROOT / "operator/tests").rglob("test_*.py")
+        if "groups_api" in path.read_text()
+    }
+
+    assert users == set(API)

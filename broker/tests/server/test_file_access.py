@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ from pathlib import Path
 import pytest
 from local_group_kit import FREE_PORTS, Group, gantry
 
+from gantry_cli.kube import plugin
+from gantry_cli.local.bundle import write_bundle
+from gantry_remoting import file_access
 from gantry_remoting.file_access import FileAccess, limit_existing_files
 from gantry_testing.local import local_conf
 from gantry_testing.tree import ROOT
@@ -133,18 +137,56 @@ def test_files_of_a_pipeline_follow_the_users_umask(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "r").stat().st_mode) == 0o644
 
 
-SERVERS = ("gantry_broker/__main__.py", "gantry_nameserver/main.py", "gantry_cli/main.py", "gantry_admin/__main__.py")
+def test_bundle_of_the_kubectl_plugin_is_its_users_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the logs and objects of a cluster, like the one of `gantry bundle`."""
+    monkeypatch.setattr(file_access, "_inherited", [])
+    monkeypatch.setattr(plugin.cli, "main", lambda **_: write_bundle(tmp_path / "bundle.tar.gz", "bundle", []))
+
+    with pytest.raises(SystemExit):
+        plugin.main()
+
+    assert stat.S_IMODE((tmp_path / "bundle.tar.gz").stat().st_mode) == 0o600
 
 
-def test_only_listed_entry_points_limit_their_files() -> None:
-    """A listed entry point that stops limiting new files, or another that starts, fails here.
+SOURCES = {
+    ".".join(path.relative_to(folder).with_suffix("").parts): path
+    for folder in (ROOT / "broker/src", ROOT / "operator/src", ROOT / "pipelines/src")
+    for path in folder.rglob("*.py")
+}
+"""Every module of the packages, by its name."""
 
-    One that never does is not found.
-    """
-    sources = [*ROOT.glob("broker/src/*/*.py"), *ROOT.glob("operator/src/*/*.py")]
-    deciding = {"/".join(path.parts[-2:]) for path in sources if calls_of(path) & {"limit_new_files"}}
+UNLIMITED = {
+    "gantry_cli.child": "executes a server, which limits its files itself",
+    "gantry_operator.main": "writes no files",
+    "gantry_pipelines.__main__": "writes a job's output, which is for its readers",
+}
+"""The modules of entry points that do not limit new files, and why."""
 
-    assert deciding == set(SERVERS)
+
+def test_every_entry_point_limits_its_files() -> None:
+    """A new command or program must limit its files, or be listed with a reason; no other module decides that."""
+    limiting = {name for name, path in SOURCES.items() if "limit_new_files" in calls_of(path)}
+
+    assert limiting.isdisjoint(UNLIMITED)
+    assert limiting | set(UNLIMITED) == entry_points()
+
+
+def entry_points() -> set[str]:
+    """Return the modules of all installed commands, and of all programs that `python -m` runs."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    programs = [
+        name
+        for name, path in SOURCES.items()
+        if path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text()
+    ]
+    return {target.partition(":")[0] for target in scripts.values()} | {module_of_main(name) for name in programs}
+
+
+def module_of_main(program: str) -> str:
+    """Return the module from which a program imports its function `main`; itself if it imports none."""
+    imports = [node for node in ast.walk(ast.parse(SOURCES[program].read_text())) if isinstance(node, ast.ImportFrom)]
+    found = [node.module for node in imports if "main" in [name.name for name in node.names]]
+    return found[0] or program if found else program
 
 
 def test_no_explicit_mode_gives_access_to_others() -> None:

@@ -58,6 +58,12 @@ async def wait_for_addresses(server: str, wanted: dict[str, str]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def check_twice(known: ExternalAddresses) -> None:
+    """Check the file as often as the watch does before it uses a change."""
+    for _ in range(2):
+        await known.check()
+
+
 async def test_each_side_gets_reachable_addresses(tmp_path: Path) -> None:
     """Routes and lists of brokers have internal addresses inside and external ones outside."""
     (tmp_path / "outside").write_text("master=203.0.113.7:31000\n2=203.0.113.8:31001\n")
@@ -105,7 +111,7 @@ async def test_external_address_can_be_added_without_unregistering(tmp_path: Pat
             assert await addresses(outside) == {}
 
             path.write_text("master=lb.example:10911\n")
-            await broker.external_addresses.reload()
+            await check_twice(broker.external_addresses)
             pending = broker.registration._pending_unregistrations[inside]
             await wait_for_addresses(outside, {"0": "lb.example:10911"})
             assert pending == []
@@ -140,7 +146,7 @@ async def test_external_client_can_send(tmp_path: Path) -> None:
         making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=str(path))
         async with making as broker:
             path.write_text(f"master=localhost:{broker.settings.listen_port}\n")
-            await broker.external_addresses.reload()
+            await check_twice(broker.external_addresses)
             await wait_for_addresses(outside, {"0": path.read_text().strip().removeprefix("master=")})
 
             async with Producer(outside) as producer:
@@ -167,10 +173,32 @@ async def test_missing_address_file_changes_nothing(tmp_path: Path) -> None:
     known = ExternalAddresses(str(path), lambda: changes.append(1))
     path.write_text("master=a.example:1\n3=b.example:2\n")
 
-    await known.reload()
-    await known.reload()
+    await check_twice(known)
+    await check_twice(known)
     path.unlink()
-    await known.reload()
+    await check_twice(known)
 
     assert (known.find(0), known.find(3), known.find(2)) == ("a.example:1", "b.example:2", "")
     assert len(changes) == 1
+
+
+async def test_file_that_is_being_written_is_not_used(tmp_path: Path) -> None:
+    """A cut address looks valid, and missing lines look like members without an address: both must be read twice."""
+    changes: list[int] = []
+    path = tmp_path / "outside"
+    before, after = "master=203.0.113.7:10911\n2=203.0.113.8:10911\n", "master=203.0.113.9:10911\n2=203.0.113.8:10911\n"
+    path.write_text(before)
+    known = ExternalAddresses(str(path), lambda: changes.append(1))
+    await known.start()
+    try:
+        assert (known.find(0), known.find(2), changes) == ("203.0.113.7:10911", "203.0.113.8:10911", [1])
+
+        path.write_text(after[:22])
+        await known.check()
+        assert (known.find(0), known.find(2), changes) == ("203.0.113.7:10911", "203.0.113.8:10911", [1])
+
+        path.write_text(after)
+        await check_twice(known)
+        assert (known.find(0), known.find(2), changes) == ("203.0.113.9:10911", "203.0.113.8:10911", [1, 1])
+    finally:
+        await known.close()

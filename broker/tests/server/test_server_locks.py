@@ -28,7 +28,7 @@ class LockClient:
     locked_at_ms: int | None = None
 
     def ask(self, locks: QueueLocks) -> None:
-        if locks.grant_pause_ms:
+        if locks.lock_pause_ms:
             return  # after an error a client keeps its locks
         asked_at_ms = self.clock.monotonic_ms()
         self.locked_at_ms = asked_at_ms if locks.lock(GROUP, self.name, [QUEUE]) else None
@@ -76,12 +76,12 @@ def test_first_request_after_the_pause_gets_the_queue() -> None:
     clock = FakeClock()
     locks = QueueLocks(clock)
     locks.forget_holders()
-    assert repr(locks) == f"<QueueLocks groups=0 grant_pause_ms={LOCK_LEASE_MS + 1}>"
+    assert repr(locks) == f"<QueueLocks groups=0 lock_pause_ms={LOCK_LEASE_MS + 1}>"
 
     clock.advance(LOCK_LEASE_MS)
-    assert locks.grant_pause_ms == 1
+    assert locks.lock_pause_ms == 1
     clock.advance(1)
-    assert (locks.grant_pause_ms, locks.lock(GROUP, "A", [QUEUE]), locks.lock(GROUP, "B", [QUEUE])) == (0, [QUEUE], [])
+    assert (locks.lock_pause_ms, locks.lock(GROUP, "A", [QUEUE]), locks.lock(GROUP, "B", [QUEUE])) == (0, [QUEUE], [])
 
 
 # ------- over real sockets

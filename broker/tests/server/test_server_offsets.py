@@ -331,9 +331,9 @@ async def test_start_without_queue_locks_grants_none_for_one_lease(
             path.write_bytes(content)
 
     async with running_broker(tmp_path) as broker:
-        assert broker.core.locks.grant_pause_ms > 0
+        assert broker.core.locks.lock_pause_ms > 0
 
     assert str(file) in [getattr(record, "path", None) for record in caplog.records]
     caplog.clear()
     async with running_broker(tmp_path) as broker:
-        assert broker.core.locks.grant_pause_ms == 0, "expected the file to be whole again"
+        assert broker.core.locks.lock_pause_ms == 0, "expected the file to be whole again"

@@ -56,7 +56,10 @@ def test_keys_are_separated_by_spaces_only() -> None:
     ],
 )
 def test_malformed_properties_are_read_leniently(text: str, expected: dict[str, str]) -> None:
-    """A missing last separator, a pair without a value, an empty name and a repeated name are read as in Java."""
+    """A missing last separator, a pair without a separator, an empty name and a repeated name are read as in Java.
+
+    An empty value is kept, which Java's parser skips together with its name.
+    """
     assert parse_properties(text) == expected
 
 

@@ -28,6 +28,7 @@ from gantry_cli.kube.commands import (
 )
 from gantry_cli.kube.screen import show_status
 from gantry_cli.output import OutputFormat, output_option
+from gantry_remoting.file_access import limit_new_files
 
 PROGRAM: Final = "kubectl gantry"
 DIRECTIVE_NO_FILES: Final = 4
@@ -79,6 +80,7 @@ for build in (explain_command, promote_command, fence_command, restore_command, 
 
 def main() -> NoReturn:
     """Run the plugin as a program, and exit with its code."""
+    limit_new_files()  # a bundle holds logs and addresses
     with failures_as_exit_codes():
         sys.exit(cli.main(prog_name=PROGRAM, standalone_mode=False) or 0)
 

@@ -113,7 +113,9 @@ class MessageTemplate:
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", callback=read_pairs,
               help="User property of the messages; repeatable.")  # fmt: skip
 @click.option(
-    "--sharding-key", help="Sharding key; messages with the same key are sent to the same queue and keep their order."
+    "--sharding-key",
+    help="Sharding key; messages with the same key go to the same queue and keep their order, while the topic's write "
+    "queues stay the same.",
 )
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
               help="Delay level: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip

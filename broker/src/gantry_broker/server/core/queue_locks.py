@@ -62,11 +62,11 @@ class QueueLocks:
         self._locking_paused_until_ms = 0
 
     def __repr__(self) -> str:
-        pause = f" grant_pause_ms={self.grant_pause_ms}" if self.grant_pause_ms else ""
+        pause = f" lock_pause_ms={self.lock_pause_ms}" if self.lock_pause_ms else ""
         return f"<QueueLocks groups={len(self._groups)}{pause}>"
 
     @property
-    def grant_pause_ms(self) -> int:
+    def lock_pause_ms(self) -> int:
         """How long no queue is locked yet, because clients may hold locks that this broker does not know."""
         return max(0, self._locking_paused_until_ms - self._clock.monotonic_ms())
 
@@ -79,9 +79,9 @@ class QueueLocks:
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         """Lock the queues that are free, expired, or already held by the client; return those that it holds now.
 
-        Must not be called while `grant_pause_ms` is positive: clients take "none" for "held by others".
+        Must not be called while `lock_pause_ms` is positive: clients take "none" for "held by others".
         """
-        assert not self.grant_pause_ms, "callers refuse while holders may be unknown"
+        assert not self.lock_pause_ms, "callers refuse while holders may be unknown"
         now_ms = self._clock.monotonic_ms()
         locks = self._groups.setdefault(group, {})
         held: list[MessageQueue] = []

@@ -96,11 +96,11 @@ def lock_queues(core: BrokerCore, command: Command, connection: Connection) -> C
     After an error a client keeps the locks that it has; after an empty answer it drops them.
     """
     request = read_document(command.body, LockBatch)
-    grant_pause_ms = core.locks.grant_pause_ms
-    if grant_pause_ms:
+    lock_pause_ms = core.locks.lock_pause_ms
+    if lock_pause_ms:
         raise Refused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"no queue is locked for another {grant_pause_ms} ms: this broker has just become the master, "
+            f"no queue is locked for another {lock_pause_ms} ms: this broker has just become the master, "
             "and does not know the present lock holders",
         )
     if not core.is_sure_master():
