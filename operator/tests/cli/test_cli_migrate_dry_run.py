@@ -1,4 +1,4 @@
-"""`gantry migrate --dry-run` as a process: it prints the whole plan and changes nothing."""
+"""`gantry migrate` at a model of RocketMQ's broker: a dry run prints the plan and changes nothing; a run asks first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
+from gantry_cli.migrate.migrator import MigrationOptions, Migrator
+from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase
+from gantry_cli.migrate.target import TargetBroker
 from gantry_testing.java_broker import JavaBroker
 from gantry_testing.ports import free_broker_port
 from gantry_wire import RequestCode, fastjson
@@ -69,6 +72,35 @@ async def test_dry_run_prints_plan_and_changes_nothing(tmp_path: Path) -> None:
     assert "haMasterIsClassic=true" in result.out and "flushDiskType=SYNC_FLUSH" in result.out
     assert files(tmp_path) == []
     assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
+
+
+async def test_dry_run_does_not_continue_a_promotion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If an earlier run has ended during the promotion, a dry run reports that, and does not continue it."""
+    directory = MigrationDirectory(tmp_path)
+    async with JavaBroker() as broker:
+        make_single_broker(broker)
+        record = MigrationRecord(
+            old_address=broker.address, broker_name="broker-a", phase=Phase.PROMOTING, epoch=3, end=1 << 20
+        )
+        directory.write_conf({"brokerRole": "SLAVE"}, "a test")
+        directory.save_record(record)
+        before = {path.name: path.read_bytes() for path in files(tmp_path)}
+
+        async def start(_: TargetBroker) -> int:
+            raise AssertionError("a dry run starts the new broker")
+
+        monkeypatch.setattr(TargetBroker, "start", start)
+        options = MigrationOptions(name_server=broker.address, directory=directory, settings={}, dry_run=True)
+
+        async with Migrator(options, quiet=False) as migrator:
+            result = await migrator.run()
+
+    assert (result.phase, result.epoch, result.end) == ("PROMOTING", 3, 1 << 20)
+    assert {path.name: path.read_bytes() for path in files(tmp_path)} == before
+    assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
+    assert "a run without --dry-run promotes the new broker" in capsys.readouterr().out
 
 
 @pytest.mark.verify

@@ -35,7 +35,14 @@ from gantry_cli.migrate.target import (
     log_files,
     ports_in_use,
 )
-from gantry_cli.migrate.text import ProgressLine, blocking_findings, finding_text, plan_text, result_text
+from gantry_cli.migrate.text import (
+    ProgressLine,
+    blocking_findings,
+    finding_text,
+    plan_text,
+    result_text,
+    unfinished_promotion_text,
+)
 from gantry_client.session import local_address
 from gantry_status.broker_ports import BROKER_PORT
 from gantry_wire import RequestCode, ResponseCode
@@ -215,6 +222,10 @@ class Migrator:
         record = self._directory.load_record()
         if record is not None and record.phase is Phase.DONE:
             return self._result(record, None, 0)
+        if record is not None and record.phase is Phase.PROMOTING and self._options.dry_run:
+            for text in unfinished_promotion_text(record):
+                self._print(text)
+            return self._make_result(record, None, 0)
         name = (
             record.broker_name
             if record is not None
@@ -337,6 +348,10 @@ class Migrator:
     def _result(self, record: MigrationRecord, switched: SwitchResult | None, late: int) -> MigrationResult:
         for text in result_text(record, switched, late):
             self._print(text)
+        return self._make_result(record, switched, late)
+
+    @staticmethod
+    def _make_result(record: MigrationRecord, switched: SwitchResult | None, late: int) -> MigrationResult:
         return MigrationResult(
             phase=record.phase,
             old_address=record.old_address,

@@ -42,6 +42,13 @@ def plan_text(
         yield from (f"  {key}={value}" for key, value in conf.items())
 
 
+def unfinished_promotion_text(record: MigrationRecord) -> Iterator[str]:
+    """Yield what a dry run reports after a run that has ended during the promotion."""
+    yield f"An earlier run has stopped writes at {record.old_address} and begun to promote the new {record.broker_name}"
+    yield f"Plan: a run without --dry-run promotes the new broker in epoch {record.epoch}, from offset {record.end} on,"
+    yield "  copies late commits, and closes the old broker"
+
+
 def progress_text(progress: Progress) -> str:
     """Return the progress as one line: `copied 1.2 GiB of 3.1 GiB (39%), 210.3 MiB/s, 9s left`."""
     share = 100 * progress.copied // progress.total if progress.total else 100
