@@ -13,6 +13,7 @@ import pytest
 
 from gantry_cli.migrate.migrator import MigrationOptions, Migrator
 from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase
+from gantry_cli.migrate.source import STOP_WRITES_SETTINGS
 from gantry_cli.migrate.target import TargetBroker
 from gantry_testing.java_broker import JavaBroker
 from gantry_testing.ports import free_broker_port
@@ -128,6 +129,30 @@ async def test_missing_confirmation_means_no(tmp_path: Path) -> None:
     assert result.code == 1
     assert "despite the warnings" in result.err
     assert broker.settings["brokerRole"] == "ASYNC_MASTER" and files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [(("messageStorePlugIn", "tiered"), "despite the warnings"), (("duplicationEnable", "true"), "cannot be stopped")],
+    ids=["canceled", "blocked"],
+)
+async def test_run_after_a_kill_restores_old_broker_first(tmp_path: Path, setting: tuple[str, str], text: str) -> None:
+    """A run that was killed has left the old broker stopped; the next run restores it, also if it ends early."""
+    directory = MigrationDirectory(tmp_path)
+    async with JavaBroker() as broker:
+        make_single_broker(broker)
+        original = {key: broker.settings[key] for key in STOP_WRITES_SETTINGS}
+        broker.settings |= {**STOP_WRITES_SETTINGS, setting[0]: setting[1]}
+        directory.save_record(
+            MigrationRecord(old_address=broker.address, broker_name="broker-a", phase=Phase.STOPPING, original=original)
+        )
+        result = await migrate(broker, tmp_path)
+        record = directory.load_record()
+
+    assert result.code == 1 and text in result.err
+    assert {key: broker.settings[key] for key in STOP_WRITES_SETTINGS} == original
+    assert record is not None and record.phase is Phase.ATTACHED
+    assert "accepts messages again" in result.out
 
 
 @pytest.mark.parametrize("is_signed", [True, False], ids=["with an account", "without"])

@@ -238,6 +238,8 @@ class Migrator:
         if migration.record.phase is Phase.PROMOTING:
             await self._attach(self._directory.read_conf(), migration)
             return await self._finish(migration, old, await migration.promote())
+        if not self._options.dry_run:
+            await migration.resume()  # first, so that no check and no answer ends this run with the old broker stopped
         conf = await self._target_settings(old, registrations)
         found = await self._check_preconditions(old, registrations, conf, migration.record)
         if self._options.dry_run:
@@ -251,7 +253,6 @@ class Migrator:
             raise MigrationError("; ".join(one.what for one in bad), bad[0].remedy or None)
         if any(one.kind is Severity.WARNING for one in found):
             self._confirm("Continue despite the warnings?")
-        await migration.resume()
         await self._attach(conf, migration)
         await migration.catch_up()
         self.line.close()
