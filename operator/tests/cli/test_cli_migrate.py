@@ -20,6 +20,7 @@ from gantry_cli.migrate.source import (
     Offsets,
     SourceLog,
 )
+from gantry_cli.migrate.text import result_text
 from gantry_status.orders import (
     HaRole,
     HaStatus,
@@ -210,6 +211,9 @@ async def test_switch_keeps_all_accepted_messages(home: MigrationDirectory) -> N
     assert {key: world.settings[key] for key in STOP_WRITES_SETTINGS} == STOP_WRITES_SETTINGS | CLOSE_SETTINGS
     assert migration.record.phase is Phase.DONE and migration.record.end == world.end
     assert migration.record.pause_ms >= 0
+    assert "The old broker at old is closed and removed from the routes: stop it" in [
+        *result_text(migration.record, None, 0)
+    ]
     assert home.read_conf() == {"brokerRole": "ASYNC_MASTER", "brokerId": "0", "listenPort": "10911"}
 
 
@@ -336,6 +340,30 @@ async def test_messages_accepted_by_old_broker_after_switch_are_reported(
 
     with pytest.raises(MigrationError, match="accepted messages after the switch"):
         await migration.finish()
+
+
+@pytest.mark.parametrize("lost", ["update_config", "log"])
+async def test_old_broker_that_does_not_confirm_its_closing_is_reported(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The migration is done, but its result, also of a later run, does not say that the old broker is closed."""
+    world = World(home)
+    migration = world.migration()
+    await migration.resume()
+    await migration.catch_up()
+    switched = await migration.switch()
+
+    async def fail(*_: object) -> None:
+        raise MigrationError("old: connection refused")
+
+    monkeypatch.setattr(Old, lost, fail)
+    await migration.finish()
+
+    record = home.load_record()
+    assert record is not None and record.phase is Phase.DONE
+    for text in ("\n".join(result_text(record, switched, 0)), "\n".join(result_text(record, None, 0))):
+        assert "is closed and removed" not in text
+        assert "WARNING: the old broker at old did not confirm" in text
 
 
 async def test_broker_that_is_not_a_slave_is_refused(home: MigrationDirectory) -> None:

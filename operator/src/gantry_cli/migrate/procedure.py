@@ -266,10 +266,11 @@ class Migration:
 
     # -- after the switch ----------------------------------------------------------------------------------------------
 
-    async def finish(self) -> SourceLog | None:
-        """Stop reads at the old broker, and record the end of the migration. Return its log, None without a response.
+    async def finish(self) -> None:
+        """Stop reads at the old broker, and record the end of the migration, and whether the old broker is closed.
 
-        Raises ``MigrationError`` if the old broker accepted messages after the switch; the phase then stays PROMOTING.
+        An old broker that does not respond may have been stopped already, so the migration is done without it. Raises
+        ``MigrationError`` if it accepted messages after the switch; the phase then stays PROMOTING.
         """
         log = None
         with suppress(MigrationError):
@@ -280,8 +281,8 @@ class Migration:
             raise MigrationError(
                 f"{reason}: these messages were not migrated", "read them from the old broker and send them again"
             )
+        self.record = msgspec.structs.replace(self.record, is_old_closed=log is not None)
         self._save_phase(Phase.DONE)
-        return log
 
     def _save_phase(self, phase: Phase) -> None:
         self.record = msgspec.structs.replace(self.record, phase=phase)

@@ -68,7 +68,11 @@ def result_text(record: MigrationRecord, switched: SwitchResult | None, late: in
     yield "Clients switch with their next route update: within 30 s by default"
     if late:
         yield f"{late} offsets that consumers committed at the old broker after the switch were copied"
-    yield f"The old broker at {record.old_address} is closed and removed from the routes: stop it"
+    if record.is_old_closed:
+        yield f"The old broker at {record.old_address} is closed and removed from the routes: stop it"
+    else:
+        yield f"WARNING: the old broker at {record.old_address} did not confirm that it is closed, and that it accepted"
+        yield "  no messages after the switch: stop it, or clients may continue to read there"
     yield "To roll back, see docs/migration.md; messages that are sent from now on are not on the old broker"
 
 
