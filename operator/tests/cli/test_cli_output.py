@@ -166,6 +166,14 @@ def test_table_is_the_default_format(cluster: FakeCluster) -> None:
     assert OUTPUT_FORMATS == ("table", "json", "yaml") and not OutputFormat.TABLE.is_document
 
 
+def test_topic_create_prints_whether_the_topic_was_new(cluster: FakeCluster) -> None:
+    """An update of an existing topic is not reported as its creation."""
+    words = ("topic", "create", "bills", "-n", cluster.name_server, "--queues")
+
+    assert gantry(*words, "2").stdout == 'Topic "bills" created (2 queues on 1 broker)\n'
+    assert gantry(*words, "3").stdout == 'Topic "bills" updated (3 queues on 1 broker)\n'
+
+
 def test_text_is_never_interpreted_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
     """Names, filters and errors come from other programs: sentences and tables show them unchanged."""
     text = "[/x] [red]a[/red] \\[b] :warning:"
