@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import final, overload
@@ -31,6 +32,7 @@ from gantry_status.orders import (
     Promote,
     StatusOrder,
 )
+from gantry_testing.local import wait_until
 
 BEFORE = {"brokerRole": "SYNC_MASTER", "slaveReadEnable": "false", "brokerPermission": "6", "brokerName": "b"}
 CONF = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterIsClassic": "true", "listenPort": "10911"}
@@ -260,18 +262,38 @@ async def test_queues_are_built_before_the_write_pause(home: MigrationDirectory)
     assert world.calls >= 8
 
 
-async def test_write_pause_is_limited(home: MigrationDirectory) -> None:
+async def test_time_until_the_rest_is_copied_is_limited(home: MigrationDirectory) -> None:
     """If the rest is not copied in time, the old broker is restored."""
     world = World(home)
     migration = world.migration(timeout_s=0.5)
     await migration.catch_up()
     world.is_copying = False
 
-    with pytest.raises(MigrationError, match=r"within 0.5 s"):
+    with pytest.raises(MigrationError, match=r"the rest of the log was not copied within 0.5 s"):
         await migration.switch()
 
     assert world.settings == BEFORE
     assert migration.record.phase is Phase.ATTACHED
+
+
+async def test_time_until_clients_are_routed_is_not_limited(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write pause may last longer than the timeout: after the promotion has begun, the old broker never resumes."""
+    world = World(home)
+    world.is_led = False
+    monkeypatch.setattr(migrate_procedure, "ROUTES_TIMEOUT_S", 60.0)
+    migration = world.migration(timeout_s=1.0)
+    await migration.catch_up()
+
+    began = time.monotonic()
+    switching = asyncio.create_task(migration.switch())
+    await wait_until(lambda: time.monotonic() > began + 1.0)
+    assert world.status.role is HaRole.MASTER and not switching.done()
+    world.is_led = True
+
+    assert (await switching).pause_ms > 1_000
+    assert not world.takes
 
 
 async def test_failed_restore_of_old_broker_is_reported(home: MigrationDirectory) -> None:

@@ -79,7 +79,11 @@ class Migration:
         report_progress: Callable[[Progress], None],
         timeout_s: float,
     ) -> None:
-        """Prepare a migration from the state in ``record``. ``timeout_s`` limits the write pause."""
+        """Prepare a migration from the state in ``record``.
+
+        ``timeout_s`` limits the time to stop writes and to copy the rest of the log. The write pause also contains the
+        promotion and the wait for the routes, which have limits of their own.
+        """
         self.record = record
         self._old: Final = old
         self._target: Final = target
@@ -208,7 +212,7 @@ class Migration:
             reason = f"{str(error) or 'timed out'}; and the old broker could not be restored: {second}"
             raise MigrationError(reason, "it refuses messages now; run the command with --abort") from error
         if isinstance(error, TimeoutError):
-            reason = f"the switch was not completed within {self._timeout_s:g} s"
+            reason = f"the rest of the log was not copied within {self._timeout_s:g} s"
             raise MigrationError(
                 reason, "the old broker is restored; increase --timeout, or check what delays the copy"
             ) from error
