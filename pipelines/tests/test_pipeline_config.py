@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from gantry_pipelines.__main__ import main
+from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.restore_job import RestoreJob, RestoreSpec
 from gantry_pipelines.config import PipelineConfig, config_of, read_config
 from gantry_pipelines.engine import EXECUTOR_ARGUMENTS, EXECUTOR_MAIN, executor_command, spark_conf
 from gantry_pipelines.errors import ConfigError
+from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec
 from gantry_pipelines.outcome import EXIT_CONFIG
 from gantry_pipelines.source_options import (
     connection_options,
@@ -149,6 +151,38 @@ def test_configuration_is_converted_to_options_of_the_source(tmp_path: Path) -> 
     assert (settings.token, settings.access_key) == ("the-token-of-spark", "archiver")
     assert settings.tls is not None and settings.tls == settings.sidecar_tls
     assert (settings.tls.ca, settings.tls.is_host_checked) == ("/ca", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "signature"),
+    [((), "strict"), (("--signature", "v1"), "v1"), (("--set", "runtime.signature=v1"), "v1")],
+    ids=["environment", "option", "configuration"],
+)
+def test_signature_is_passed_to_the_source(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], signature: str
+) -> None:
+    """It is that of the configuration, else of the option, else of the environment, as for every command of gantry."""
+    configs: list[PipelineConfig[ArchiveSpec]] = []
+    monkeypatch.setenv("GANTRY_SIGNATURE", "strict")
+    monkeypatch.setattr(ArchiveJob, "parse", lambda _, config: configs.append(config))
+
+    with pytest.raises(SystemExit) as done:
+        main(["archive", "--check", "-n", "127.0.0.1:9876", *arguments])
+
+    assert done.value.code == 0
+    assert connection_options(configs[0])["signature"] == signature
+    assert read_settings(configs[0]).signature == signature
+
+
+def test_signature_of_target_is_not_used_at_the_source_of_a_migration() -> None:
+    """The source is often RocketMQ, which has only v1; so each cluster has a signature of its own."""
+    runtime = {"nameServers": ["127.0.0.1:2"], "signature": "strict"}
+    source = {"nameServers": ["127.0.0.1:1"]}
+    for given, expected in (({}, "v1"), ({"signature": "strict"}, "strict")):
+        document = {"source": {**source, **given}, "runtime": runtime}
+        parameters = MigrateCheckJob().parse(config_of(document, MigrateCheckSpec))
+
+        assert (parameters.source.signature, parameters.target.signature) == (expected, "strict")
 
 
 def test_longest_url_prefix_selects_the_token_of_a_sidecar() -> None:

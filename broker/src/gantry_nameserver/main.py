@@ -1,7 +1,8 @@
 """The command of the name server: options to settings, signals to a clean stop.
 
-Exit codes: 0 after a requested stop, 1 when it cannot start, with the reason as one line on standard error, 2 for an
-invalid option. One line on standard output reports the listening address when the server is ready.
+Exit codes: 0 after a requested stop, 1 when it cannot start, 2 for an invalid option or setting, with the reason as one
+line on standard error. In a pod, a name server that ended with 2 is not restarted. One line on standard output reports
+the listening address when the server is ready.
 """
 
 import asyncio
@@ -30,6 +31,12 @@ Examples:
   gantry nameserver -c namesrv.conf --tls permissive --tls-cert cert.pem --tls-key key.pem
   gantry nameserver --tls enforcing --tls-cert cert.pem --tls-key key.pem --tls-ca clients.pem
 """
+
+
+class InvalidSettings(click.ClickException):
+    """Settings with which no start can succeed, so that a restart would not help."""
+
+    exit_code = 2
 
 
 @click.command(
@@ -69,7 +76,9 @@ def main(
         limit_new_files()
         limit_existing_files(data, FileAccess.OWNER)
         uvloop.run(_serve(settings, data))
-    except (SettingsError, KeyValueCorrupt, DirectoryInUse, ssl.SSLError) as error:
+    except SettingsError as error:
+        raise InvalidSettings(str(error)) from error
+    except (KeyValueCorrupt, DirectoryInUse, ssl.SSLError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(_remedy(error, settings)) from error

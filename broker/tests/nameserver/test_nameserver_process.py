@@ -78,10 +78,11 @@ def test_port_or_directory_in_use_is_reported_with_a_remedy(tmp_path: Path) -> N
     ],
 )
 def test_invalid_options_are_reported_in_one_line(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
-    """An invalid option is named before anything starts."""
+    """An invalid option is named before anything starts; the exit code is 2, with which it is not restarted."""
     result = _run(*arguments, "--data", str(tmp_path))
 
-    assert result.returncode == 1 and text in result.stderr and "Traceback" not in result.stderr
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert text in result.stderr and "Traceback" not in result.stderr
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -111,8 +111,12 @@ PIPE_COLUMNS: Final = 240
 
 
 def console() -> Console:
-    """Return a console that writes to standard output."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS, soft_wrap=False)
+    """Return a console that writes to standard output.
+
+    It interprets no text as markup: names, filters and errors come from other programs.
+    """
+    width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    return Console(markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 def table(

@@ -1,7 +1,7 @@
 """The command `gantry pipeline`: run a Spark job with its own options, as a child that gets Ctrl-C and SIGTERM.
 
-The name server of a local `gantry up` and the credentials of this command are passed to the job in its environment. The
-configuration of a job overrides them.
+The name server of a local `gantry up`, and the credentials and the signature scheme of this command, are passed to the
+job in its environment. The configuration of a job overrides them.
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from gantry_cli.account import signature
 from gantry_cli.errors import CliError
 from gantry_cli.options import default_name_server
 from gantry_cli.serve import passthrough_command
@@ -43,6 +44,7 @@ def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     given = context.meta.get("gantry.credentials")
     if given:
         os.environ["GANTRY_CREDENTIALS"] = str(given)
+    os.environ["GANTRY_SIGNATURE"] = signature().value
     sys.stdout.flush()
     context.exit(_run([sys.executable, "-m", "gantry_pipelines", *arguments]))
 

@@ -70,7 +70,7 @@ def _progress_display(what: str, columns: tuple[ProgressColumn, ...]) -> Iterato
         return
     # Rich must not redirect what a command prints meanwhile: standard output may be a file or a pipe.
     progress = Progress(
-        TextColumn("{task.description}"), *columns,
+        TextColumn("{task.description}", markup=False), *columns,
         console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
     task = progress.add_task(what, total=None)

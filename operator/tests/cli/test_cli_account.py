@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from guarded_cluster import guarded_cluster
 
+from gantry_cli import pipeline
 from gantry_cli.main import cli
 from gantry_testing.accounts import ADMIN, BILLING
 from gantry_testing.local import TOPIC
@@ -45,6 +48,25 @@ async def test_signature_strict_signs_strictly(tmp_path: Path) -> None:
 
         assert (await gantry(*words)).exit_code == 1
         assert (await gantry("--signature", "strict", *words)).exit_code == 0
+
+
+async def test_pipeline_gets_the_account_and_the_signature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job runs in a process of its own, which reads both from its environment."""
+    path = credentials_file(tmp_path, ADMIN)
+    jobs: list[tuple[list[str], str | None, str | None]] = []
+
+    def run(words: list[str]) -> int:
+        jobs.append((words[3:], os.environ.get("GANTRY_CREDENTIALS"), os.environ.get("GANTRY_SIGNATURE")))
+        return 0
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: True)  # the packages are not needed
+    monkeypatch.setattr(pipeline, "_run", run)
+    for signature, inherited in (("strict", "v1"), ("v1", "strict")):
+        words = ("--credentials", path, "--signature", signature, "pipeline", "archive", "--once")
+        result = await gantry(*words, GANTRY_CREDENTIALS="", GANTRY_SIGNATURE=inherited, GANTRY_NAMESRV="")
+        assert result.exit_code == 0, result.output
+
+    assert jobs == [(["archive", "--once"], path, "strict"), (["archive", "--once"], path, "v1")]
 
 
 @pytest.mark.parametrize(("text", "problem"), [("accessKey: x\n", "secretKey is missing"), (None, "cannot read")])

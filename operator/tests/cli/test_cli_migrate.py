@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import final, overload
@@ -20,6 +21,7 @@ from gantry_cli.migrate.source import (
     Offsets,
     SourceLog,
 )
+from gantry_cli.migrate.text import result_text
 from gantry_status.orders import (
     HaRole,
     HaStatus,
@@ -30,6 +32,7 @@ from gantry_status.orders import (
     Promote,
     StatusOrder,
 )
+from gantry_testing.local import wait_until
 
 BEFORE = {"brokerRole": "SYNC_MASTER", "slaveReadEnable": "false", "brokerPermission": "6", "brokerName": "b"}
 CONF = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterIsClassic": "true", "listenPort": "10911"}
@@ -214,6 +217,9 @@ async def test_switch_keeps_all_accepted_messages(home: MigrationDirectory) -> N
     assert {key: world.settings[key] for key in STOP_WRITES_SETTINGS} == STOP_WRITES_SETTINGS | CLOSE_SETTINGS
     assert migration.record.phase is Phase.DONE and migration.record.end == world.end
     assert migration.record.pause_ms >= 0
+    assert "The old broker at old is closed and removed from the routes: stop it" in [
+        *result_text(migration.record, None, 0)
+    ]
     assert home.read_conf() == {"brokerRole": "ASYNC_MASTER", "brokerId": "0", "listenPort": "10911"}
 
 
@@ -260,18 +266,38 @@ async def test_queues_are_built_before_the_write_pause(home: MigrationDirectory)
     assert world.calls >= 8
 
 
-async def test_write_pause_is_limited(home: MigrationDirectory) -> None:
+async def test_time_until_the_rest_is_copied_is_limited(home: MigrationDirectory) -> None:
     """If the rest is not copied in time, the old broker is restored."""
     world = World(home)
     migration = world.migration(timeout_s=0.5)
     await migration.catch_up()
     world.is_copying = False
 
-    with pytest.raises(MigrationError, match=r"within 0.5 s"):
+    with pytest.raises(MigrationError, match=r"the rest of the log was not copied within 0.5 s"):
         await migration.switch()
 
     assert world.settings == BEFORE
     assert migration.record.phase is Phase.ATTACHED
+
+
+async def test_time_until_clients_are_routed_is_not_limited(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write pause may last longer than the timeout: after the promotion has begun, the old broker never resumes."""
+    world = World(home)
+    world.is_led = False
+    monkeypatch.setattr(migrate_procedure, "ROUTES_TIMEOUT_S", 60.0)
+    migration = world.migration(timeout_s=1.0)
+    await migration.catch_up()
+
+    began = time.monotonic()
+    switching = asyncio.create_task(migration.switch())
+    await wait_until(lambda: time.monotonic() > began + 1.0)
+    assert world.status.role is HaRole.MASTER and not switching.done()
+    world.is_led = True
+
+    assert (await switching).pause_ms > 1_000
+    assert not world.takes
 
 
 async def test_failed_restore_of_old_broker_is_reported(home: MigrationDirectory) -> None:
@@ -340,6 +366,30 @@ async def test_messages_accepted_by_old_broker_after_switch_are_reported(
 
     with pytest.raises(MigrationError, match="accepted messages after the switch"):
         await migration.finish()
+
+
+@pytest.mark.parametrize("lost", ["update_config", "log"])
+async def test_old_broker_that_does_not_confirm_its_closing_is_reported(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The migration is done, but its result, also of a later run, does not say that the old broker is closed."""
+    world = World(home)
+    migration = world.migration()
+    await migration.resume()
+    await migration.catch_up()
+    switched = await migration.switch()
+
+    async def fail(*_: object) -> None:
+        raise MigrationError("old: connection refused")
+
+    monkeypatch.setattr(Old, lost, fail)
+    await migration.finish()
+
+    record = home.load_record()
+    assert record is not None and record.phase is Phase.DONE
+    for text in ("\n".join(result_text(record, switched, 0)), "\n".join(result_text(record, None, 0))):
+        assert "is closed and removed" not in text
+        assert "WARNING: the old broker at old did not confirm" in text
 
 
 async def test_broker_that_is_not_a_slave_is_refused(home: MigrationDirectory) -> None:

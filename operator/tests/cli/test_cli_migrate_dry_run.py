@@ -1,4 +1,4 @@
-"""`gantry migrate --dry-run` as a process: it prints the whole plan and changes nothing."""
+"""`gantry migrate` at a model of RocketMQ's broker: a dry run prints the plan and changes nothing; a run asks first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
+from gantry_cli.migrate.migrator import MigrationOptions, Migrator
+from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase
+from gantry_cli.migrate.source import STOP_WRITES_SETTINGS
+from gantry_cli.migrate.target import TargetBroker
 from gantry_testing.java_broker import JavaBroker
 from gantry_testing.ports import free_broker_port
 from gantry_wire import RequestCode, fastjson
@@ -71,6 +75,35 @@ async def test_dry_run_prints_plan_and_changes_nothing(tmp_path: Path) -> None:
     assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
 
 
+async def test_dry_run_does_not_continue_a_promotion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If an earlier run has ended during the promotion, a dry run reports that, and does not continue it."""
+    directory = MigrationDirectory(tmp_path)
+    async with JavaBroker() as broker:
+        make_single_broker(broker)
+        record = MigrationRecord(
+            old_address=broker.address, broker_name="broker-a", phase=Phase.PROMOTING, epoch=3, end=1 << 20
+        )
+        directory.write_conf({"brokerRole": "SLAVE"}, "a test")
+        directory.save_record(record)
+        before = {path.name: path.read_bytes() for path in files(tmp_path)}
+
+        async def start(_: TargetBroker) -> int:
+            raise AssertionError("a dry run starts the new broker")
+
+        monkeypatch.setattr(TargetBroker, "start", start)
+        options = MigrationOptions(name_server=broker.address, directory=directory, settings={}, dry_run=True)
+
+        async with Migrator(options, quiet=False) as migrator:
+            result = await migrator.run()
+
+    assert (result.phase, result.epoch, result.end) == ("PROMOTING", 3, 1 << 20)
+    assert {path.name: path.read_bytes() for path in files(tmp_path)} == before
+    assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
+    assert "a run without --dry-run promotes the new broker" in capsys.readouterr().out
+
+
 @pytest.mark.verify
 async def test_blocking_finding_stops_dry_run_and_migration(tmp_path: Path) -> None:
     """The finding is in the document, too. The old broker is not changed."""
@@ -96,6 +129,30 @@ async def test_missing_confirmation_means_no(tmp_path: Path) -> None:
     assert result.code == 1
     assert "despite the warnings" in result.err
     assert broker.settings["brokerRole"] == "ASYNC_MASTER" and files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [(("messageStorePlugIn", "tiered"), "despite the warnings"), (("duplicationEnable", "true"), "cannot be stopped")],
+    ids=["canceled", "blocked"],
+)
+async def test_run_after_a_kill_restores_old_broker_first(tmp_path: Path, setting: tuple[str, str], text: str) -> None:
+    """A run that was killed has left the old broker stopped; the next run restores it, also if it ends early."""
+    directory = MigrationDirectory(tmp_path)
+    async with JavaBroker() as broker:
+        make_single_broker(broker)
+        original = {key: broker.settings[key] for key in STOP_WRITES_SETTINGS}
+        broker.settings |= {**STOP_WRITES_SETTINGS, setting[0]: setting[1]}
+        directory.save_record(
+            MigrationRecord(old_address=broker.address, broker_name="broker-a", phase=Phase.STOPPING, original=original)
+        )
+        result = await migrate(broker, tmp_path)
+        record = directory.load_record()
+
+    assert result.code == 1 and text in result.err
+    assert {key: broker.settings[key] for key in STOP_WRITES_SETTINGS} == original
+    assert record is not None and record.phase is Phase.ATTACHED
+    assert "accepts messages again" in result.out
 
 
 @pytest.mark.parametrize("is_signed", [True, False], ids=["with an account", "without"])

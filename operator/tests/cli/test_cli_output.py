@@ -15,7 +15,7 @@ from looking.looks import fill_store
 from gantry_cli.document_types import DOCUMENTS
 from gantry_cli.kube.plugin import cli as plugin
 from gantry_cli.main import cli
-from gantry_cli.output import OUTPUT_FORMATS, OutputFormat, yaml_text
+from gantry_cli.output import OUTPUT_FORMATS, OutputFormat, show, table, yaml_text
 from gantry_testing.client import FakeCluster, ThreadedCluster
 
 COMMANDS_WITHOUT_DOCUMENTS = {
@@ -164,6 +164,26 @@ def test_table_is_the_default_format(cluster: FakeCluster) -> None:
 
     assert plain.stdout == named.stdout and 'Topic "orders":' in plain.stdout
     assert OUTPUT_FORMATS == ("table", "json", "yaml") and not OutputFormat.TABLE.is_document
+
+
+def test_topic_create_prints_whether_the_topic_was_new(cluster: FakeCluster) -> None:
+    """An update of an existing topic is not reported as its creation."""
+    words = ("topic", "create", "bills", "-n", cluster.name_server, "--queues")
+
+    assert gantry(*words, "2").stdout == 'Topic "bills" created (2 queues on 1 broker)\n'
+    assert gantry(*words, "3").stdout == 'Topic "bills" updated (3 queues on 1 broker)\n'
+
+
+def test_text_is_never_interpreted_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, filters and errors come from other programs: sentences and tables show them unchanged."""
+    text = "[/x] [red]a[/red] \\[b] :warning:"
+
+    show(OutputFormat.TABLE, None, lambda: [text, table(f"title {text}", (f"column {text}",), [(f"cell {text}",)])])
+
+    printed = capsys.readouterr().out
+    assert [line.strip() for line in printed.splitlines() if "x" in line] == [
+        text, f"title {text}", f"column {text}", f"cell {text}"
+    ]  # fmt: skip
 
 
 def test_yaml_quotes_ambiguous_strings() -> None:

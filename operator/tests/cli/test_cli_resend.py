@@ -247,14 +247,18 @@ def test_unacknowledged_resend_stops_the_call(cluster: FakeCluster) -> None:
     ("options", "code", "problem"),
     [
         (["--since", "yesterday"], 2, "--since"),
-        (["--until", "latest"], 2, "not a valid bound"),
+        (["--until", "latest"], 2, "`latest` is not a valid bound"),
+        (["--until", "earliest"], 2, "`earliest` is not a valid bound"),
+        (["--since", "earliest"], 2, "`earliest` is not a valid bound"),
     ],
-    ids=["no time", "no bound"],
+    ids=["no time", "latest", "until earliest", "since earliest"],
 )
 def test_invalid_time_options_are_refused(cluster: FakeCluster, options: list[str], code: int, problem: str) -> None:
-    """An invalid time is invalid usage, with exit code 2."""
+    """An invalid time is invalid usage, with exit code 2, and nothing is sent."""
+    store_dead_letter(cluster, b"1")
     result = resend(cluster, *options)
     assert (result.exit_code, problem in result.output) == (code, True)
+    assert bodies(cluster) == []
 
 
 def test_unknown_group_and_invalid_name_have_exit_codes(cluster: FakeCluster) -> None:

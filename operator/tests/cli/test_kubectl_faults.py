@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,11 +15,13 @@ from typing import Any, final
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from rich.console import RenderableType
 
-from gantry_cli.kube import cluster_orders
+from gantry_cli.kube import cluster_orders, screen
 from gantry_cli.kube.cluster import Target, connect
 from gantry_cli.kube.group_observer import loop_state_of, shards_of
 from gantry_cli.kube.plugin import cli
+from gantry_cli.output import console
 from gantry_spec.manifest.annotations import FENCE, PROMOTE
 
 Object = dict[str, Any]
@@ -208,6 +210,25 @@ def test_control_characters_from_the_cluster_are_replaced(server: Answering, tmp
         assert "\x1b" not in text and "\x07" not in text
     assert screens[0].count("[/bold] [red]text[/red]") >= 4
     assert "[/bold] [red]text[/red]" in screens[1]
+
+
+def test_watch_shows_the_text_of_an_api_error_unchanged(
+    server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that looks like markup does not end the command."""
+
+    answers = iter([(200, group_with()), (500, json.dumps({"kind": "Status", "message": "[/x] is down"}).encode())])
+    server.answer = lambda method, path, body: next(answers) if path.endswith("/orders") else served(path)
+
+    def watch_once(render: Callable[[], Iterable[RenderableType]], _: float) -> None:
+        for part in render():
+            console().print(part)
+
+    monkeypatch.setattr(screen, "watch", watch_once)
+
+    shown = kubectl(tmp_path, server.url, "status", "orders", "--watch")
+
+    assert shown.exit_code == 0 and "status unavailable: " in shown.output and "[/x] is down" in shown.output
 
 
 def test_wait_survives_an_api_server_outage(server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,3 +141,16 @@ def test_name_server_restarts_and_stops_cleanly(containers: Containers, tmp_path
 
     assert process.returncode == 0, output
     assert "the name server was killed by SIGKILL; restarting immediately" in output
+
+
+def test_name_server_with_invalid_settings_is_not_restarted(containers: Containers, tmp_path: Path) -> None:
+    """A restart would not help: the container ends, with the exit code of invalid settings."""
+    process = containers.start(
+        *("nameserver", "--data", f"{tmp_path}/data", "--run", str(tmp_path)),
+        GANTRY_NAMESERVER_CONF="listenPort=none\n",
+    )
+    assert process.stderr is not None
+    reaction = next(line for line in process.stderr if line.startswith("gantry pod: the name server"))
+
+    assert "exited with code 2: its settings are wrong; not restarting it" in reaction
+    assert process.wait(timeout=180) == 2

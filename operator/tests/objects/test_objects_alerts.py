@@ -152,3 +152,12 @@ def test_every_alert_is_tested_and_documented() -> None:
     assert re.findall(r"^## (Gantry\w+)$", page, re.MULTILINE) == [*names, "GantryOperatorAbsent"]
     for alert in ALERTS:
         assert metrics_in(alert.expression) <= known, alert.name
+
+
+def test_alert_of_data_at_risk_names_what_waits() -> None:
+    """Only restarts of slaves wait for the data at risk: a drain of the master reduces it."""
+    description = next(alert.description for alert in ALERTS if alert.name == "GantryTooMuchAtRisk")
+    paragraph = (ROOT / "docs/alerts.md").read_text().partition("## GantryTooMuchAtRisk")[2].partition("\n## ")[0]
+
+    for text in (description, paragraph):
+        assert "Rolling restarts of slaves wait." in text and "drain" not in text

@@ -212,11 +212,13 @@ def test_a_masters_disk_is_never_replaced() -> None:
 
 
 def test_no_risk_is_added_while_durability_is_violated() -> None:
-    """While more is at risk than the spec allows, a rolling update waits."""
+    """While more is at risk than the spec allows, a restart of a slave waits. A drain adds no risk."""
     spec = spec_with(**ASYNC, durability={"maxAtRiskBytes": 500})
     one = ledger(spec)
 
     verdict = check_action(restart(2), one, spec)
+    assert check_action(act.Drain(shard=0, member=1, timeout_ms=1), one, spec).is_allowed
+    assert check_action(act.Withdraw(shard=0, member=1, timeout_ms=1), one, spec).is_allowed
 
     assert (verdict.is_allowed, verdict.bytes) == (False, 1_000)
     assert verdict.reason == "1000 B are at risk, but spec.durability allows 500 B"

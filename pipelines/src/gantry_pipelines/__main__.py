@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from gantry_client import SignatureKind
 from gantry_pipelines.config import PipelineConfig, S_co, read_config
 from gantry_pipelines.engine import executor_command
 from gantry_pipelines.errors import ConfigError, JobError
@@ -80,6 +81,10 @@ def build_parser() -> argparse.ArgumentParser:
     argument_parser.add_argument(
         "--credentials", metavar="FILE", default=os.environ.get("GANTRY_CREDENTIALS"),
         help="Read accessKey and secretKey from FILE if the configuration has none.  [GANTRY_CREDENTIALS]",
+    )  # fmt: skip
+    argument_parser.add_argument(
+        "--signature", metavar="SCHEME", type=SignatureKind, default=os.environ.get("GANTRY_SIGNATURE") or None,
+        help="Sign with this scheme, v1 or strict, if the configuration has none.  [GANTRY_SIGNATURE, else v1]",
     )  # fmt: skip
     argument_parser.add_argument(
         "--once", action="store_true", help="Process the present messages and exit, regardless of `schedule`."
@@ -207,12 +212,14 @@ def _settings(options: argparse.Namespace) -> list[str]:
 
 
 def _with_command_line_connection(config: PipelineConfig[S_co], options: argparse.Namespace) -> PipelineConfig[S_co]:
-    """Return the configuration with the name servers and the credentials of the command line where it has none."""
+    """Return the configuration with name servers, credentials and signature of the command line where it has none."""
     runtime = config.runtime
     if not config.name_servers and options.namesrv:
         runtime = msgspec.structs.replace(runtime, name_servers=options.namesrv.split(";"))
     if not runtime.access_file and options.credentials:
         runtime = msgspec.structs.replace(runtime, access_file=options.credentials)
+    if runtime.signature is None and options.signature:
+        runtime = msgspec.structs.replace(runtime, signature=options.signature)
     return replace(config, runtime=runtime)
 
 

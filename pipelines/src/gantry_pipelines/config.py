@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar, final
 
 import msgspec
 
+from gantry_client import SignatureKind
 from gantry_pipelines.errors import ConfigError
 from gantry_spec.manifest.errors import ManifestError, Problem
 from gantry_spec.manifest.parts import Address, Part
@@ -45,6 +46,9 @@ class RuntimeConfig(Part, frozen=True):
 
     access_file: str = ""
     """File with `accessKey` and `secretKey`, in the format of RocketMQ's `tools.yml`."""
+
+    signature: SignatureKind | None = None
+    """How this account signs requests, `v1` if unset; servers with `aclMode=STRICT` accept only `strict`."""
 
     token_files: dict[str, str] = msgspec.field(default_factory=dict)
     """Files with the read tokens of sidecars, by a prefix of the sidecar's base URL, or `*` for all."""

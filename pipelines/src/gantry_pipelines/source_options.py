@@ -41,6 +41,7 @@ def connection_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:
         "sidecars": ",".join(runtime.sidecars),
         "directories": msgspec.json.encode(runtime.directories).decode() if runtime.directories else "",
         "credentialsFile": runtime.access_file,
+        "signature": "" if runtime.signature is None else runtime.signature.value,
         "tokenFile": token_file(runtime.token_files, runtime.sidecars),
         "tlsCa": runtime.ca_file,
         "tlsCertificate": runtime.certificate_file,

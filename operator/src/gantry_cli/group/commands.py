@@ -202,8 +202,9 @@ def _parse_bound(option: str, text: str | None) -> int | None:
         start = parse_start_position(text, time.time_ns() // 1_000_000)
     except ValueError as error:
         raise InvalidInput(f"{option}: {error}") from error
-    if start.is_latest:
-        raise InvalidInput(f"{option}: `latest` is not a valid bound; give a time")
+    if start.timestamp_ms is None:
+        position = "latest" if start.is_latest else "earliest"
+        raise InvalidInput(f"{option}: `{position}` is not a valid bound; give a time, or leave the option out")
     return start.timestamp_ms
 
 

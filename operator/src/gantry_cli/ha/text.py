@@ -59,9 +59,9 @@ def notes(member: Member) -> Iterator[str]:
     if status.problem:
         yield f"{member.name}: {status.problem}"
     for lost in status.missing:
-        yield f"{member.name}: log data is missing: \\[{lost.start}, {lost.end}) ({lost.cause})"
+        yield f"{member.name}: log data is missing: [{lost.start}, {lost.end}) ({lost.cause})"
     for lost in status.accepted:
-        extent = f"\\[{lost.start}, {lost.end}) ({lost.cause})"
+        extent = f"[{lost.start}, {lost.end}) ({lost.cause})"
         when = "" if lost.accepted_ms is None else f", {time_text(lost.accepted_ms)}"
         yield f"{member.name}: accepted loss: {extent}{when}"
     if status.is_draining:

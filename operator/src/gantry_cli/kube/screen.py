@@ -1,7 +1,7 @@
 """Shows a group in a cluster on a terminal: shards, brokers, the data at risk, actions, and events.
 
-Parts of it are untrusted: a user who may create events may write any text into them. So no text is interpreted as
-markup, and control characters are replaced.
+Parts of it are untrusted: a user who may create events may write any text into them. So control characters are
+replaced; the console interprets no text as markup.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Final
 
 import click
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from gantry_cli.errors import CliError
@@ -67,7 +66,7 @@ def _lines(status: ClusterGroupStatus) -> Iterator[str]:
 
 
 def _cells(rows: Iterable[Sequence[str]]) -> Iterator[list[str]]:
-    return ([escape(printable(cell)) for cell in row] for row in rows)
+    return ([printable(cell) for cell in row] for row in rows)
 
 
 def render_explanation(document: KubeExplainDocument) -> Iterator[RenderableType]:

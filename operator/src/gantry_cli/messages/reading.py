@@ -118,7 +118,8 @@ class TopicReader:
             cursor.next_offset = cursor.end
             return
         cursor.buffer.extend(message for message in result.messages if message.queue_offset < cursor.end)
-        cursor.next_offset = result.next_offset
+        # Messages from the end on are new: they are left to `read_new`, also if this fetch has returned or passed them.
+        cursor.next_offset = min(result.next_offset, cursor.end)
 
     async def _follow_queue(self, cursor: Cursor, arrived: asyncio.Queue[ReceivedMessage]) -> None:
         is_unavailable = False

@@ -65,7 +65,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     type=click.FloatRange(0.5, 3600),
     default=30.0,
     show_default=True,
-    help="Maximum write pause in seconds; after it, the old broker resumes.",
+    help="Maximum time in seconds to stop writes and copy the rest; after it, the old broker resumes.",
 )
 @click.option(
     "--linger",

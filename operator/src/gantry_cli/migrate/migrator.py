@@ -35,7 +35,14 @@ from gantry_cli.migrate.target import (
     log_files,
     ports_in_use,
 )
-from gantry_cli.migrate.text import ProgressLine, blocking_findings, finding_text, plan_text, result_text
+from gantry_cli.migrate.text import (
+    ProgressLine,
+    blocking_findings,
+    finding_text,
+    plan_text,
+    result_text,
+    unfinished_promotion_text,
+)
 from gantry_client.session import local_address
 from gantry_status.broker_ports import BROKER_PORT
 from gantry_wire import RequestCode, ResponseCode
@@ -215,6 +222,10 @@ class Migrator:
         record = self._directory.load_record()
         if record is not None and record.phase is Phase.DONE:
             return self._result(record, None, 0)
+        if record is not None and record.phase is Phase.PROMOTING and self._options.dry_run:
+            for text in unfinished_promotion_text(record):
+                self._print(text)
+            return self._make_result(record, None, 0)
         name = (
             record.broker_name
             if record is not None
@@ -227,6 +238,8 @@ class Migrator:
         if migration.record.phase is Phase.PROMOTING:
             await self._attach(self._directory.read_conf(), migration)
             return await self._finish(migration, old, await migration.promote())
+        if not self._options.dry_run:
+            await migration.resume()  # first, so that no check and no answer ends this run with the old broker stopped
         conf = await self._target_settings(old, registrations)
         found = await self._check_preconditions(old, registrations, conf, migration.record)
         if self._options.dry_run:
@@ -240,7 +253,6 @@ class Migrator:
             raise MigrationError("; ".join(one.what for one in bad), bad[0].remedy or None)
         if any(one.kind is Severity.WARNING for one in found):
             self._confirm("Continue despite the warnings?")
-        await migration.resume()
         await self._attach(conf, migration)
         await migration.catch_up()
         self.line.close()
@@ -337,6 +349,10 @@ class Migrator:
     def _result(self, record: MigrationRecord, switched: SwitchResult | None, late: int) -> MigrationResult:
         for text in result_text(record, switched, late):
             self._print(text)
+        return self._make_result(record, switched, late)
+
+    @staticmethod
+    def _make_result(record: MigrationRecord, switched: SwitchResult | None, late: int) -> MigrationResult:
         return MigrationResult(
             phase=record.phase,
             old_address=record.old_address,

@@ -79,7 +79,11 @@ class Migration:
         report_progress: Callable[[Progress], None],
         timeout_s: float,
     ) -> None:
-        """Prepare a migration from the state in ``record``. ``timeout_s`` limits the write pause."""
+        """Prepare a migration from the state in ``record``.
+
+        ``timeout_s`` limits the time to stop writes and to copy the rest of the log. The write pause also contains the
+        promotion and the wait for the routes, which have limits of their own.
+        """
         self.record = record
         self._old: Final = old
         self._target: Final = target
@@ -208,7 +212,7 @@ class Migration:
             reason = f"{str(error) or 'timed out'}; and the old broker could not be restored: {second}"
             raise MigrationError(reason, "it refuses messages now; run the command with --abort") from error
         if isinstance(error, TimeoutError):
-            reason = f"the switch was not completed within {self._timeout_s:g} s"
+            reason = f"the rest of the log was not copied within {self._timeout_s:g} s"
             raise MigrationError(
                 reason, "the old broker is restored; increase --timeout, or check what delays the copy"
             ) from error
@@ -266,10 +270,11 @@ class Migration:
 
     # -- after the switch ----------------------------------------------------------------------------------------------
 
-    async def finish(self) -> SourceLog | None:
-        """Stop reads at the old broker, and record the end of the migration. Return its log, None without a response.
+    async def finish(self) -> None:
+        """Stop reads at the old broker, and record the end of the migration, and whether the old broker is closed.
 
-        Raises ``MigrationError`` if the old broker accepted messages after the switch; the phase then stays PROMOTING.
+        An old broker that does not respond may have been stopped already, so the migration is done without it. Raises
+        ``MigrationError`` if it accepted messages after the switch; the phase then stays PROMOTING.
         """
         log = None
         with suppress(MigrationError):
@@ -280,8 +285,8 @@ class Migration:
             raise MigrationError(
                 f"{reason}: these messages were not migrated", "read them from the old broker and send them again"
             )
+        self.record = msgspec.structs.replace(self.record, is_old_closed=log is not None)
         self._save_phase(Phase.DONE)
-        return log
 
     def _save_phase(self, phase: Phase) -> None:
         self.record = msgspec.structs.replace(self.record, phase=phase)

@@ -42,6 +42,13 @@ def plan_text(
         yield from (f"  {key}={value}" for key, value in conf.items())
 
 
+def unfinished_promotion_text(record: MigrationRecord) -> Iterator[str]:
+    """Yield what a dry run reports after a run that has ended during the promotion."""
+    yield f"An earlier run has stopped writes at {record.old_address} and begun to promote the new {record.broker_name}"
+    yield f"Plan: a run without --dry-run promotes the new broker in epoch {record.epoch}, from offset {record.end} on,"
+    yield "  copies late commits, and closes the old broker"
+
+
 def progress_text(progress: Progress) -> str:
     """Return the progress as one line: `copied 1.2 GiB of 3.1 GiB (39%), 210.3 MiB/s, 9s left`."""
     share = 100 * progress.copied // progress.total if progress.total else 100
@@ -61,7 +68,11 @@ def result_text(record: MigrationRecord, switched: SwitchResult | None, late: in
     yield "Clients switch with their next route update: within 30 s by default"
     if late:
         yield f"{late} offsets that consumers committed at the old broker after the switch were copied"
-    yield f"The old broker at {record.old_address} is closed and removed from the routes: stop it"
+    if record.is_old_closed:
+        yield f"The old broker at {record.old_address} is closed and removed from the routes: stop it"
+    else:
+        yield f"WARNING: the old broker at {record.old_address} did not confirm that it is closed, and that it accepted"
+        yield "  no messages after the switch: stop it, or clients may continue to read there"
     yield "To roll back, see docs/migration.md; messages that are sent from now on are not on the old broker"
 
 

@@ -37,7 +37,7 @@ def verify_text(report: VerifyReport, elapsed_s: float) -> Iterator[RenderableTy
     read = report.end - report.start
     speed = f"{read / 1e9 / elapsed_s:.3f} GB/s" if elapsed_s > 0 else "at once"
     part = "all" if report.is_full_range else "a part"
-    yield f"{report.root}: read {part} of the log, \\[{report.start}, {report.end}), in {elapsed_s:.1f} s, {speed}"
+    yield f"{report.root}: read {part} of the log, [{report.start}, {report.end}), in {elapsed_s:.1f} s, {speed}"
     if report.is_in_use:
         yield "a broker has the store open: its log grows, and data that is still being written is not an error"
     sealed = f", {count_text(report.records_sealed)} with a seal" if report.records_sealed else ""
@@ -139,13 +139,13 @@ def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
     whole = "the whole log" if plan.is_full else f"the log from {plan.read_from} on"
     yield f"read {whole}: {bytes_text(plan.read_bytes)}, {plural(plan.records, 'record')}"
     for lost in plan.missing:
-        yield f"missing, sends refused until the loss is accepted: \\[{lost.start}, {lost.end}) ({lost.cause.value})"
+        yield f"missing, sends refused until the loss is accepted: [{lost.start}, {lost.end}) ({lost.cause.value})"
     for begin, end in plan.damaged:
-        yield f"skip corrupt range: \\[{begin}, {end}), {end - begin} bytes"
+        yield f"skip corrupt range: [{begin}, {end}), {end - begin} bytes"
     if plan.buffers_fault:
         yield f"write buffers in {plan.buffers_path}: {plan.buffers_fault}"
     for one in plan.buffers:
-        extent = f"\\[{one.start}, {one.end})" + (f", {plural(one.records, 'record')}" if one.records else "")
+        extent = f"[{one.start}, {one.end})" + (f", {plural(one.records, 'record')}" if one.records else "")
         yield f"write buffer {one.buffer}: {one.action} {extent}" + (f": {one.reason}" if one.reason else "")
     yield f"end the log at {plan.end}"
     if plan.cut_bytes:
@@ -175,7 +175,7 @@ def accepted_text(root: str, record: LossRecord) -> Iterator[RenderableType]:
     if not record.missing:
         yield f"{root}: no log data is missing"
     for lost in record.missing:
-        yield f"{root}: loss accepted: \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)}"
+        yield f"{root}: loss accepted: [{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)}"
 
 
 def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]:
@@ -191,9 +191,9 @@ def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]
     if report.cut_bytes:
         yield f"truncated: {report.cut_bytes} bytes of a torn tail"
     for lost in report.missing:
-        yield f"missing: \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
+        yield f"missing: [{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
     for begin, end in report.damaged:
-        yield f"corrupt range skipped: \\[{begin}, {end}), {end - begin} bytes"
+        yield f"corrupt range skipped: [{begin}, {end}), {end - begin} bytes"
     if report.queues_rebuilt:
         yield f"rebuilt: {plural(len(report.queues_rebuilt), 'queue')}"
     if report.is_index_rebuilt:
@@ -268,7 +268,7 @@ def _state_line(summary: StoreSummary) -> str:
 def _log_lines(log: LogSummary) -> Iterator[str]:
     end = str(log.end) if log.is_end_known else f"at least {log.end}"
     yield (
-        f"log: \\[{log.start}, {end}), {bytes_text(log.end - log.start)} in {log.files} files of "
+        f"log: [{log.start}, {end}), {bytes_text(log.end - log.start)} in {log.files} files of "
         f"{bytes_text(log.file_size)}, {bytes_text(log.allocated)} on disk"
     )
     for fault in log.faults:
@@ -277,9 +277,9 @@ def _log_lines(log: LogSummary) -> Iterator[str]:
 
 def _missing_lines(summary: StoreSummary) -> Iterator[str]:
     for lost in summary.missing:
-        yield f"missing: \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
+        yield f"missing: [{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
     for one in summary.accepted:
-        extent = f"\\[{one.start}, {one.end}), {bytes_text(one.end - one.start)} ({one.cause.value})"
+        extent = f"[{one.start}, {one.end}), {bytes_text(one.end - one.start)} ({one.cause.value})"
         yield f"accepted loss: {extent}, {time_text(one.accepted_ms)}{f' by {one.by}' if one.by else ''}"
 
 

@@ -187,8 +187,9 @@ def create(
     if both := sorted(attributes.keys() & set(dropped)):
         raise click.UsageError(f"--attribute and --no-attribute are contradictory: both name {', '.join(both)}")
 
-    async def create_topic() -> set[str]:
+    async def create_topic() -> tuple[set[str], bool]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
+            before = await _brokers_of(admin, name)
             await admin.topics.create(
                 name,
                 queues=queues,
@@ -200,13 +201,14 @@ def create(
             )
             masters = {broker.name for broker in await admin.brokers.masters(cluster)}
             await _wait_until_routed(admin, name, masters)
-            return masters
+            return masters, not before.isdisjoint(masters)
 
-    masters = run(create_topic(), name_server, waiting_for=f"creating topic {name}")
+    masters, is_update = run(create_topic(), name_server, waiting_for=f"creating topic {name}")
     if form.is_document:
         print_document(form, TopicCreatedDocument(topic=name, queues=queues, brokers=sorted(masters)))
         return
-    click.echo(f'Topic "{name}" created ({plural(queues, "queue")} on {plural(len(masters), "broker")})')
+    done = "updated" if is_update else "created"
+    click.echo(f'Topic "{name}" {done} ({plural(queues, "queue")} on {plural(len(masters), "broker")})')
 
 
 @topic.command(
@@ -272,18 +274,23 @@ async def _groups_of(admin: Admin, name: str) -> list[GroupView]:
     return [view for of_group in views for view in of_group if view.topic == name]
 
 
+async def _brokers_of(admin: Admin, name: str) -> frozenset[str]:
+    """Return the names of the brokers that have the topic; empty if it does not exist."""
+    try:
+        return frozenset((await admin.topics.route(name)).brokers)
+    except NoRoute:
+        return frozenset()
+
+
 async def _wait_until_routed(admin: Admin, name: str, masters: set[str]) -> None:
     """Wait until the name server has routes of the topic to all `masters`. Raises CliError after a timeout."""
     deadline = time.monotonic() + ROUTE_TIMEOUT_S
     while True:
-        try:
-            if masters <= set((await admin.topics.route(name)).brokers):
-                return
-        except NoRoute:
-            pass  # the brokers have not registered the topic yet
+        if masters <= await _brokers_of(admin, name):
+            return
         if time.monotonic() > deadline:
             raise CliError(
-                f"topic {name} was created, but the name server has no routes to it on some brokers",
+                f"the brokers have topic {name}, but the name server has no routes to it on some of them",
                 "check the brokers' logs for failed registrations",
             )
         await asyncio.sleep(POLL_S)

@@ -91,7 +91,7 @@ ALERTS: Final = (
         "2m",
         "warning",
         "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are not replicated",
-        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts and drains wait.",
+        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts of slaves wait.",
     ),
     Alert(
         "GantrySlaveFarBehind",

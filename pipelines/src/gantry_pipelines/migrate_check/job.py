@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, final
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from gantry_client import ClientError
+from gantry_client import ClientError, SignatureKind
 from gantry_client.sync import Admin
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.engine import spark_conf
@@ -50,6 +50,8 @@ class SourceCluster(Part, frozen=True):
     name_servers: Annotated[list[Address], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
     access_file: str = ""
     """File with `accessKey` and `secretKey`, in the format of RocketMQ's `tools.yml`."""
+    signature: SignatureKind | None = None
+    """How this account signs requests, `v1` if unset, as RocketMQ requires."""
 
 
 class MigrateCheckSpec(PipelineSpec, frozen=True):
@@ -89,7 +91,8 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
             raise ConfigError(["source.nameServers: missing; set it to the name servers of the source cluster"])
         runtime = msgspec.structs.replace(
             config.runtime, name_servers=config.spec.source.name_servers, sidecars=[], directories={},
-            access_file=config.spec.source.access_file, ca_file="", certificate_file="", key_file="", token_files={},
+            access_file=config.spec.source.access_file, signature=config.spec.source.signature,
+            ca_file="", certificate_file="", key_file="", token_files={},
         )  # fmt: skip
         source = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), runtime)
         return MigrateCheckParameters(
