@@ -14,7 +14,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.local import buffers
 from gantry_cli.local.access import make_replication_secret, read_access
 from gantry_cli.local.buffers import Mount
-from gantry_cli.local.plan import DEFAULT_MANIFEST, notes_of, require_room
+from gantry_cli.local.plan import DEFAULT_MANIFEST, LaunchOptions, Planner, notes_of, require_room
 from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupState, member_name, parse_member
 from gantry_spec.manifest import Spec, read_group
@@ -148,6 +148,34 @@ def test_members_removed_while_stopped_are_still_planned(tmp_path: Path) -> None
     second = planned(tmp_path, "{slaves: 1}", first)
 
     assert [one.name for one in second.members] == ["master-0", "slave-0-1", "slave-0-2"]
+
+
+def test_members_and_identities_survive_another_host(tmp_path: Path) -> None:
+    """A member of a removed shard may hold messages, and an identity reveals a lost disk: only ports change."""
+    first = planned(tmp_path, "{shards: 2}")
+    for number, member in enumerate(first.members):
+        member.identity = f"store-{number}"
+    known = [(one.name, one.identity, one.store) for one in first.members]
+    launch = LaunchOptions(host="127.0.0.2", ports=tuple((kind, 0) for kind in (NAME_SERVER, BROKER, SIDECAR)))
+
+    second = Planner(GroupState(tmp_path), group_of("{shards: 1}"), launch, first).record
+
+    assert [(one.name, one.identity, one.store) for one in second.members] == known
+    assert second.host == "127.0.0.2" and second.addresses != first.addresses
+
+
+def test_ports_of_another_host_are_chosen_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is free on one address may be in use on another, so each host begins at the well-known ports."""
+    first = planned(tmp_path, "{}")
+    monkeypatch.setattr("gantry_cli.local.plan.port_probe", lambda host: lambda port: True)
+
+    records = [
+        Planner(GroupState(tmp_path), group_of("{}"), LaunchOptions(host=host), first).record
+        for host in ("127.0.0.1", "127.0.0.2")
+    ]
+
+    kept, chosen = ([one.port for one in record.members] for record in records)
+    assert kept == [one.port for one in first.members] and chosen == [10911, 10921]
 
 
 def test_external_name_servers_are_used_and_none_is_started(tmp_path: Path) -> None:

@@ -110,11 +110,16 @@ class Planner:
         return WELL_KNOWN[kind] if chosen is None else chosen
 
     def _is_kept(self, kind: Kind) -> bool:
-        return dict(self._launch.ports).get(kind) is None
+        """Return whether processes of this kind keep their ports: on the same host, unless other ports are chosen."""
+        is_same_host = self._previous is not None and self._previous.host == self._launch.host
+        return is_same_host and dict(self._launch.ports).get(kind) is None
 
     def _plan_all(self, group: str, spec: Spec) -> GroupRecord:
-        """Return the record of the whole group. Previous members come first, so that they keep their ports."""
-        before = None if self._previous is None or self._previous.host != self._launch.host else self._previous
+        """Return the record of the whole group. Previous members come first, so that they keep their ports.
+
+        With another host, members stay: their stores may hold messages, and their identities reveal a lost disk.
+        """
+        before = self._previous
         old_servers = [] if before is None or not self._is_kept(NAME_SERVER) else before.name_servers
         old_servers = old_servers[: spec.name_servers.count]
         kept = {one.name: self._ports.allocate(NAME_SERVER, one.port, one.name) for one in old_servers}
