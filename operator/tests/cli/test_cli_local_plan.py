@@ -278,6 +278,23 @@ def test_buffers_of_an_added_member_must_fit(monkeypatch: pytest.MonkeyPatch) ->
         require_room(spec, Path("/dev/shm"))
 
 
+@pytest.mark.parametrize("place", ["/huge", "/dev/shm"])
+def test_room_of_an_added_member_is_that_of_the_others(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Its buffers go where the others are: all huge pages may be used, and free room elsewhere does not count."""
+    spec, needed = buffered("HugePages-2Mi"), 4 * MIB
+    room = needed if place == "/huge" else 5 * MIB
+    free = {"/huge": 100 * MIB, "/dev/shm": 100 * MIB, place: room}
+    monkeypatch.setattr(buffers, "huge_mounts", lambda: [Mount(Path("/huge"), free["/huge"])])
+    monkeypatch.setattr(buffers, "memory_mount", lambda: Mount(Path("/dev/shm"), free["/dev/shm"]))
+
+    require_room(spec, Path(place))
+    free[place] = needed - MIB
+    with pytest.raises(CliError, match=rf"need 4\.0 MiB, but {place} has room for") as refused:
+        require_room(spec, Path(place))
+
+    assert "no hugetlbfs is mounted" not in str(refused.value)
+
+
 def test_medium_memory_and_off_are_respected() -> None:
     """Medium Memory never uses huge pages, and Off uses no memory."""
     huge = [Mount(Path("/huge"), 100 * MIB)]

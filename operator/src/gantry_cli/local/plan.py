@@ -205,8 +205,10 @@ def place_buffers(state: GroupState, spec: Spec, record: GroupRecord) -> BufferP
 def require_room(spec: Spec, root: Path | None) -> None:
     """Raise CliError unless the buffers of one more member fit where the others are."""
     if root is not None:
-        mounts = [one for one in (*buffers.huge_mounts(), buffers.memory_mount()) if one.path == root]
-        buffers.choose_placement(spec, buffers.buffers_size(spec), (), min(mounts, key=lambda one: one.free_bytes))
+        huge = list(buffers.huge_mounts())
+        mounts = [one for one in (*huge, buffers.memory_mount()) if one.path == root]
+        mount = min(mounts, key=lambda one: one.free_bytes)
+        buffers.require_room(buffers.buffers_size(spec), mount, 0 if mount in huge else buffers.SPARE_PERCENT)
 
 
 def settings_of(
