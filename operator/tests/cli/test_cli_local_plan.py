@@ -226,11 +226,27 @@ def test_secret_is_a_folder_with_the_keys_of_the_cluster(tmp_path: Path) -> None
     assert "a-secret-of-ours" not in caught.value.format_message()
 
 
-def test_fields_without_effect_are_named() -> None:
-    """Fields about pods are named and ignored."""
-    notes = notes_of(spec_of("{image: x, resources: {limits: {cpu: 1}}}"), buffers.BufferPlacement(None))
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ("{image: x, resources: {limits: {cpu: 1}}}", "spec.image, spec.resources"),
+        ("{storage: {size: 40Gi, storageClassName: fast}}", "spec.storage.size, spec.storage.storageClassName"),
+        ("{access: {external: {type: LoadBalancer}}}", "spec.access.external"),
+    ],
+    ids=["pods", "volumes", "services"],
+)
+def test_fields_without_effect_are_named(spec: str, names: str) -> None:
+    """Fields about pods, volumes and Services are named and ignored."""
+    notes = notes_of(spec_of(spec), buffers.BufferPlacement(None))
 
-    assert notes == ["without effect on one machine: spec.image, spec.resources"]
+    assert notes == [f"without effect on one machine: {names}"]
+
+
+def test_fields_with_effect_are_not_named() -> None:
+    """A local group uses the other fields of storage and access."""
+    spec = spec_of("{storage: {retain: Never, reservedTime: 1h}, access: {aclSecret: keys}}")
+
+    assert notes_of(spec, buffers.BufferPlacement(None)) == []
 
 
 # ------- buffers

@@ -77,8 +77,19 @@ def single_group(options: Mapping[str, str]) -> BrokerGroup:
 
 
 def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
-    """Return the notes of a start: fields for images and pods that have no effect, and the place of buffers."""
-    cluster = {"image": spec.image, "resources": spec.resources, "template": spec.template != Spec().template}
+    """Return the notes of a start: fields for pods, volumes and Services, which have no effect, and the buffers' place.
+
+    A field that is set to its default is not named: it cannot be told apart from one that is left out.
+    """
+    default = Spec()
+    cluster = {
+        "image": spec.image,
+        "storage.size": spec.storage.size != default.storage.size,
+        "storage.storageClassName": spec.storage.storage_class_name,
+        "access.external": spec.access.external != default.access.external,
+        "resources": spec.resources,
+        "template": spec.template != default.template,
+    }
     ignored = [f"spec.{name}" for name, is_set in cluster.items() if is_set]
     notes = [f"without effect on one machine: {', '.join(ignored)}"] if ignored else []
     return notes + ([choice.note] if choice.note else [])
