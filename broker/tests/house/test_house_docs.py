@@ -145,6 +145,25 @@ def test_an_unexplained_setting_is_caught(tmp_path: Path) -> None:
     assert found.unexplained == ["gantry_new.settings.NewSettings.two"]
 
 
+def test_default_is_shown_as_its_value(tmp_path: Path) -> None:
+    """A reader cannot look up the name of a constant, whether it is annotated, imported or a part of an expression."""
+    folder = tmp_path / "broker/src/gantry_new"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("from gantry_new.limits import UNIT_BYTES\n")
+    (folder / "limits.py").write_text("from typing import Final\n\nUNIT_BYTES: Final = 10 + 10\nPORT = 1\n")
+    text = (
+        "from gantry_new import UNIT_BYTES\nfrom gantry_new.limits import PORT as PORT_DEFAULT\n\nOWN: Final = 3\n"
+        'class NewSettings:\n    """New."""\n    one: int = PORT_DEFAULT\n    two: int = 5 * UNIT_BYTES\n'
+        "    three: int = OWN\n    four: int = field(default=OWN)\n    five: Kind = Kind.SMALL\n"
+    )
+    (folder / "settings.py").write_text(text)
+
+    [found] = reference.all_settings(tmp_path)
+
+    defaults = [setting.default for setting in found.settings]
+    assert defaults == ["1", "5 * (10 + 10)", "3", "3", "Kind.SMALL"]
+
+
 def undocumented(name: str, command: click.Command, text: str) -> list[str]:
     """What a command lacks: its section, its own help, or the help of an option."""
     lacks = [] if f"\n## `{name}`\n" in text else [f"{name}: no section"]
