@@ -79,7 +79,7 @@ def single_group(options: Mapping[str, str]) -> BrokerGroup:
 def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
     """Return the notes of a start: fields for pods, volumes and Services, which have no effect, and the buffers' place.
 
-    A field that is set to its default is not named: it cannot be told apart from one that is left out.
+    A field that is set to its default is not named, since it equals one that is left out.
     """
     default = Spec()
     cluster = {
