@@ -13,11 +13,13 @@ pages are up to date.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -71,37 +73,75 @@ def text_of(node: ast.stmt | None) -> str:
     return ""
 
 
-def default_of(field: ast.AnnAssign, constants: dict[str, str]) -> str:
-    """Return the default as written, or the value of its constant; `required` if there is none."""
+class Constants:
+    """The constants of all modules by name, in capital letters, also those that a module imports from another one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._modules: dict[str, dict[str, ast.expr | tuple[str, str]]] = {}
+
+    def inline(self, module: str, expression: ast.expr) -> ast.expr:
+        """Return an expression of a module with the values of constants in the place of their names."""
+        table = self
+
+        class Inliner(ast.NodeTransformer):
+            def visit_Name(self, node: ast.Name) -> ast.expr:
+                found = table._value(module, node.id)
+                return node if found is None else found
+
+        inlined = Inliner().visit(copy.deepcopy(expression))
+        assert isinstance(inlined, ast.expr), "an expression becomes an expression"
+        return inlined
+
+    def _value(self, module: str, name: str) -> ast.expr | None:
+        if module not in self._modules:
+            self._modules[module] = self._read(module)
+        found = self._modules[module].get(name)
+        if found is None:
+            return None
+        return self._value(*found) if isinstance(found, tuple) else self.inline(module, found)
+
+    def _read(self, module: str) -> dict[str, ast.expr | tuple[str, str]]:
+        """Return the values of a module's own constants, and module and name of the imported ones."""
+        found: dict[str, ast.expr | tuple[str, str]] = {}
+        places = (self._root / folder / module.replace(".", "/") for folder in SOURCE_FOLDERS)
+        files = (path for place in places for path in (place.with_suffix(".py"), place / "__init__.py"))
+        path = next((path for path in files if path.is_file()), None)
+        for node in [] if path is None else ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found |= {one.asname or one.name: (node.module, one.name) for one in node.names}
+            elif isinstance(node, ast.Assign):
+                found |= {ast.unparse(target): node.value for target in node.targets}
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                found[ast.unparse(node.target)] = node.value
+        return {name: value for name, value in found.items() if name.isupper()}
+
+
+def default_of(field: ast.AnnAssign, inline: Callable[[ast.expr], ast.expr]) -> str:
+    """Return the default as written, with the values of constants; `required` if there is none."""
     value = field.value
     if value is None:
         return "required"
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         given = {keyword.arg: keyword.value for keyword in value.keywords}
         if "default" in given:
-            return constants.get(ast.unparse(given["default"]), ast.unparse(given["default"]))
+            return ast.unparse(inline(given["default"]))
         factory = given.get("default_factory")
         if factory is None:
             return "computed"
-        return ast.unparse(factory.body) if isinstance(factory, ast.Lambda) else f"{ast.unparse(factory)}()"
-    return constants.get(ast.unparse(value), ast.unparse(value))
+        return ast.unparse(inline(factory.body)) if isinstance(factory, ast.Lambda) else f"{ast.unparse(factory)}()"
+    return ast.unparse(inline(value))
 
 
-def settings_of(path: Path, module: str) -> Iterator[SettingsClass]:
+def settings_of(path: Path, module: str, constants: Constants) -> Iterator[SettingsClass]:
     """Yield the settings classes of one module."""
-    tree = ast.parse(path.read_text())
-    constants = {
-        ast.unparse(target): ast.unparse(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-    }
-    for node in tree.body:
+    inline = partial(constants.inline, module)
+    for node in ast.parse(path.read_text()).body:
         if not isinstance(node, ast.ClassDef) or not is_settings_class(node):
             continue
         following = [*node.body[1:], None]
         found = tuple(
-            Setting(field.target.id, default_of(field, constants), text_of(after))
+            Setting(field.target.id, default_of(field, inline), text_of(after))
             for field, after in zip(node.body, following, strict=True)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
             if "ClassVar" not in ast.unparse(field.annotation) and not field.target.id.startswith("_")
@@ -113,11 +153,12 @@ def settings_of(path: Path, module: str) -> Iterator[SettingsClass]:
 def all_settings(root: Path) -> list[SettingsClass]:
     """Return all settings classes of all packages, sorted by module name."""
     found: list[SettingsClass] = []
+    constants = Constants(root)
     for folder in SOURCE_FOLDERS:
         for path in sorted((root / folder).glob("**/*.py")):
             module = ".".join(path.relative_to(root / folder).with_suffix("").parts)
             if ".testing" not in module:
-                found += settings_of(path, module)
+                found += settings_of(path, module, constants)
     return sorted(found, key=lambda one: (one.module, one.name))
 
 

@@ -211,6 +211,17 @@ def test_report_loads_and_runs_nothing(tmp_path: Path) -> None:
         assert wanted in text
 
 
+def test_description_of_bars_names_their_unit(tmp_path: Path) -> None:
+    """A screen reader reads the description: hot queues are shares of their topics, and hot keys are messages."""
+    figures = compute_figures(day(tmp_path, minutes=10), 0, 1 << 50)
+    assert figures is not None
+
+    text = render_page(figures, end_ms(10))
+
+    assert ">Hot queues, in multiples of the even share: " in text
+    assert ">Hot keys, in messages: " in text
+
+
 def test_names_of_topics_and_keys_are_escaped(tmp_path: Path) -> None:
     """Markup in a key of a producer is shown as text."""
     tables = day(tmp_path, minutes=10)

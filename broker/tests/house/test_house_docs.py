@@ -30,10 +30,10 @@ TITLES = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CONTRI
 
 
 def documents() -> Iterator[Path]:
-    """Yield every Markdown page of the repository."""
-    yield from sorted(ROOT.glob("*.md"))
-    for folder in ("docs", "broker"):
-        yield from sorted((ROOT / folder).glob("**/*.md"))
+    """Yield every Markdown page of the repository, also new ones that are not tracked yet."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    yield from (page for name in names if name and (page := ROOT / os.fsdecode(name)).is_file())
 
 
 def dead_links(page: Path) -> list[str]:
@@ -145,6 +145,25 @@ def test_an_unexplained_setting_is_caught(tmp_path: Path) -> None:
     assert found.unexplained == ["gantry_new.settings.NewSettings.two"]
 
 
+def test_default_is_shown_as_its_value(tmp_path: Path) -> None:
+    """A reader cannot look up the name of a constant, whether it is annotated, imported or a part of an expression."""
+    folder = tmp_path / "broker/src/gantry_new"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("from gantry_new.limits import UNIT_BYTES\n")
+    (folder / "limits.py").write_text("from typing import Final\n\nUNIT_BYTES: Final = 10 + 10\nPORT = 1\n")
+    text = (
+        "from gantry_new import UNIT_BYTES\nfrom gantry_new.limits import PORT as PORT_DEFAULT\n\nOWN: Final = 3\n"
+        'class NewSettings:\n    """New."""\n    one: int = PORT_DEFAULT\n    two: int = 5 * UNIT_BYTES\n'
+        "    three: int = OWN\n    four: int = field(default=OWN)\n    five: Kind = Kind.SMALL\n"
+    )
+    (folder / "settings.py").write_text(text)
+
+    [found] = reference.all_settings(tmp_path)
+
+    defaults = [setting.default for setting in found.settings]
+    assert defaults == ["1", "5 * (10 + 10)", "3", "3", "Kind.SMALL"]
+
+
 def undocumented(name: str, command: click.Command, text: str) -> list[str]:
     """What a command lacks: its section, its own help, or the help of an option."""
     lacks = [] if f"\n## `{name}`\n" in text else [f"{name}: no section"]
@@ -181,9 +200,12 @@ def test_the_command_line_has_the_promised_commands() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    """No page of ours links to a file that is not there."""
-    assert {page.name for page in documents()} >= TITLES
-    assert {str(page): dead for page in documents() if (dead := dead_links(page))} == {}
+    """No page of ours links to a file that is not there, in whichever folder the page is."""
+    pages = list(documents())
+
+    assert {page.name for page in pages} >= TITLES
+    assert {page.relative_to(ROOT).parts[0] for page in pages} >= {"bench", "broker", "charts", "docs", "e2e"}
+    assert {str(page): dead for page in pages if (dead := dead_links(page))} == {}
 
 
 def test_a_dead_link_is_caught(tmp_path: Path) -> None:

@@ -9,10 +9,14 @@ A stack is a local group that `gantry up` runs, with its name servers and superv
 A process id in a file proves nothing, since ids are reused; a lock is released when its process dies. `down` and
 `status` therefore trust `stack.json` only while the lock is held. ``local.state`` describes the other files of the
 directory.
+
+To see whether the lock is held, they take a shared lock for a moment. `claim` waits for such a moment to pass.
 """
 
 import fcntl
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self, final
 
@@ -21,6 +25,9 @@ import msgspec
 from gantry_remoting.durable_files import replace_file
 
 DEFAULT_DIRECTORY: Final = Path(".gantry/local")
+CLAIM_TRIES: Final = 20
+"""How often `claim` tries to take the lock. A stack holds it for long, `is_running` of another command for a moment."""
+CLAIM_PAUSE_S: Final = 0.01
 
 
 class StackRecord(msgspec.Struct, kw_only=True):
@@ -46,8 +53,9 @@ class StackRunningError(Exception):
 class StackDirectory:
     """The files of one stack. Reading needs no lock; `claim` takes it to run the stack."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sleep: Callable[[float], None] = time.sleep) -> None:
         self.path = path.absolute()
+        self._sleep = sleep
         self._lock: int | None = None
 
     def __repr__(self) -> str:
@@ -67,11 +75,15 @@ class StackDirectory:
         """Take the lock of the directory until `release`. Raises StackRunningError or OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise StackRunningError(self._read()) from error
+        for rest in reversed(range(CLAIM_TRIES)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if not rest:
+                    os.close(lock)
+                    raise StackRunningError(self._read()) from error
+                self._sleep(CLAIM_PAUSE_S)
         self._lock = lock
         self.record_file.unlink(missing_ok=True)
         return self

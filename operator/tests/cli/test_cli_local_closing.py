@@ -21,12 +21,15 @@ from gantry_cli.local.group_run import GroupRun, UpOptions, choose_group
 from gantry_cli.local.plan import LaunchOptions
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.running import DetachedOutput
-from gantry_cli.local.topics import LocalTopicReconciler, ShardDecommissioner
+from gantry_cli.local.topics import CHECK_INTERVAL_S, LocalTopicReconciler, ShardDecommissioner
 from gantry_cli.stack import StackDirectory
+from gantry_client import ClientError
+from gantry_client.admin_brokers import Brokers
 from gantry_spec import actions as act
 from gantry_spec.manifest import Spec
-from gantry_spec.observed import ObservedShard, Role
+from gantry_spec.observed import EMPTY_FOR_MS, ObservedShard, Role
 from gantry_status.orders import HaStatus, OrderFailed
+from gantry_testing.client.cluster import FakeCluster
 from gantry_testing.fake_group import FakeGroup
 
 EMPTY_AT = 1
@@ -105,6 +108,57 @@ def test_silent_master_may_have_taken_a_message_before() -> None:
     shards.mark_closed(1)
 
     assert (before, shards.is_empty(1, None)) == (False, True)
+
+
+class UnreliableNameServers:
+    """Name servers that fail to withdraw a shard as long as a test wants it, and record what they are asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_failing = True
+        self.restored: list[str] = []
+
+        async def forbid_writes(brokers: Brokers, broker: str) -> None:
+            if self.is_failing:
+                raise ClientError("the second name server does not answer")
+
+        async def allow_writes(brokers: Brokers, broker: str) -> None:
+            self.restored.append(broker)
+
+        monkeypatch.setattr(Brokers, "forbid_writes", forbid_writes)
+        monkeypatch.setattr(Brokers, "allow_writes", allow_writes)
+
+
+async def test_old_routes_expire_only_after_the_withdrawal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for producers with old routes begins when every name server has withdrawn the shard."""
+    servers, now_s, events = UnreliableNameServers(monkeypatch), [0.0], list[str]()
+    async with FakeCluster(("crew-1",)) as cluster:
+        shards = ShardDecommissioner("crew", cluster.name_server, Access(), events.append, lambda: now_s[0])
+        masters = {1: (cluster.broker("crew-1").address, EMPTY_AT)}
+        await shards.reconcile(1, masters)
+        failed, servers.is_failing = list(events), False
+        now_s[0] += EMPTY_FOR_MS / 1000
+        await shards.reconcile(1, masters)
+        was_empty = shards.is_empty(1, EMPTY_AT)
+        now_s[0] += EMPTY_FOR_MS / 1000
+        await shards.reconcile(1, masters)
+
+    assert (was_empty, shards.is_empty(1, EMPTY_AT)) == (False, True)
+    assert failed == ["failed to decommission surplus shards: the second name server does not answer"]
+    assert events[1:] == ["shard 1 withdrawn from routes: removed from the manifest"]
+
+
+async def test_partly_withdrawn_shard_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed withdrawal may have reached some name servers, so a shard that is wanted again is restored on all."""
+    servers, now_s = UnreliableNameServers(monkeypatch), [0.0]
+    async with FakeCluster(("crew-1",)) as cluster:
+        shards = ShardDecommissioner("crew", cluster.name_server, Access(), lambda _: None, lambda: now_s[0])
+        masters = {1: (cluster.broker("crew-1").address, EMPTY_AT)}
+        await shards.reconcile(1, masters)
+        for _ in range(2):
+            now_s[0] += CHECK_INTERVAL_S
+            await shards.reconcile(2, masters)
+
+    assert servers.restored == ["crew-1"]
 
 
 async def test_topics_are_reconciled_with_the_current_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

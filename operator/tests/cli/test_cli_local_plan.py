@@ -14,7 +14,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.local import buffers
 from gantry_cli.local.access import make_replication_secret, read_access
 from gantry_cli.local.buffers import Mount
-from gantry_cli.local.plan import DEFAULT_MANIFEST, notes_of, require_room
+from gantry_cli.local.plan import DEFAULT_MANIFEST, LaunchOptions, Planner, notes_of, require_room
 from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupState, member_name, parse_member
 from gantry_spec.manifest import Spec, read_group
@@ -150,6 +150,34 @@ def test_members_removed_while_stopped_are_still_planned(tmp_path: Path) -> None
     assert [one.name for one in second.members] == ["master-0", "slave-0-1", "slave-0-2"]
 
 
+def test_members_and_identities_survive_another_host(tmp_path: Path) -> None:
+    """A member of a removed shard may hold messages, and an identity reveals a lost disk: only ports change."""
+    first = planned(tmp_path, "{shards: 2}")
+    for number, member in enumerate(first.members):
+        member.identity = f"store-{number}"
+    known = [(one.name, one.identity, one.store) for one in first.members]
+    launch = LaunchOptions(host="127.0.0.2", ports=tuple((kind, 0) for kind in (NAME_SERVER, BROKER, SIDECAR)))
+
+    second = Planner(GroupState(tmp_path), group_of("{shards: 1}"), launch, first).record
+
+    assert [(one.name, one.identity, one.store) for one in second.members] == known
+    assert second.host == "127.0.0.2" and second.addresses != first.addresses
+
+
+def test_ports_of_another_host_are_chosen_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is free on one address may be in use on another, so each host begins at the well-known ports."""
+    first = planned(tmp_path, "{}")
+    monkeypatch.setattr("gantry_cli.local.plan.port_probe", lambda host: lambda port: True)
+
+    records = [
+        Planner(GroupState(tmp_path), group_of("{}"), LaunchOptions(host=host), first).record
+        for host in ("127.0.0.1", "127.0.0.2")
+    ]
+
+    kept, chosen = ([one.port for one in record.members] for record in records)
+    assert kept == [one.port for one in first.members] and chosen == [10911, 10921]
+
+
 def test_external_name_servers_are_used_and_none_is_started(tmp_path: Path) -> None:
     """With ``addresses`` no process and no port is planned."""
     record = planned(tmp_path, '{nameServers: {addresses: ["ns.example:9876"]}}')
@@ -198,11 +226,27 @@ def test_secret_is_a_folder_with_the_keys_of_the_cluster(tmp_path: Path) -> None
     assert "a-secret-of-ours" not in caught.value.format_message()
 
 
-def test_fields_without_effect_are_named() -> None:
-    """Fields about pods are named and ignored."""
-    notes = notes_of(spec_of("{image: x, resources: {limits: {cpu: 1}}}"), buffers.BufferPlacement(None))
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ("{image: x, resources: {limits: {cpu: 1}}}", "spec.image, spec.resources"),
+        ("{storage: {size: 40Gi, storageClassName: fast}}", "spec.storage.size, spec.storage.storageClassName"),
+        ("{access: {external: {type: LoadBalancer}}}", "spec.access.external"),
+    ],
+    ids=["pods", "volumes", "services"],
+)
+def test_fields_without_effect_are_named(spec: str, names: str) -> None:
+    """Fields about pods, volumes and Services are named and ignored."""
+    notes = notes_of(spec_of(spec), buffers.BufferPlacement(None))
 
-    assert notes == ["without effect on one machine: spec.image, spec.resources"]
+    assert notes == [f"without effect on one machine: {names}"]
+
+
+def test_fields_with_effect_are_not_named() -> None:
+    """A local group uses the other fields of storage and access."""
+    spec = spec_of("{storage: {retain: Never, reservedTime: 1h}, access: {aclSecret: keys}}")
+
+    assert notes_of(spec, buffers.BufferPlacement(None)) == []
 
 
 # ------- buffers
@@ -248,6 +292,23 @@ def test_buffers_of_an_added_member_must_fit(monkeypatch: pytest.MonkeyPatch) ->
     free[0] = 4 * MIB
     with pytest.raises(CliError, match=r"need 4\.0 MiB, but /dev/shm has room for 3\.6 MiB"):
         require_room(spec, Path("/dev/shm"))
+
+
+@pytest.mark.parametrize("place", ["/huge", "/dev/shm"])
+def test_room_of_an_added_member_is_that_of_the_others(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Its buffers go where the others are: all huge pages may be used, and free room elsewhere does not count."""
+    spec, needed = buffered("HugePages-2Mi"), 4 * MIB
+    room = needed if place == "/huge" else 5 * MIB
+    free = {"/huge": 100 * MIB, "/dev/shm": 100 * MIB, place: room}
+    monkeypatch.setattr(buffers, "huge_mounts", lambda: [Mount(Path("/huge"), free["/huge"])])
+    monkeypatch.setattr(buffers, "memory_mount", lambda: Mount(Path("/dev/shm"), free["/dev/shm"]))
+
+    require_room(spec, Path(place))
+    free[place] = needed - MIB
+    with pytest.raises(CliError, match=rf"need 4\.0 MiB, but {place} has room for") as refused:
+        require_room(spec, Path(place))
+
+    assert "no hugetlbfs is mounted" not in str(refused.value)
 
 
 def test_medium_memory_and_off_are_respected() -> None:

@@ -1,6 +1,7 @@
 """Supervised server processes: ready lines, crashes, stops, locks and ports, with small test servers."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
@@ -206,6 +207,25 @@ def test_directory_lock_is_exclusive_until_release(tmp_path: Path) -> None:
     assert not second.is_running() and second.running() is None
     second.claim()
     second.release()
+
+
+def test_check_of_another_command_does_not_refuse_a_start(tmp_path: Path) -> None:
+    """`gantry status` holds a shared lock while it checks whether a stack runs; a start waits for the end of that."""
+    file = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(file, fcntl.LOCK_SH)
+    pauses: list[float] = []
+
+    def end_check(pause_s: float) -> None:
+        pauses.append(pause_s)
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+    directory = StackDirectory(tmp_path, end_check)
+    try:
+        directory.claim()
+        assert StackDirectory(tmp_path).is_running() and len(pauses) == 1
+    finally:
+        directory.release()
+        os.close(file)
 
 
 def test_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gantry_cli.kube.cluster import Target, connect
 from gantry_cli.kube.group_observer import loop_state_of, shards_of
 from gantry_cli.kube.plugin import cli
 from gantry_cli.output import console
-from gantry_spec.manifest.annotations import FENCE, PROMOTE
+from gantry_spec.manifest.annotations import FENCE, PROMOTE, RESTORE
 
 Object = dict[str, Any]
 Answer = tuple[int, bytes]
@@ -256,6 +256,45 @@ def test_wait_survives_an_api_server_outage(server: Answering, tmp_path: Path, m
 
     assert result.exit_code == 0, result.output
     assert "orders-0-slave-0 is the master in epoch 4000" in result.stdout and gone == []
+
+
+@pytest.mark.parametrize(
+    ("order", "pending", "withdrawal"),
+    [
+        (("promote", "0"), {}, "gantry.dev/promote- gantry.dev/accept-loss-"),
+        (("promote", "0"), {PROMOTE: "1=2@monday,2"}, "gantry.dev/promote=1=2@monday,2 --overwrite"),
+        (("restore", "0", "--yes"), {}, "gantry.dev/restore-"),
+        (("restore", "0", "--yes"), {RESTORE: "1,2"}, "gantry.dev/restore=1,2 --overwrite"),
+    ],
+    ids=["promote", "promote-of-several", "restore", "restore-of-several"],
+)
+def test_withdrawal_keeps_the_orders_of_other_shards(
+    server: Answering, tmp_path: Path, order: tuple[str, ...], pending: dict[str, str], withdrawal: str
+) -> None:
+    """The command that is printed withdraws the order that was given, and no other one."""
+    served_now = json.loads(group_with(metadata=GROUP["metadata"] | {"annotations": pending}))
+
+    def answer(method: str, path: str, body: bytes) -> Answer | None:
+        if method == "PATCH":
+            served_now["metadata"]["annotations"] = pending | json.loads(body)["metadata"]["annotations"]
+        return 200, json.dumps(served_now).encode()
+
+    server.answer = answer
+
+    result = kubectl(tmp_path, server.url, order[0], "orders", *order[1:], "--timeout", "0.1")
+
+    assert result.exit_code == 1
+    assert f"withdraw it with: kubectl annotate bg/orders -n shop {withdrawal}\n" in result.stderr
+
+
+def test_removed_order_is_not_called_pending(server: Answering, tmp_path: Path) -> None:
+    """The operator has removed the order, and the status does not name a master yet: nothing can be withdrawn."""
+    server.answer = lambda method, path, body: served(path) if "/leases/" not in path else (403, b"{}")
+
+    result = kubectl(tmp_path, server.url, "promote", "orders", "0", "--timeout", "0.1")
+
+    assert result.exit_code == 1 and "pending" not in result.stderr
+    assert "the order has been removed; see its result with `gantry status`" in result.stderr
 
 
 def test_conflicts_are_retried_a_limited_number_of_times(server: Answering, tmp_path: Path) -> None:

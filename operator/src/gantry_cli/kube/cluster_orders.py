@@ -7,11 +7,12 @@
 The patch applies only to the version that was read, so two users never overwrite each other's orders. A promotion or a
 restore is done when the operator has removed the order and the status names the master of the newest epoch; a fence is
 done, or lifted, when the status of the shard shows it. If the wait times out or is interrupted, the order stays
-pending, and the command prints how to withdraw it.
+pending, and the command prints how to withdraw this order without the pending ones of other shards.
 """
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,14 @@ from gantry_cli.output import OutputFormat, show
 from gantry_spec.cluster_objects import member_pod, shard_name
 from gantry_spec.lease_annotations import InvalidLeaseRecord, record_of
 from gantry_spec.manifest import ManifestError
-from gantry_spec.manifest.annotations import FENCE, PROMOTE, RESTORE, parse_requests
+from gantry_spec.manifest.annotations import (
+    FENCE,
+    PROMOTE,
+    RESTORE,
+    RESTORE_ID_PREFIX,
+    parse_requests,
+    without_request,
+)
 
 TRIES: Final = 5
 CONFLICT: Final = 409
@@ -48,8 +56,8 @@ def promote(options: OrderOptions, order: str, loss: str) -> None:
     _check_member(document, shard, member)
     order_text = f"{order}@{time.time_ns() // 1_000_000}"
     waiting = OrderWaiter(cluster, document, options, shard, order_text)
-    apply_order(cluster, document, lambda annotations: add_promotion(annotations, shard, order_text, loss))
-    waiting.wait_for_promotion(member_pod(str(document["metadata"]["name"]), shard, member) if member else "")
+    ordered = apply_order(cluster, document, lambda annotations: add_promotion(annotations, shard, order_text, loss))
+    waiting.wait_for_promotion(ordered, member_pod(str(document["metadata"]["name"]), shard, member) if member else "")
 
 
 # -- fence -------------------------------------------------------------------------------------------------------------
@@ -93,8 +101,8 @@ def restore(options: OrderOptions, shard: int, *, is_confirmed: bool) -> None:
         reasons = "; ".join(now.blocked_by) or "the operator has not reported what is missing"
         raise CliError(f"data that is on no volume would be lost: {printable(reasons)}", "confirm with --yes")
     waiting = OrderWaiter(cluster, document, options, shard, str(shard))
-    apply_order(cluster, document, lambda annotations: with_restored(annotations, shard))
-    waiting.wait_for_restore()
+    ordered = apply_order(cluster, document, lambda annotations: with_restored(annotations, shard))
+    waiting.wait_for_restore(ordered)
 
 
 def with_restored(annotations: Mapping[str, str], shard: int) -> Change:
@@ -179,32 +187,35 @@ class OrderWaiter:
         self._name: Final = str(document["metadata"]["name"])
         self._before: Final = shard_of(document, shard)
         self._started_s: Final = time.monotonic()
+        self._last_read = document
         self._last_shown = ""
 
-    def wait_for_promotion(self, wanted_pod: str) -> None:
-        """Wait for a promotion, to ``wanted_pod`` unless it is empty.
+    def wait_for_promotion(self, ordered: Object, wanted_pod: str) -> None:
+        """Wait for a promotion, to ``wanted_pod`` unless it is empty. ``ordered`` is the group with the order.
 
         Raises CliError when it is not done in time, or another member is the master.
         """
         if not self._options.timeout_s:
             return self._show("order given; see `gantry status`", is_done=False)
-        hint = f"withdraw it with: {self._annotate(PROMOTE)}"
-        with self._hint_if_interrupted(hint):
-            document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""), hint)
-            document = self._wait(self._status_test(self._lease_epoch()), hint, document)
+        self._last_read, remedy = ordered, self._withdrawal(self._order)
+        with self._remedy_if_interrupted(remedy):
+            document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""), remedy)
+            document = self._wait(self._status_test(self._lease_epoch()), remedy, document)
         now = shard_of(document, self._shard)
         before, after = Master(self._before.master, self._before.epoch), Master(now.master, now.epoch)
         return self._show(promotion_outcome(self._shard, before, after, wanted_pod), now)
 
-    def wait_for_restore(self) -> None:
-        """Wait until the shard has a master again. Raises CliError when it is not done in time."""
+    def wait_for_restore(self, ordered: Object) -> None:
+        """Wait until the shard has a master again. ``ordered`` is the group with the order.
+
+        Raises CliError when it is not done in time."""
         if not self._options.timeout_s:
             return self._show("order given; see `gantry status`", is_done=False)
         shard_text = str(self._shard)
-        hint = f"withdraw it with: {self._annotate(RESTORE)}"
-        with self._hint_if_interrupted(hint):
-            document = self._wait(lambda one: shard_text not in annotations_of(one).get(RESTORE, "").split(","), hint)
-            document = self._wait(self._status_test(self._lease_epoch()), hint, document)
+        self._last_read, remedy = ordered, self._withdrawal(f"{RESTORE_ID_PREFIX}{shard_text}")
+        with self._remedy_if_interrupted(remedy):
+            document = self._wait(lambda one: shard_text not in annotations_of(one).get(RESTORE, "").split(","), remedy)
+            document = self._wait(self._status_test(self._lease_epoch()), remedy, document)
         now = shard_of(document, self._shard)
         return self._show(f"shard {self._shard}: {now.master} is the master in epoch {now.epoch}", now)
 
@@ -215,8 +226,9 @@ class OrderWaiter:
         lift = f"gantry fence bg/{self._name} --namespace {self._cluster.namespace} {self._shard} --lift"
         wanted = "Fenced" if is_wanted else ""
         hint = f"lift the fence with: {lift}" if is_wanted else "the operator lifts the fence"
-        with self._hint_if_interrupted(hint):
-            document = self._wait(lambda one: shard_of(one, self._shard).fence == wanted, hint)
+        remedy = f"the order stays pending; {hint}"
+        with self._remedy_if_interrupted(lambda: remedy):
+            document = self._wait(lambda one: shard_of(one, self._shard).fence == wanted, lambda: remedy)
         done = "fenced: it takes no sends, and keeps its master" if is_wanted else "not fenced any more"
         return self._show(f"shard {self._shard} is {done}", shard_of(document, self._shard))
 
@@ -241,13 +253,15 @@ class OrderWaiter:
 
         return is_done_now
 
-    def _wait(self, is_done_now: Callable[[Object], bool], hint: str, document: Object | None = None) -> Object:
-        """Poll the group until the test holds. Raises CliError after the time limit, with ``hint`` in its remedy."""
+    def _wait(
+        self, is_done_now: Callable[[Object], bool], remedy: Callable[[], str], document: Object | None = None
+    ) -> Object:
+        """Poll the group until the test holds. Raises CliError with ``remedy`` after the time limit."""
         deadline = self._started_s + self._options.timeout_s
         reason = ""
         while True:
             try:
-                document = document or read_group_again(self._cluster, self._name)
+                document = self._last_read = document or read_group_again(self._cluster, self._name)
                 if is_done_now(document):
                     return document
                 reason = self._waits_for(document)
@@ -258,7 +272,7 @@ class OrderWaiter:
             now_s = time.monotonic()
             if now_s > deadline:
                 text = f"timed out after {self._options.timeout_s:g} s: {printable(reason)}"
-                raise CliError(text, f"the order stays pending; {hint}")
+                raise CliError(text, remedy())
             if reason != self._last_shown and now_s > self._started_s + PROGRESS_AFTER_S:
                 self._last_shown = reason
                 click.echo(printable(reason), err=True)
@@ -272,16 +286,30 @@ class OrderWaiter:
         return f"shard {self._shard}: {text}" if text else "no status for the order yet; check that an operator runs"
 
     @contextmanager
-    def _hint_if_interrupted(self, remedy: str) -> Iterator[None]:
-        """Print that the order stays pending, and the remedy, when the user interrupts the wait."""
+    def _remedy_if_interrupted(self, remedy: Callable[[], str]) -> Iterator[None]:
+        """Print the remedy for a pending order when the user interrupts the wait."""
         try:
             yield
         except KeyboardInterrupt:
-            click.echo(f"the order stays pending; {remedy}", err=True)
+            click.echo(remedy(), err=True)
             raise
 
-    def _annotate(self, annotation: str) -> str:
-        return f"kubectl annotate bg/{self._name} -n {self._cluster.namespace} {annotation}-"
+    def _withdrawal(self, request: str) -> Callable[[], str]:
+        """Return a function that names the command which withdraws this request, and no order of another shard.
+
+        It uses the annotations that were read last, since other orders come and go during the wait.
+        """
+
+        def remedy() -> str:
+            change = without_request(annotations_of(self._last_read), request)
+            if not change:
+                return "the order has been removed; see its result with `gantry status`"
+            words = [f"{name}-" if value is None else f"{name}={value}" for name, value in change.items()]
+            words += ["--overwrite"] if any(change.values()) else []
+            command = ["kubectl", "annotate", f"bg/{self._name}", "-n", self._cluster.namespace, *words]
+            return f"the order stays pending; withdraw it with: {printable(shlex.join(command))}"
+
+        return remedy
 
     def _show(self, message: str, now: ClusterShardStatus | None = None, *, is_done: bool = True) -> None:
         state = self._before if now is None else now

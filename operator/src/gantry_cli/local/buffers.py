@@ -26,7 +26,7 @@ from gantry_status.text import bytes_text
 
 TMPFS: Final = Path("/dev/shm")
 SPARE_PERCENT: Final = 10
-"""The share of the free memory that is left to other processes."""
+"""The share of the free memory that is left to other processes. Huge pages are reserved already: all may be used."""
 
 
 class Mount(NamedTuple):
@@ -57,13 +57,21 @@ def choose_placement(spec: Spec, needed: int, huge: Iterable[Mount], memory: Mou
     why = ""
     if medium is Medium.HUGE_PAGES:
         why = f"only {bytes_text(mounts[0].free_bytes)} of huge pages are free" if mounts else "no hugetlbfs is mounted"
-    room = memory.free_bytes * (100 - SPARE_PERCENT) // 100
-    if needed > room:
-        what = f"the write buffers need {bytes_text(needed)}, but {memory.path} has room for {bytes_text(room)}"
-        remedy = "lower spec.writeBuffer.buffers or segmentSize, or set medium: Off"
-        raise CliError(f"{what}{'; ' + why if why else ''}", remedy)
+    require_room(needed, memory, SPARE_PERCENT, why)
     note = f"write buffers: {memory.path}" + (f", since {why}" if why else "")
     return BufferPlacement(memory.path, note)
+
+
+def require_room(needed: int, mount: Mount, spare_percent: int = 0, why: str = "") -> None:
+    """Raise CliError unless ``needed`` more bytes fit into a mount, apart from a share that stays free. Pure.
+
+    ``why`` is the reason for this mount, for the message.
+    """
+    room = mount.free_bytes * (100 - spare_percent) // 100
+    if needed > room:
+        what = f"the write buffers need {bytes_text(needed)}, but {mount.path} has room for {bytes_text(room)}"
+        remedy = "lower spec.writeBuffer.buffers or segmentSize, or set medium: Off"
+        raise CliError(f"{what}{'; ' + why if why else ''}", remedy)
 
 
 def buffer_folder(root: Path, state: Path, name: str) -> Path:

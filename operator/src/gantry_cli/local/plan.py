@@ -77,8 +77,19 @@ def single_group(options: Mapping[str, str]) -> BrokerGroup:
 
 
 def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
-    """Return the notes of a start: fields for images and pods that have no effect, and the place of buffers."""
-    cluster = {"image": spec.image, "resources": spec.resources, "template": spec.template != Spec().template}
+    """Return the notes of a start: fields for pods, volumes and Services, which have no effect, and the buffers' place.
+
+    A field that is set to its default is not named, since it equals one that is left out.
+    """
+    default = Spec()
+    cluster = {
+        "image": spec.image,
+        "storage.size": spec.storage.size != default.storage.size,
+        "storage.storageClassName": spec.storage.storage_class_name,
+        "access.external": spec.access.external != default.access.external,
+        "resources": spec.resources,
+        "template": spec.template != default.template,
+    }
     ignored = [f"spec.{name}" for name, is_set in cluster.items() if is_set]
     notes = [f"without effect on one machine: {', '.join(ignored)}"] if ignored else []
     return notes + ([choice.note] if choice.note else [])
@@ -110,11 +121,16 @@ class Planner:
         return WELL_KNOWN[kind] if chosen is None else chosen
 
     def _is_kept(self, kind: Kind) -> bool:
-        return dict(self._launch.ports).get(kind) is None
+        """Return whether processes of this kind keep their ports: on the same host, unless other ports are chosen."""
+        is_same_host = self._previous is not None and self._previous.host == self._launch.host
+        return is_same_host and dict(self._launch.ports).get(kind) is None
 
     def _plan_all(self, group: str, spec: Spec) -> GroupRecord:
-        """Return the record of the whole group. Previous members come first, so that they keep their ports."""
-        before = None if self._previous is None or self._previous.host != self._launch.host else self._previous
+        """Return the record of the whole group. Previous members come first, so that they keep their ports.
+
+        With another host, members stay: their stores may hold messages, and their identities reveal a lost disk.
+        """
+        before = self._previous
         old_servers = [] if before is None or not self._is_kept(NAME_SERVER) else before.name_servers
         old_servers = old_servers[: spec.name_servers.count]
         kept = {one.name: self._ports.allocate(NAME_SERVER, one.port, one.name) for one in old_servers}
@@ -200,8 +216,10 @@ def place_buffers(state: GroupState, spec: Spec, record: GroupRecord) -> BufferP
 def require_room(spec: Spec, root: Path | None) -> None:
     """Raise CliError unless the buffers of one more member fit where the others are."""
     if root is not None:
-        mounts = [one for one in (*buffers.huge_mounts(), buffers.memory_mount()) if one.path == root]
-        buffers.choose_placement(spec, buffers.buffers_size(spec), (), min(mounts, key=lambda one: one.free_bytes))
+        huge = list(buffers.huge_mounts())
+        mounts = [one for one in (*huge, buffers.memory_mount()) if one.path == root]
+        mount = min(mounts, key=lambda one: one.free_bytes)
+        buffers.require_room(buffers.buffers_size(spec), mount, 0 if mount in huge else buffers.SPARE_PERCENT)
 
 
 def settings_of(

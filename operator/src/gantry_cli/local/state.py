@@ -120,7 +120,7 @@ class GroupRecord(msgspec.Struct, kw_only=True):
     """The process id of its supervisor; None if none runs."""
     started_at_ms: int = 0
     notes: list[str] = []
-    """Fields for images and pods that have no effect on one machine, and the place of write buffers."""
+    """Fields for pods, volumes and Services, which have no effect here, and the place of write buffers."""
 
     def begin(self, notes: list[str]) -> None:
         """Record that this process supervises the group from now on."""

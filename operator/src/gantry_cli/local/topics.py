@@ -79,7 +79,9 @@ class ShardDecommissioner:
         self._report_event: Final = report_event
         self._clock_s: Final = clock_s
         self._withdrawn_s: Final[dict[int, float]] = {}
-        """When the first attempt to withdraw each surplus shard from the routes began."""
+        """When each surplus shard was withdrawn from the routes of every name server."""
+        self._attempted: Final[set[int]] = set()
+        """Surplus shards that at least one name server may have withdrawn, also if another one did not answer."""
         self._ends: Final[dict[int, int]] = {}
         """The end of a shard's log when its queues were found empty."""
         self._closed: Final[set[int]] = set()
@@ -107,7 +109,7 @@ class ShardDecommissioner:
         ``masters`` has the address of each shard's master and the end of its log.
         """
         surplus = {shard for shard in masters if shard >= wanted}
-        restored = {shard for shard in self._withdrawn_s if shard < wanted}
+        restored = {shard for shard in self._attempted if shard < wanted}
         if not (surplus or restored) or self._clock_s() - self._checked_s < CHECK_INTERVAL_S:
             return
         self._checked_s = self._clock_s()
@@ -122,15 +124,17 @@ class ShardDecommissioner:
             self._report_event(f"failed to decommission surplus shards: {error}")
 
     def _forget(self, shard: int) -> None:
+        self._attempted.discard(shard)
         self._withdrawn_s.pop(shard, None)
         self._ends.pop(shard, None)
         self._closed.discard(shard)
 
     async def _check_shard(self, admin: Admin, shard: int, address: str, wrote: int) -> None:
+        self._attempted.add(shard)
+        await admin.brokers.forbid_writes(broker_name(self._group, shard))
         if shard not in self._withdrawn_s:
             self._report_event(f"shard {shard} withdrawn from routes: removed from the manifest")
             self._withdrawn_s[shard] = self._clock_s()
-        await admin.brokers.forbid_writes(broker_name(self._group, shard))
         self._ends.pop(shard, None)
         self._closed.discard(shard)
         if self._clock_s() - self._withdrawn_s[shard] < EMPTY_FOR_MS / 1000:

@@ -28,6 +28,7 @@ class Unit(Enum):
     MILLISECONDS = ("ms", "milliseconds")
     SECONDS = ("s", "seconds")
     SHARE = ("%", "per cent")
+    EVEN_SHARES = ("\N{MULTIPLICATION SIGN}", "multiples of the even share")
 
     @property
     def symbol(self) -> str:

@@ -23,7 +23,6 @@ DAYS_MAX: Final = 7
 DAY_MS: Final = 86_400_000
 TABLE_ROWS_MAX: Final = 60
 NO_VALUE: Final = "\N{EN DASH}"
-TIMES: Final = "\N{MULTIPLICATION SIGN}"
 
 
 def write_report(tables: Tables, path: Path, now_ms: int) -> bool:
@@ -143,7 +142,7 @@ def _queues(figures: Figures) -> str:
         (
             f"{row['topic']} · {row['broker']} / {row['queue']}",
             row["timesEven"],
-            f"{row['timesEven']:.2f} {TIMES} even share",
+            f"{row['timesEven']:.2f} {Unit.EVEN_SHARES.symbol} even share",
         )
         for row in figures.queues[:8]
     ]
@@ -155,7 +154,7 @@ def _queues(figures: Figures) -> str:
     lead = "A queue's share of its topic, relative to an even distribution: 1 is even, 2 is twice the even share."
     return (
         _head("Hot queues", lead)
-        + charts.render_bars("Hot queues", Unit.MESSAGES, bars)
+        + charts.render_bars("Hot queues", Unit.EVEN_SHARES, bars)
         + _table(("Topic", "Broker / queue", "Messages", "Share of topic", "Times even share"), rows)
     )
 
