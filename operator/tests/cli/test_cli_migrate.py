@@ -285,7 +285,7 @@ async def test_time_until_clients_are_routed_is_not_limited(
 ) -> None:
     """The write pause may last longer than the timeout: after the promotion has begun, the old broker never resumes."""
     world = World(home)
-    world.is_led = False
+    world.is_registered = False
     monkeypatch.setattr(migrate_procedure, "ROUTES_TIMEOUT_S", 60.0)
     migration = world.migration(timeout_s=1.0)
     await migration.catch_up()
@@ -294,7 +294,7 @@ async def test_time_until_clients_are_routed_is_not_limited(
     switching = asyncio.create_task(migration.switch())
     await wait_until(lambda: time.monotonic() > began + 1.0)
     assert world.status.role is HaRole.MASTER and not switching.done()
-    world.is_led = True
+    world.is_registered = True
 
     assert (await switching).pause_ms > 1_000
     assert not world.takes
