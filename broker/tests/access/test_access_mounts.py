@@ -101,11 +101,11 @@ def test_command_waits_for_the_writer_of_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(path)
     text = f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n"
     writer = threading.Thread(daemon=True, target=path.write_text, args=(text,))
-    read_need = threading.Thread(daemon=True, target=lambda: found.append(read_credentials(path)))
+    reader = threading.Thread(daemon=True, target=lambda: found.append(read_credentials(path)))
     found: list[Credentials] = []
-    read_need.start()
+    reader.start()
     writer.start()
-    read_need.join(120)
+    reader.join(120)
     writer.join(120)
 
     assert found == [ADMIN]

@@ -225,7 +225,7 @@ def test_single_bytes_cost_no_object_each() -> None:
 
 
 def test_a_tls_handshake_has_a_bound_in_bytes() -> None:
-    """An endless first message ends the connection at 64 KiB, before OpenSSL has buffered 130."""
+    """An endless first message ends the connection at 64 KiB, before OpenSSL has buffered all of it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     layer = TlsLayer(context)
     hello = b"\x01" + (100_000).to_bytes(3, "big") + bytes(12_000)
@@ -548,6 +548,6 @@ def test_reasons_are_counted_even_without_a_log_line() -> None:
     log.removeHandler(handler)
 
 
-def test_frame_limit_is_checked_before_its_bytes_arrive() -> None:
-    """The smaller limit of unauthenticated peers is checked by the length field, as the large one is."""
+def test_first_frame_has_the_usual_limit_by_default() -> None:
+    """A port without access control has no smaller limit for the first frame of a connection."""
     assert WireLimits().frame_bytes_max == ListenerSettings().first_frame_bytes_max

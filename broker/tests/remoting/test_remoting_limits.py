@@ -1,4 +1,7 @@
-"""Limits of connections: the cost of one peer is bounded, and other peers are not affected."""
+"""Limits of connections: the cost of one peer is bounded, and other peers are not affected.
+
+S2 and S3 are rows of the fault catalogue (`faults/rows.py`).
+"""
 
 import asyncio
 import gc
