@@ -244,7 +244,7 @@ class Group:
         await channel.close()
 
     async def stop(self) -> None:
-        """Stop all members cleanly, the slaves first."""
+        """Stop all members cleanly, one after the other, the last one first, whichever is the master."""
         for member in reversed(self.members):
             await member.process.stop()
 

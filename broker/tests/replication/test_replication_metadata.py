@@ -1,4 +1,7 @@
-"""What a promoted slave has besides the log: topics, consumer offsets, undelivered messages."""
+"""What a promoted slave has besides the log: topics, consumer offsets, undelivered messages.
+
+R3 is a row of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 

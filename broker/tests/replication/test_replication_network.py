@@ -29,7 +29,7 @@ def connection(network: Network) -> Iterator[tuple[socket.socket, socket.socket]
 
 @pytest.mark.needs_root
 def test_cut_is_silent_and_one_way() -> None:
-    """Nothing arrives in that direction, everything in the other; delayed packets arrive later."""
+    """Nothing arrives in that direction, everything in the other; dropped packets are sent again after the repair."""
     with Network(2) as network, connection(network) as (client, server):
         client.sendall(b"a")
         assert server.recv(1) == b"a"
