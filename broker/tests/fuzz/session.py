@@ -204,7 +204,7 @@ class Session:
         return self._debt.answers - Counter(opaque for opaque, _ in peer.replies)
 
     def _shown(self, opaques: Counter[int]) -> str:
-        """Return the frame with the first of these request ids, so that a finding is understood without a replay."""
+        """Return the frames of the first three request ids, so that a finding is understood without a replay."""
         parts: list[str] = [f"{opaques.total()} of {len(self._frames)}"]
         for opaque in list(opaques)[:3]:
             frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""
