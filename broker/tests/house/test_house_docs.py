@@ -30,7 +30,7 @@ TITLES = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CONTRI
 
 
 def documents() -> Iterator[Path]:
-    """Yield every Markdown page of the repository."""
+    """Yield the Markdown pages at the top of the repository, and below docs/ and broker/."""
     yield from sorted(ROOT.glob("*.md"))
     for folder in ("docs", "broker"):
         yield from sorted((ROOT / folder).glob("**/*.md"))
@@ -181,7 +181,7 @@ def test_the_command_line_has_the_promised_commands() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    """No page of ours links to a file that is not there."""
+    """No page of `documents` links to a file or heading that does not exist."""
     assert {page.name for page in documents()} >= TITLES
     assert {str(page): dead for page in documents() if (dead := dead_links(page))} == {}
 
@@ -225,7 +225,7 @@ def test_figures_of_the_readme_are_measured_ones() -> None:
     assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], "one that is made up is caught"
 
 
-def test_the_first_screen_is_short() -> None:
+def test_the_readme_is_short() -> None:
     """A newcomer reads the README to its end."""
     assert len((ROOT / "README.md").read_text().splitlines()) < 90
 

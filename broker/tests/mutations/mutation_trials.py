@@ -131,7 +131,7 @@ def module_of(file: str) -> str:
 
 @final
 class Trials:
-    """Of one repository.
+    """Tries faults in copies of one repository.
 
     ``near_tests`` names groups of test files for a source file, which the first stage tries in turn.
     """
