@@ -1,7 +1,8 @@
 """One connection with mutated frames: written in irregular pieces, answered, and checked.
 
-A session ends with the first frame that breaks the protocol, or after its share of frames. Then all due replies must
-have arrived, nothing more, and the server must have closed exactly when it had to.
+A session ends with the first frame that breaks the protocol, when a frame with a wrong length has taken in the next
+three, or after its share of frames. Then all due replies must have arrived, nothing more, and the server must have
+closed exactly when it had to.
 """
 
 import asyncio

@@ -482,7 +482,7 @@ def test_budget_too_small_for_a_client_refuses_the_start(key: str, too_small: in
 
 
 def test_a_name_server_has_the_same_budgets() -> None:
-    """`namesrv.conf` has the three keys; a value below two frames is refused and named."""
+    """`namesrv.conf` has keys for them, too; a value below two frames or replies is refused and named."""
     settings = with_entries(NameServerSettings(), {"maxUnfinishedFrameBytes": str(64 * MIB), "aclEnable": "true"})
     listener = settings.listener(9876)
     assert (listener.unfinished_frame_bytes_max, listener.is_guarded) == (64 * MIB, True)

@@ -1,4 +1,4 @@
-"""Three members and a name server as real processes, and the faults that can be injected.
+"""Members, three by default, and a name server as real processes, and the faults that can be injected.
 
     with Network(3) as network:
         async with Group(directory, network) as group:
