@@ -1,4 +1,4 @@
-"""Fixtures for all tests of this folder; helpers are in `gantry_testing`.
+"""Pytest hooks for all tests of this folder: they collect the rows of the fault catalogue (`faults/rows.py`).
 
 With `--rows` a run ends with the rows of the fault catalogue, and how the tests of each ended.
 """
@@ -19,13 +19,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Each report then knows the rows of its test."""
+    """Attach the rows of a test to it, so that each of its reports has them."""
     rows, _ = rows_of(getattr(getattr(item, "function", None), "__doc__", None))
     item.user_properties += [(ROWS_KEY, row) for row in rows]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The table. A test that needs what this machine has not is "skipped" in it; slow ones need `--slow`."""
+    """Print the table. A test whose requirement this machine lacks is "skipped" in it; slow tests need `--slow`."""
     if not config.getoption("--rows", default=False):
         return
     ended: dict[str, Counter[str]] = {row: Counter() for row in ROWS}

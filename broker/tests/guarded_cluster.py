@@ -1,4 +1,4 @@
-"""A name server and a broker behind one file of accounts, for tests of those who talk to them."""
+"""A name server and a broker behind one file of accounts, for tests of their clients."""
 
 from __future__ import annotations
 

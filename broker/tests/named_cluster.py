@@ -47,7 +47,7 @@ async def named_cluster(folder: Path, **conf: str) -> AsyncIterator[tuple[str, B
 
 @final
 class ThreadedNamedCluster:
-    """A `named_cluster` on a thread of its own. Its broker belongs to that thread: look at it through `run`."""
+    """A `named_cluster` on a thread of its own. Its broker belongs to that thread: use it only through `run`."""
 
     def __init__(self, folder: Path, **conf: str) -> None:
         self.address = ""

@@ -60,7 +60,7 @@ class Attack:
         return peer
 
     async def send(self, peer: socket.socket, data: bytes) -> bool:
-        """Send data; return whether the other side has read all of it before it stopped reading."""
+        """Send data; return False if the other side stops taking it before its end."""
         view = memoryview(data)
         while view:
             try:
@@ -162,7 +162,7 @@ async def flood(attack: Attack, ready: asyncio.Event) -> None:
 
 
 async def reset(attack: Attack, ready: asyncio.Event) -> None:
-    """Open connections and reset them at once, in the middle of a frame, or before they are accepted."""
+    """Open connections and reset them: at once, perhaps before they are accepted, in a frame, or after a request."""
     options = attack.options
     part = frame_head(1000, 100) + bytes(50)
     for number in range(options["attempts"]):
@@ -178,7 +178,7 @@ async def reset(attack: Attack, ready: asyncio.Event) -> None:
 
 
 def bombs() -> list[bytes]:
-    """Headers that are expensive to parse: nested, with very many fields, with wrong lengths."""
+    """Headers that are expensive to parse (nested, with very many fields, with wrong lengths), and a nested body."""
     deep = 400_000
     many = b",".join(b'"k%d":"v"' % number for number in range(60_000))
     one = struct.pack(">h", 1) + b"k" + struct.pack(">i", 1) + b"v"

@@ -1,8 +1,8 @@
 """Every attack with its target, the guard that limits it, and its budget in bytes.
 
-Each has a twin in which its guard is off (a budget of a tebibyte, a handshake limit beyond the connections): a bound
-that holds without its guard would prove nothing. A flood is judged by how much of it is served for each answer of the
-honest client, which counts turns of the loop and not time.
+Each attack that a setting bounds has a twin in which this guard is off (a limit of 2^40, which it never reaches): a
+bound that holds without its guard would prove nothing. A flood is judged by how much of it is served for each answer of
+the honest client, which counts turns of the loop and not time.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,13 +60,13 @@ class Scenario:
         return self.budget_bytes * 9 // 8 + self.slack_bytes
 
     def victim(self, directory: Path, *, is_guarded: bool = True) -> Victim:
-        """Start a fresh server, with its guard or without."""
+        """Return a fresh server that is not started yet, with its guard or without."""
         guard = self.guard if is_guarded else dict.fromkeys(self.guard, OFF)
         return self.build(directory, {**self.settings, **guard})
 
 
 def guarded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A broker with access control on, whose only account is that of the honest client."""
+    """A broker with access control on; the honest client signs as an administrator."""
     accounts = write_accounts(directory / "plain_acl.yml")
     return broker_victim(
         directory, {"aclEnable": "true", "aclFile": str(accounts), "haListenPort": "-1", **settings}, is_signed=True

@@ -76,7 +76,7 @@ class Outcome:
     closed: int = 0
     sent_bytes: int = 0
     sent_per_answer: float = 0.0
-    """Bytes of the attack for each answer of the honest client, counted from when the attack stood."""
+    """Bytes of the attack for each answer of the honest client, counted from the attacker's `ready` on."""
 
     @property
     def growth(self) -> int:
@@ -183,7 +183,7 @@ def broker_victim(
 
 
 def name_server_victim(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """Start a name server as the victim."""
+    """A name server, with no other process beside it."""
     port = free_port()
     file = directory / "namesrv.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -230,7 +230,7 @@ async def attack(
         forget_peak(server.pid)
         async with _attacker(kind, victim.port, options) as attacker:
             ready = asyncio.create_task(attacker.ready())
-            # The honest client asks all the while: until the attack stands, and as often again beside it.
+            # The honest client asks all the while: until the attacker is ready, and then `requests` times beside it.
             while not ready.done():
                 await _ask(honest, 10, outcome.attacked_ms, outcome.errors)
                 outcome.files_peak = max(outcome.files_peak, open_files(server.pid))

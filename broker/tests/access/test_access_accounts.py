@@ -158,8 +158,8 @@ def test_defaults_do_not_apply_to_internal_topics(topic: str) -> None:
     assert named.has_permission(read_need(topic)) and admin.has_permission(read_need(topic))
 
 
-def test_every_account_may_publish_traces() -> None:
-    """As in RocketMQ, publishing to the trace topic needs no permission; reading it does."""
+def test_publishing_traces_needs_no_permission() -> None:
+    """As in RocketMQ; reading the trace topic needs one, and DENY by name denies publishing, too."""
     one = account(PLAIN)
 
     assert one.has_permission(publish_need("RMQ_SYS_TRACE_TOPIC")) and not one.has_permission(

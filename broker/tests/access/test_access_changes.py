@@ -1,4 +1,4 @@
-"""S6 of the catalogue over time: replayed requests, strict servers, accounts that change."""
+"""Row S6 of the fault catalogue (`faults/rows.py`) over time: replays, strict servers, accounts that change."""
 
 from __future__ import annotations
 

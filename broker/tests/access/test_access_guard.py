@@ -1,6 +1,7 @@
-"""S6 of the catalogue over real sockets: requests without permission get code 16 before anything is stored.
+"""Access control over real sockets: requests without permission get code 16 before anything is stored.
 
-Each promise has its twin: the same request with access control off succeeds, so that it is the guard that denies it.
+S6 and S7 are rows of the fault catalogue (`faults/rows.py`). The groups of denied requests have twins: with access
+control off the same requests are not denied, so it is the guard that denies them here.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def with_empty_key(command: Command) -> None:
     command.ext = {**sign_v1(command.ext, command.body, ORDERS), "AccessKey": ""}
 
 
-def with_empty_secret(command: Command) -> None:
+def with_empty_signature(command: Command) -> None:
     command.ext = sign_v1(command.ext, command.body, Credentials("orders-key", "x"))
     command.ext["Signature"] = ""
 
@@ -104,7 +105,7 @@ IMPOSTORS: dict[str, Any] = {
     "signed with another's secret": signer(Credentials("orders-key", "billing-secret")),
     "unknown account": signer(Credentials("unknown-key", "orders-secret")),
     "empty access key": with_empty_key,
-    "empty signature": with_empty_secret,
+    "empty signature": with_empty_signature,
     "a field added afterwards": with_another_field,
     "the body changed afterwards": with_another_body,
     "strict with another's secret": signer(Credentials("orders-key", "billing-secret"), SignatureKind.STRICT),
@@ -267,7 +268,7 @@ async def test_offset_beyond_log_end_is_denied(broker: Broker) -> None:
 
 
 async def test_query_by_key_returns_only_its_topic(broker: Broker) -> None:
-    """S6: the index has hashes only, and a client can choose a key for its hash. The twin is the index."""
+    """S6: the index has hashes only, and a client can choose a key for its hash: the index finds the other record."""
     async with signed_dialogue(broker, ADMIN) as admin:
         keyed = properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k")
         await admin.send_ok(b"of another topic", topic="Billing", properties=keyed)

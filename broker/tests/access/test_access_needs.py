@@ -170,7 +170,7 @@ def test_documented_permissions_match_the_code() -> None:
 
 
 def test_undocumented_codes_need_an_administrator() -> None:
-    """A code without a row in the table needs `admin: true`, for any content."""
+    """A code without a row in the table needs `admin: true`, also for a request without fields and body."""
     for code in NEEDS.keys() - documented().keys():
         assert needs_of(Command(code=code)) == ADMIN_ONLY, RequestCode(code).name
 

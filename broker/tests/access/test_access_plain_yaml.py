@@ -111,7 +111,7 @@ def test_yaml_errors_contain_no_secret(text: str, loader: Loader) -> None:
 @LOADERS
 @given(st.text(alphabet="ab:- #'\"[],{}\n\t&*|>~=?!%@`\\\0\x85\ufeff", max_size=60))
 def test_any_text_is_read_or_refused(loader: Loader, text: str) -> None:
-    """No text raises any other error, and no error quotes more than a key."""
+    """No text raises any other error, and every error names its line."""
     try:
         read_plain_yaml(text, loader)
     except AccessFileError as error:

@@ -1,6 +1,7 @@
-"""S6 of the catalogue, for attackers with an account: ambiguous requests, forged records, checks of transactions.
+"""Row S6 of the fault catalogue (`faults/rows.py`), for attackers with an account.
 
-Each promise has its twin, in which its protection is removed and the attack succeeds.
+They send ambiguous requests and forged records, and try to end transactions or take replies of others. Some tests have
+a twin, in which the protection is removed and the attack succeeds.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def general_path_codes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Collect the codes of sends on the general path."""
     codes: list[int] = []
     handle = SendHandlers.handle
@@ -43,14 +43,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return codes
 
 
-async def test_plain_signed_sends_use_the_fast_path(broker: Broker, taken: list[int]) -> None:
+async def test_plain_signed_sends_use_the_fast_path(broker: Broker, general_path_codes: list[int]) -> None:
     """They skip the full decoding and the checks of the handlers."""
     async with signed_dialogue(broker, ORDERS) as client:
         for number in range(3):
             reply = await client.send_ok(b"x", properties=PLAIN)
             assert reply["queueOffset"] == str(number + 1)
 
-    assert taken == []
+    assert general_path_codes == []
 
 
 @pytest.mark.parametrize(
@@ -63,25 +63,27 @@ async def test_plain_signed_sends_use_the_fast_path(broker: Broker, taken: list[
     ],
     ids=["keys", "no unique id", "a unique id of another form", "a unique id behind"],
 )
-async def test_signed_sends_with_any_properties_use_the_fast_path(broker: Broker, taken: list[int], text: str) -> None:
+async def test_signed_sends_with_any_properties_use_the_fast_path(
+    broker: Broker, general_path_codes: list[int], text: str
+) -> None:
     """Senders whose requests are not formed like Java's use it, too."""
     async with signed_dialogue(broker, ORDERS) as client:
         await client.send_ok(b"x", properties=text)
 
-    assert taken == []
+    assert general_path_codes == []
 
 
-async def test_oneway_send_uses_the_fast_path(broker: Broker, taken: list[int]) -> None:
+async def test_oneway_send_uses_the_fast_path(broker: Broker, general_path_codes: list[int]) -> None:
     """A oneway send is stored and not answered."""
     async with signed_dialogue(broker, ORDERS) as client:
         client.send_oneway(310, send_ext(310), b"oneway")
         await client.send_ok(b"asked")
         assert [message.body for message in await client.read()] == [b"hello", b"oneway", b"asked"]
 
-    assert taken == []
+    assert general_path_codes == []
 
 
-ASIDE: list[tuple[str, dict[str, str], bytes, int]] = [
+FALLBACKS: list[tuple[str, dict[str, str], bytes, int]] = [
     ("a delay", {"properties": properties_text(UNIQ_KEY=UNIQUE_ID, DELAY="1")}, b"x", 0),
     ("any queue", {"queueId": "-1"}, b"x", 0),
     ("a queue that is not there", {"queueId": "999"}, b"x", ResponseCode.INVALID_PARAMETER),
@@ -96,9 +98,9 @@ ASIDE: list[tuple[str, dict[str, str], bytes, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "body", "code"), [row[1:] for row in ASIDE], ids=[row[0] for row in ASIDE])
+@pytest.mark.parametrize(("fields", "body", "code"), [row[1:] for row in FALLBACKS], ids=[row[0] for row in FALLBACKS])
 async def test_unusual_send_falls_back_to_the_general_path(
-    broker: Broker, taken: list[int], fields: dict[str, str], body: bytes, code: int
+    broker: Broker, general_path_codes: list[int], fields: dict[str, str], body: bytes, code: int
 ) -> None:
     """It gets the reply of the general path, and the next send of the pass is not affected."""
     async with signed_dialogue(broker, ORDERS) as client:
@@ -106,10 +108,10 @@ async def test_unusual_send_falls_back_to_the_general_path(
         assert reply.code == code, reply.remark
         assert (await client.send()).code == 0
 
-    assert taken == [310]
+    assert general_path_codes == [310]
 
 
-async def test_unknown_field_is_signed_and_falls_back(broker: Broker, taken: list[int]) -> None:
+async def test_unknown_field_is_signed_and_falls_back(broker: Broker, general_path_codes: list[int]) -> None:
     """A new field of a newer client is signed; if another party adds it, the signature is invalid."""
     ask = signer(ORDERS)
     assert ask is not None
@@ -127,7 +129,7 @@ async def test_unknown_field_is_signed_and_falls_back(broker: Broker, taken: lis
     async with raw_dialogue(broker, sign_without) as client:
         assert (await client.send()).code == ResponseCode.NO_PERMISSION
 
-    assert taken == [310]
+    assert general_path_codes == [310]
 
 
 async def test_lowered_message_limit_applies_to_the_fast_path(broker: Broker) -> None:

@@ -1,4 +1,7 @@
-"""Settings of access control: contradictions, or missing account files, prevent the start of a broker."""
+"""Settings of access control: contradictions, invalid values and missing account files prevent the start of a broker.
+
+S6 is a row of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from gantry_broker.setting_keys import broker_settings
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.accounts import guarded_broker, write_accounts
 
-CONTRADICTIONS = [
+REFUSED_SETTINGS = [
     ({"aclEnable": "true"}, "aclEnable=true needs aclFile"),
     ({"aclFile": "a.yml"}, "aclFile=a.yml .* aclEnable is false"),
     ({"aclMode": "STRICT"}, "aclMode=STRICT .* aclEnable is false"),
@@ -22,8 +25,8 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("pairs", "message"), CONTRADICTIONS, ids=[message for _, message in CONTRADICTIONS])
-def test_contradictory_broker_access_settings_are_refused(pairs: dict[str, str], message: str) -> None:
+@pytest.mark.parametrize(("pairs", "message"), REFUSED_SETTINGS, ids=[message for _, message in REFUSED_SETTINGS])
+def test_contradictory_or_invalid_access_settings_are_refused(pairs: dict[str, str], message: str) -> None:
     """S6: the keys are named; an open replication port would expose the whole log beside the guard."""
     with pytest.raises(SettingsError, match=message):
         broker_settings(pairs)

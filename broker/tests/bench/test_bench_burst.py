@@ -75,7 +75,7 @@ def test_quantile_of_no_values_is_an_error() -> None:
 
 
 def test_our_refusals_are_limited_by_apaches_in_the_same_cell() -> None:
-    """The limit of a cell is the number of Apache's refusals in it; without Apache there is no goal."""
+    """The limit of a cell is the number of Apache's refusals in it; without Apache none is allowed."""
     ours, theirs = outcome(refused={2: 10}, stored=4990), outcome(refused={2: 9}, stored=4991)
 
     beside = {goal.text: goal for goal in burst_figures.burst_goals([cell("Gantry", ours), cell("Apache", theirs)])}

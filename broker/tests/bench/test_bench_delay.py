@@ -51,7 +51,7 @@ def test_lateness_is_the_time_beyond_the_delay() -> None:
     assert quantile([7], 0.99) == 7
 
 
-def test_goals_are_those_of_the_acceptance_list() -> None:
+def test_full_run_has_the_scale_and_the_limits_of_its_goals() -> None:
     """A million pending under 100 MiB, p99 under 200 ms at 5,000 a second."""
     assert (delay_run.FULL.pending, delay_run.FULL.due_per_second) == (1_000_000, 5_000)
     assert (delay_run.RSS_GROWTH_MAX, delay_run.ERROR_MS_P99_MAX) == (100.0, 200.0)

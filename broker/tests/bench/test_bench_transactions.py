@@ -50,7 +50,7 @@ def test_lost_commit_fails_the_benchmark(tmp_path: Path, monkeypatch: pytest.Mon
     assert "80 transactions were committed, but 79 messages are stored" in result.output
 
 
-def test_goals_are_those_of_the_acceptance_list() -> None:
+def test_goals_compare_costs_beside_open_transactions() -> None:
     """100 in flight cost the same beside 10,000 and 100,000 open ones; higher costs miss the goals."""
     assert (FULL.in_flight, FULL.others) == (100, (0, 10_000, 100_000))
     cells = [Cell(0, 1000.0, 100.0), Cell(10_000, 1000.0, 110.0), Cell(100_000, 500.0, 200.0)]

@@ -1,7 +1,7 @@
 """Checks of files and queues after a fuzz run.
 
-Nothing was written outside the store, every queue is dense, and the store opens again with exactly the messages that
-its log has. The log is read without the broker.
+Nothing was written outside the store, every queue is dense, and the store opens again with at least the
+messages that its log has. The log is read without the broker.
 """
 
 import tempfile
@@ -62,7 +62,7 @@ def gaps(store: Path, deleted_topics: set[str]) -> tuple[dict[tuple[str, int], i
 
 
 async def moved_ends(address: str, ends: dict[tuple[str, int], int]) -> list[str]:
-    """Return the queues whose end differs between the restarted broker and the log."""
+    """Return the queues that end at the restarted broker before the end that they have in the log."""
     faults: list[str] = []
     for (topic, queue_id), end in ends.items():
         ext = QueueAddress(topic=topic, queue_id=queue_id).write()

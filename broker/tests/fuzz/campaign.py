@@ -39,7 +39,7 @@ DEAR: Final = frozenset(
         RequestCode.DELETE_KV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
     }
 )  # fmt: skip
-"""Requests that write a file, answer with a whole table, or are answered to others, too: asked less often."""
+"""Requests that write a file, are answered with a whole table, or cause requests to other clients: sent less often."""
 ALARMS: Final = (
     "unexpected error while handling",
     "unexpected error in store",

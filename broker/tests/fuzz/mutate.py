@@ -1,4 +1,4 @@
-"""Mutation of valid requests: one to three changes, drawn from kinds that are counted.
+"""Mutation of valid requests: one or two changes of the content, and rarely one of the bytes; all kinds are counted.
 
     seed -> changes of fields, values and body -> header in JSON or ROCKETMQ form -> now and then, changes of the bytes
 

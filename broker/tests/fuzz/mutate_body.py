@@ -97,7 +97,7 @@ def _mutate_document(rng: random.Random, body: bytes) -> bytes:
 
 
 def _replace(rng: random.Random, body: bytes, pattern: re.Pattern[bytes], by: bytes) -> bytes:
-    """Return `body` with one match of `pattern` replaced, or unchanged without a match."""
+    """Return `body` with one match of `pattern` replaced; without a match, with a space at its end."""
     matches = list(pattern.finditer(body))
     if not matches:
         return body + b" "

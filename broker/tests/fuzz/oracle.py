@@ -43,7 +43,7 @@ DECIDED: Final = ("8", "12")
 """Ends of a transaction: committed, rolled back."""
 SHORT_SUSPENSIONS: Final = ("0", "30")
 SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":10,')
-"""How the headers begin that a broker may read by the short way of a send."""
+"""How the headers begin that a broker may read on the fast path of a send."""
 
 
 class SendHeader(msgspec.Struct, gc=False):

@@ -41,7 +41,7 @@ def _report_one(tally: Tally) -> None:
         f"  parsed {tally.parsed.total():,}, answered by a handler {tally.handled:,}, "
         f"not supported {tally.replies[NOT_SUPPORTED]:,}, wanting no answer {tally.silent:,}\n"
         f"  closed for breaking the protocol {tally.closed_by_server:,} (with {tally.lost_at_close:,} answers owed), "
-        f"pulls left held {tally.held:,}, notices {tally.notices:,}\n"
+        f"requests left held {tally.held:,}, notices {tally.notices:,}\n"
         f"  replies: {sums}\n  changes: {kinds}"
     )
 

@@ -1,7 +1,7 @@
 """The fuzz run: mutated frames by the million against a real broker and a real name server.
 
 Exit code 0 when both still serve, memory is flat, every queue is dense and no file is out of place; 1 with findings,
-each with the command that shows it again.
+and for each server that has some with the command that repeats the first one.
 """
 
 import asyncio
@@ -185,16 +185,18 @@ def parse_only(text: str | None) -> dict[str, list[int]]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--frames", default=2_000_000, show_default=True, help="Spoilt frames to send in all.")
+@click.option("--frames", default=2_000_000, show_default=True, help="Mutated frames to send in all.")
 @click.option("--seed", type=int, help="Repeat the frames of an earlier run; by default a new seed is drawn.")
 @click.option("--only", metavar="SERVER:FIRST[-LAST]", help="Replay single sessions, as in the command of a finding.")
-@click.option("--growth-max-mib", default=32.0, show_default=True, help="Growth of anonymous memory after warm-up.")
+@click.option(
+    "--growth-max-mib", default=32.0, show_default=True, help="Allowed growth of anonymous memory after warm-up."
+)
 @click.option("--keep", is_flag=True, help="Keep the store and the logs even when nothing was found.")
 def main(frames: int, seed: int | None, only: str | None, growth_max_mib: float, keep: bool) -> None:
     """Send mutated frames to a broker and a name server, and check that both still serve.
 
-    Starts its own servers on free ports of 127.0.0.1 with a store below .gantry. Five sixths of the frames go
-    to the broker, the rest to the name server. Every request code is among them; most frames parse and reach a
+    Starts its own servers on free ports of 127.0.0.1 with a store below .gantry. 85 % of the frames go to the
+    broker, the rest to the name server. Every request code is among them; most frames parse and reach a
     handler, and every answer that is owed is waited for. Checked: probes between the sessions work, the logs hold no
     traceback, anonymous memory stays flat after a quarter of the frames, no file appears outside the store, and after a
     restart every queue is dense.

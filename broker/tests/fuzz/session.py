@@ -1,7 +1,8 @@
 """One connection with mutated frames: written in irregular pieces, answered, and checked.
 
-A session ends with the first frame that breaks the protocol, or after its share of frames. Then all due replies must
-have arrived, nothing more, and the server must have closed exactly when it had to.
+A session ends with the first frame that breaks the protocol, when a frame with a wrong length has taken in the next
+three, or after its share of frames. Then all due replies must have arrived, nothing more, and the server must have
+closed exactly when it had to.
 """
 
 import asyncio
@@ -204,7 +205,7 @@ class Session:
         return self._debt.answers - Counter(opaque for opaque, _ in peer.replies)
 
     def _shown(self, opaques: Counter[int]) -> str:
-        """Return the frame with the first of these request ids, so that a finding is understood without a replay."""
+        """Return the frames of the first three request ids, so that a finding is understood without a replay."""
         parts: list[str] = [f"{opaques.total()} of {len(self._frames)}"]
         for opaque in list(opaques)[:3]:
             frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""

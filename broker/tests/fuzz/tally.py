@@ -36,7 +36,7 @@ class Tally:
     lost_at_close: int = 0
     """Answers that a connection owed when its peer broke the protocol; they may be lost with it."""
     held: int = 0
-    """Pulls still held when their connection ended."""
+    """Requests, most of them held pulls, that had no answer when their connection ended, and might wait for it."""
     notices: int = 0
     """Requests of the server to us."""
     parsed: Counter[int] = field(default_factory=Counter)

@@ -69,7 +69,7 @@ async def server(answer: Answer, *, stays_open: bool = False, hangs_up: bool = F
         yield listening.sockets[0].getsockname()[1]
 
 
-async def recovery_findings(port: int, sessions: int = 12) -> list[str]:
+async def session_findings(port: int, sessions: int = 12) -> list[str]:
     """Return the findings of a few sessions of simple requests at a server."""
     tally = Tally("stub")
     for number in range(sessions):
@@ -82,7 +82,7 @@ async def recovery_findings(port: int, sessions: int = 12) -> list[str]:
 async def test_correct_server_has_no_findings() -> None:
     """A server that sends all due replies and closes on bad frames causes no finding."""
     async with server(honest) as port:
-        assert await recovery_findings(port) == []
+        assert await session_findings(port) == []
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_correct_server_has_no_findings() -> None:
 async def test_superfluous_reply_is_found(answer: Answer, text: str) -> None:
     """A second reply, a reply to a one-way request, and bytes that are no reply are findings."""
     async with server(answer) as port:
-        found = await recovery_findings(port, sessions=40)
+        found = await session_findings(port, sessions=40)
 
     assert any(text in finding for finding in found)
 
@@ -105,7 +105,7 @@ async def test_missing_reply_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding names the frame without a reply."""
     monkeypatch.setattr("fuzz.session.ANSWER_TIMEOUT_S", 0.2)
     async with server(forgets) as port:
-        found = await recovery_findings(port)
+        found = await session_findings(port)
 
     assert any("missing" in finding and "opaque 7" in finding for finding in found)
 
@@ -113,7 +113,7 @@ async def test_missing_reply_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_close_after_valid_frames_is_found() -> None:
     """A closed connection without a broken protocol is a finding."""
     async with server(honest, hangs_up=True) as port:
-        found = await recovery_findings(port)
+        found = await session_findings(port)
 
     assert any("closed a connection that kept the protocol" in finding for finding in found)
 
@@ -122,7 +122,7 @@ async def test_open_connection_after_a_bad_frame_is_found(monkeypatch: pytest.Mo
     """After a frame that breaks the protocol the rest cannot be trusted, so the connection must end."""
     monkeypatch.setattr("fuzz.session.CLOSE_TIMEOUT_S", 0.2)
     async with server(honest, stays_open=True) as port:
-        found = await recovery_findings(port)
+        found = await session_findings(port)
 
     assert any("stays open" in finding for finding in found)
 

@@ -76,8 +76,8 @@ def test_every_kind_of_mutation_occurs() -> None:
     assert expected - set(maker.kinds) == set()
 
 
-def test_every_seed_is_a_good_request() -> None:
-    """Before its mutation each seed is a frame of its code with text in every field."""
+def test_every_seed_has_its_code_and_text_fields() -> None:
+    """Before its mutation each seed has the code it was made for, and text in every field."""
     for code in RequestCode:
         for number in range(20):
             seed = MAKERS[code](random.Random(number), Places())

@@ -1,4 +1,7 @@
-"""RocketMQ's stream between two whole Gantry brokers: each plays the part that Java has in the interop tests."""
+"""RocketMQ's stream between two whole Gantry brokers, each in the part that Java has in the interop tests.
+
+The last section tests a slave's requests to the main port of a Java master, whose answers each test defines.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ async def fill(target: Broker, count: int, body: bytes = bytes(10_000)) -> list[
 
 
 async def test_slave_copies_log_and_tables_of_classic_master_and_is_promoted(tmp_path: Path) -> None:
-    """An empty disk gets three files; consumers read there; promoted, it accepts messages in an epoch of its own."""
+    """An empty disk gets four log files; consumers read there; promoted, it accepts messages in an epoch of its own."""
     conf = master_conf()
     async with broker(tmp_path / "master", conf) as master:
         assert set(await fill(master, 320)) == {0}
@@ -172,7 +175,7 @@ async def test_former_master_is_not_mixed_with_another_log(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("data", [struct.pack(">q", 1 << 50), struct.pack(">q", -1), b"GET / HTTP/1.1\r\n\r\n"])
 async def test_classic_peer_with_invalid_offset_is_disconnected(data: bytes, tmp_path: Path) -> None:
-    """The same holds on a port that RocketMQ's slaves may use; such a peer never counts."""
+    """Also on a port that RocketMQ's slaves may use: the peer never counts as a slave."""
     conf = master_conf()
     async with broker(tmp_path, conf) as master:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(conf["haListenPort"]))
@@ -209,7 +212,7 @@ def test_contradictory_classic_settings_do_not_start(conf: dict[str, str], text:
         broker_settings(conf)
 
 
-# -- questions ---------------------------------------------------------------------------------------------------------
+# -- requests to the master's main port --------------------------------------------------------------------------------
 
 Answer = Callable[[Command], Command]
 
@@ -358,8 +361,8 @@ async def test_failed_table_does_not_block_the_others() -> None:
     assert tables.problem == "GET_ALL_SUBSCRIPTIONGROUP_CONFIG failed with code 1: not now"
 
 
-async def test_unreachable_master_is_reported_and_retried() -> None:
-    """Its tables are requested again in the next round."""
+async def test_table_fetch_from_unreachable_master_is_reported() -> None:
+    """It raises nothing: the reason is kept for the status."""
     tables = ClassicTableFetcher(f"127.0.0.1:{free_ports(1)[0]}", lambda table: None)
 
     await tables.fetch()

@@ -193,7 +193,7 @@ async def test_diverged_log_is_not_followed() -> None:
         await wait_until(lambda: slave.follower.is_streaming)
 
 
-async def test_unreachable_master_is_retried() -> None:
+async def test_unreachable_master_is_reported() -> None:
     """The status reports that the master is unreachable."""
     main, ha = free_ports(2)
     slave = Slave(ClassicMaster(("127.0.0.1", ha), f"127.0.0.1:{main}"))
@@ -204,7 +204,7 @@ async def test_unreachable_master_is_retried() -> None:
 
 
 async def test_sync_flush_slave_shows_only_flushed_messages() -> None:
-    """The master does not report it, so this slave's own disk decides."""
+    """A Java master reports no confirmed position, so the slave's own flushed position decides."""
     java = JavaMaster()
     java.send(20)
     async with following(java, is_flushed_wanted=True) as (_, slave):

@@ -243,7 +243,10 @@ def test_own_tail_that_java_master_has_is_followed() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 57, 700, -1], ids=["first", "second", "early", "middle", "last"])
 def test_differing_byte_before_the_end_is_detected(place: int) -> None:
-    """It is detected regardless of later bytes. Byte 0 belongs to a length and cannot differ alone."""
+    """It is detected regardless of later bytes.
+
+    Only byte 0 is not compared, because a slave cannot request it. It belongs to a length, and cannot differ alone.
+    """
     master, slave = JavaMaster(), Slave()
     master.send(20)
     slave.follow(master)

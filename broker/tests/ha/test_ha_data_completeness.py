@@ -289,8 +289,8 @@ async def running(conf: dict[str, str]) -> AsyncIterator[Broker]:
         await broker.close()
 
 
-def crashed(conf: dict[str, str]) -> None:
-    """Remove the mark of the clean stop, as after a crash."""
+def mark_as_crashed(conf: dict[str, str]) -> None:
+    """Write the file `abort` again, which a clean stop has removed, and a crash leaves."""
     (Path(conf["storePathRootDir"]) / "abort").write_bytes(b"")
 
 
@@ -307,16 +307,16 @@ async def test_slave_is_complete_when_it_has_caught_up(tmp_path: Path, monkeypat
             assert (status.is_complete, status.is_crash_safe) == (True, True)
             assert status.heartbeat_age_ms is not None and 0 <= status.heartbeat_age_ms < 30_000
             assert status.epoch_start == 0
-        crashed(conf)
+        mark_as_crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.orders.status()).is_complete is True
             assert (await slave.orders.status()).heartbeat_age_ms is None, "no master has sent anything yet"
-        crashed(conf)
+        mark_as_crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
             assert (await slave.orders.status()).is_complete is False
         async with running(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_complete is True)
-        crashed(conf)
+        mark_as_crashed(conf)
         monkeypatch.setattr(SystemClock, "boot_id", lambda self: "another run")
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.orders.status()).is_complete is False

@@ -13,7 +13,7 @@ from gantry_broker.ha.server import HEARTBEAT_INTERVAL_S, heartbeat_interval_s
 
 
 def test_master_acknowledges_with_grants_or_lease() -> None:
-    """All grants, or the Lease, suffice; without both it stops."""
+    """All grants, or the Lease, suffice; with neither it stops."""
     grants = Grants(["a", "b"])
     assert not grants.may_acknowledge(0)
     grants.record_grant("a", 0, 1_000)

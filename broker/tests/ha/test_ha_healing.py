@@ -224,7 +224,7 @@ async def test_several_damaged_records_are_no_other_history(is_found: bool) -> N
 
 
 async def test_slave_with_long_damage_is_accepted_and_healed() -> None:
-    """A whole file of its log was emptied, and the records after it are the same."""
+    """170 records in a row are damaged, and the records after them are the same."""
     async with pair() as both:
         for stream in tuple(both.server.streams):
             stream.end("ended by the test")

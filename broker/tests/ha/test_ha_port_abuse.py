@@ -51,8 +51,8 @@ def test_unidentified_peer_may_send_only_a_hello(kind: FrameKind) -> None:
         one.receive(head(kind, 100) + bytes(50), 0.0)
 
 
-def test_streaming_slave_may_send_only_acks() -> None:
-    """Only a master sends tables: 60 MiB of one are never kept, in any phase."""
+def test_slave_may_not_send_a_table_in_any_phase() -> None:
+    """Only a master sends tables: the head of one of 60 MiB ends the stream, and none of it is kept."""
     for phase in Phase:
         if phase not in (Phase.REFUSED, Phase.PREAMBLE):
             with pytest.raises(StreamBroken, match="TABLE of"):
@@ -101,7 +101,7 @@ async def test_unidentified_peers_make_room_for_new_connections() -> None:
 
         late = await RawPeer.open(server.port)
         await late.say(PREAMBLE)
-        assert await late.reader.read(1), "it is asked who it is"
+        assert await late.reader.read(1), "expected the master's challenge"
 
         assert len(server.streams) == STREAMS_MAX
         assert await peers[0].is_closed_by_peer()

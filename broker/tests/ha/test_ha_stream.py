@@ -100,7 +100,7 @@ class Wire:
 @settings(max_examples=40)
 @given(st.data(), st.booleans())
 def test_slave_is_prefix_of_master_wherever_the_stream_is_cut(data: st.DataObject, is_pooled: bool) -> None:
-    """The stream is cut at every byte of every frame; after reconnecting, the slave continues at its end."""
+    """The stream may be cut at any byte of a frame; after reconnecting, the slave continues at its end."""
     master, slave, slaves = Node(0), Node(1, is_pooled=is_pooled), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 1)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -143,7 +143,7 @@ def settle_with_few_buffers(master: Node, slave: Node, slaves: AckSet) -> None:
         except PoolExhausted:
             wire.master.close()
             commit(slave)
-            assert slave.store.log.wrote > before, "each stream brings it on"
+            assert slave.store.log.wrote > before, "a stream has brought the slave no further"
 
 
 @settings(max_examples=150)
@@ -255,7 +255,7 @@ def test_late_slave_gets_everything_from_the_oldest_file() -> None:
         assert slave.world.bodies() == master.world.bodies()
 
 
-def damaged_since_its_start(node: Node, number: int, *, lacks: int | None = None) -> None:
+def restart_with_damage(node: Node, number: int, *, lacks: int | None = None) -> None:
     """Restart with a damaged record, without the queues, and without the log file that begins at ``lacks``."""
     world, place = node.world, sorted(node.world.records)[number]
     world.store.flush_step()
@@ -277,7 +277,7 @@ def test_damage_is_forgotten_when_the_log_is_copied_again(number: int) -> None:
     wire.settle()
     wire.master.close()
     slave.world.records.update(master.world.records)
-    damaged_since_its_start(slave, number, lacks=TINY.mapped_file_size_commit_log)
+    restart_with_damage(slave, number, lacks=TINY.mapped_file_size_commit_log)
 
     Wire(master, slave, slaves).settle()
     assert slave.store.is_log_discarded and slave.log() == master.log()
@@ -293,7 +293,7 @@ def test_damage_in_a_cut_tail_hides_no_later_record() -> None:
     wire.settle()
     wire.master.close()
     slave.world.send("orders", 200)
-    damaged_since_its_start(slave, 400)
+    restart_with_damage(slave, 400)
     epochs = master.store.identity.epochs
     master.store.change_epochs([*epochs, Epoch(epochs[-1].epoch + 1, master.store.log.wrote)])
     for _ in range(10):
@@ -329,7 +329,7 @@ def test_peer_with_the_secret_is_accepted() -> None:
 
 
 def streaming(slaves: AckSet) -> tuple[Node, MasterSession, str]:
-    """Return a master, and a session with a slave that the test plays, and its epoch."""
+    """Return a master, its session with a slave that the test plays, and the identity of that slave's store."""
     master = Node(0)
     master.world.send("orders", 5)
     session = MasterSession(master.master_facts(), MasterStore(master.store), slaves)

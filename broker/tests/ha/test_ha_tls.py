@@ -21,7 +21,7 @@ from gantry_testing.local import RawPeer, dialogue, on_both_loops, running_broke
 
 CHECK_INTERVAL_S = 0.01
 PATIENCE_S = HANDSHAKE_S / 2
-"""Seconds of patience, longer than a master needs to end a stream that is silent from the beginning."""
+"""Shorter than the time after which a master ends any silent stream: who is closed by then was refused."""
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 
 
@@ -31,7 +31,7 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture(autouse=True)
-def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 

@@ -53,7 +53,7 @@ async def test_slave_of_another_authority_gets_nothing(tmp_path: Path, is_guarde
         async with dialogue(master) as peer:
             assert (await peer.send(b"a secret")).code == 0
         await wait_until(lambda: master.store.log.flushed == master.store.log.wrote)
-        await master.core.persistence.write_stale()  # what a start writes comes from itself
+        await master.core.persistence.write_stale()  # so that only the peer could change files after this
         before = written(master)
         async with running_broker(
             tmp_path / "slave", disk=None, clock=None, haMasterAddress=master.settings.ha_address, **SLAVE,
@@ -81,7 +81,7 @@ async def test_master_of_another_authority_is_not_trusted(tmp_path: Path, is_gua
             **honest.replication(),
         ) as slave:  # fmt: skip
             if is_guarded:
-                await slave.core.persistence.write_stale()  # what a start writes comes from itself
+                await slave.core.persistence.write_stale()  # so that only the peer could change files after this
                 before = written(slave)
                 await tried(slave)
                 assert slave.store.log.wrote == 0 and slave.roles.promises.promise.epoch == 0

@@ -200,7 +200,7 @@ def test_the_command_line_has_the_promised_commands() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    """No page of ours links to a file that is not there, in whichever folder the page is."""
+    """No page of `documents` links to a file or heading that does not exist."""
     pages = list(documents())
 
     assert {page.name for page in pages} >= TITLES
@@ -247,7 +247,7 @@ def test_figures_of_the_readme_are_measured_ones() -> None:
     assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], "one that is made up is caught"
 
 
-def test_the_first_screen_is_short() -> None:
+def test_the_readme_is_short() -> None:
     """A newcomer reads the README to its end."""
     assert len((ROOT / "README.md").read_text().splitlines()) < 90
 

@@ -55,7 +55,7 @@ def repeated_test_names(root: Path) -> list[str]:
 
 
 def shadowed_test_folders(root: Path) -> list[str]:
-    """Modules in a folder of tests that a folder of the same name in `tests` is imported by.
+    """Modules in a folder of tests that hide a folder of the same name in `tests` from imports.
 
     Pytest puts the folder of each test file first on the path, so `import faults` would find the module.
     """

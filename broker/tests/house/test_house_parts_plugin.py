@@ -1,4 +1,4 @@
-"""The parts plugin: `make test` leaves nothing out that `make verify` does not run, and each part is a part of that."""
+"""The parts plugin: what `make test` leaves out, `make verify` runs, except for slow tests; its parts share it out."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_other_skips_are_in_the_table_too(run_inside: RunInside) -> None:
     run_inside(source).stdout.fnmatch_lines(["(skip) *1  the moon is full"])
 
 
-def test_a_run_that_stops_early_never_says_nothing(run_inside: RunInside) -> None:
+def test_a_run_that_stops_early_counts_the_tests_it_did_not_reach(run_inside: RunInside) -> None:
     """Tests that a stopped run did not come to are counted, not forgotten."""
     source = "def test_a():\n    assert False\n\n\ndef test_b():\n    pass\n\n\ndef test_c():\n    pass\n"
 
@@ -172,7 +172,7 @@ def test_a_probe_is_asked_once(run_inside: RunInside, monkeypatch: pytest.Monkey
     assert asked == ["java"]
 
 
-def test_a_hanging_or_failing_command_counts_as_missing() -> None:
+def test_a_failing_or_absent_command_counts_as_missing() -> None:
     """The probe of a command that is there but does not work says so instead of passing."""
     assert requirements_plugin.command_fails("true") is None
     assert requirements_plugin.command_fails("false") == "`false` exits 1"

@@ -11,8 +11,9 @@ from typing import Final
 from gantry_testing.tree import ROOT
 
 PACKAGES: Final = ("gantry_broker", "gantry_remoting", "gantry_access", "gantry_status", "gantry_wire")
-"""What runs in a broker's process. The order client of ``gantry_status`` does not, though it lies there."""
+"""The packages of a broker's process that may have threads or locks."""
 ELSEWHERE: Final = {"OrderClient"}
+"""Classes of these packages that no broker uses."""
 PAGE: Final = ROOT / "broker/LOCKS.md"
 THREADS: Final = {"Thread", "ThreadPoolExecutor", "Worker"}
 LOCKS: Final = {"Lock", "RLock", "Condition", "Semaphore"}

@@ -137,7 +137,7 @@ def main(only: tuple[str, ...], until: str, jobs: int, resume: bool, is_listing:
     `make verify` adds (verify). A failed test counts if it fails again alone with the fault, and passes without it.
 
     The run succeeds when `make test` catches nine faults of ten, and the two commands together catch all of them. A
-    fault that is NOT CAUGHT is a promise that no test keeps: write that test.
+    fault that is NOT CAUGHT breaks a promise that no test checks: write that test.
 
     \b
     Examples:

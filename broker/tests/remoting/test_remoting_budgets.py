@@ -225,7 +225,7 @@ def test_single_bytes_cost_no_object_each() -> None:
 
 
 def test_a_tls_handshake_has_a_bound_in_bytes() -> None:
-    """An endless first message ends the connection at 64 KiB, before OpenSSL has buffered 130."""
+    """An endless first message ends the connection at 64 KiB, before OpenSSL has buffered all of it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     layer = TlsLayer(context)
     hello = b"\x01" + (100_000).to_bytes(3, "big") + bytes(12_000)
@@ -482,7 +482,7 @@ def test_budget_too_small_for_a_client_refuses_the_start(key: str, too_small: in
 
 
 def test_a_name_server_has_the_same_budgets() -> None:
-    """`namesrv.conf` has the three keys; a value below two frames is refused and named."""
+    """`namesrv.conf` has keys for them, too; a value below two frames or replies is refused and named."""
     settings = with_entries(NameServerSettings(), {"maxUnfinishedFrameBytes": str(64 * MIB), "aclEnable": "true"})
     listener = settings.listener(9876)
     assert (listener.unfinished_frame_bytes_max, listener.is_guarded) == (64 * MIB, True)
@@ -548,6 +548,6 @@ def test_reasons_are_counted_even_without_a_log_line() -> None:
     log.removeHandler(handler)
 
 
-def test_frame_limit_is_checked_before_its_bytes_arrive() -> None:
-    """The smaller limit of unauthenticated peers is checked by the length field, as the large one is."""
+def test_first_frame_has_the_usual_limit_by_default() -> None:
+    """A port without access control has no smaller limit for the first frame of a connection."""
     assert WireLimits().frame_bytes_max == ListenerSettings().first_frame_bytes_max

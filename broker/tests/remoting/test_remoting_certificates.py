@@ -278,7 +278,7 @@ def clock(party: Party, authority: trustme.CA) -> Iterator[list[float]]:
 def test_expiry_is_logged_once_a_day_in_advance(
     party: Party, authority: trustme.CA, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From 14 days before the end there is one line a day, then an error, and none for a new one."""
+    """From 14 days before the end there is one warning a day, then one error a day, and none for a new one."""
     files = (str(party.chain), str(party.key))
     source = CertificateSource(
         "clients", files, lambda: server_context(*files), certificate=files[0], now=lambda: clock[0]

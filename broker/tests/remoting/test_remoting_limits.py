@@ -1,4 +1,7 @@
-"""Limits of connections: the cost of one peer is bounded, and other peers are not affected."""
+"""Limits of connections: the cost of one peer is bounded, and other peers are not affected.
+
+S2 and S3 are rows of the fault catalogue (`faults/rows.py`).
+"""
 
 import asyncio
 import gc
@@ -368,8 +371,8 @@ async def test_peer_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 
 
 @on_both_loops
-async def test_peer_that_does_not_read_does_not_delay_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener that closes waits a moment for last replies to be read, then it is closed."""
+async def test_peer_that_does_not_read_delays_the_stop_only_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that closes waits `STOP_TIMEOUT_S` at most for last replies to be read."""
     monkeypatch.setattr("gantry_remoting.server.STOP_TIMEOUT_S", 0.1)
     async with hosting() as host:
         deaf = socket.create_connection(("127.0.0.1", host.listener.port))

@@ -27,7 +27,7 @@ from gantry_testing.certificates import Party, chain_of, served_serial, wait_for
 from gantry_testing.local import RawPeer, on_both_loops, wait_until
 from gantry_wire import Command
 
-LOOK_S = 0.01
+CHECK_INTERVAL_S = 0.01
 TIMEOUT_MS = 60_000
 
 
@@ -39,7 +39,7 @@ def authority() -> trustme.CA:
 @pytest.fixture
 def party(tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> Party:
     """The server's files, with a check in every short interval."""
-    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", LOOK_S)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", CHECK_INTERVAL_S)
     return Party(tmp_path / "server", authority)
 
 

@@ -1,4 +1,4 @@
-"""A proxy between a master and a slave that cuts the stream, flips a bit, repeats a piece, or swaps two.
+"""A proxy between a master and a slave that cuts the stream, flips a bit, repeats, swaps or inserts a piece.
 
 In every case a slave's log must stay a prefix of its master's, so that a stream without the proxy completes it.
 """

@@ -56,7 +56,7 @@ class FaultInjector:
             Fault.WIPE_SLAVE: self.wipe_slave,
             Fault.SWITCH: self.switch,
         }
-        assert set(self._acts) == set(Fault), "every fault can be played"
+        assert set(self._acts) == set(Fault), "a fault has no method that injects it"
 
     async def inject(self, fault: Fault) -> None:
         """Put some load on the group, inject the fault, and repair it."""

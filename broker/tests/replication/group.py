@@ -1,4 +1,4 @@
-"""Three members and a name server as real processes, and the faults that can be injected.
+"""Members, three by default, and a name server as real processes, and the faults that can be injected.
 
     with Network(3) as network:
         async with Group(directory, network) as group:
@@ -244,7 +244,7 @@ class Group:
         await channel.close()
 
     async def stop(self) -> None:
-        """Stop all members cleanly, the slaves first."""
+        """Stop all members cleanly, one after the other, the last one first, whichever is the master."""
         for member in reversed(self.members):
             await member.process.stop()
 

@@ -19,7 +19,8 @@ from gantry_status.orders import Follow
 
 SITUATION_S: Final = 1.5
 """Seconds that clients stay in a bad situation: long enough for a violation."""
-UNKNOWN_SOME: Final = 8
+UNCERTAIN_SENDS: Final = 8
+"""Sends without a certain result that a scenario waits for."""
 UNKNOWN_IDENTITY: Final = "f" * 32
 UNKNOWN_BROKER_ID: Final = 9
 NO_FLUSH: Final = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
@@ -95,7 +96,7 @@ async def consumer_reads_unreplicated_messages(scene: Scene) -> None:
     await scene.faults.send_some()
     for slave in group.others(old):
         group.network.part(old.number, slave.number)
-    await wait_unknown(scene, UNKNOWN_SOME)
+    await wait_unknown(scene, UNCERTAIN_SENDS)
     await asyncio.sleep(SITUATION_S)
     old.is_cut_off = True
     await scene.faults.fail_over()
@@ -114,7 +115,7 @@ async def returning_master_is_killed_after_cut(scene: Scene) -> None:
     for slave in group.others(old):
         group.network.part(old.number, slave.number)
     old.is_cut_off = True
-    await wait_unknown(scene, UNKNOWN_SOME)
+    await wait_unknown(scene, UNCERTAIN_SENDS)
     await scene.faults.fail_over()
     await scene.faults.send_some()
     group.network.heal()

@@ -149,7 +149,7 @@ class Network:
         self.cut(other, one)
 
     def heal(self) -> None:
-        """Remove all cuts between members and clients."""
+        """Remove all cuts, those of clients included."""
         for source, target in sorted(self._cuts):
             self._rule("del", source, target)
         self._cuts.clear()

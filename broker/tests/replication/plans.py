@@ -27,15 +27,15 @@ class Fault(StrEnum):
     MUTE_MASTER = "mute-master"
     """Packets of the master do not reach the slaves, but theirs reach it; a promotion."""
     DEAFEN_MASTER = "deafen-master"
-    """Packets of the slaves do not reach the master, but its packets reach them."""
+    """Packets of the slaves do not reach the master, but its packets reach them; a promotion."""
     ISOLATE_MASTER = "isolate-master"
-    """The master receives no packets, not even from clients; a promotion."""
+    """No packet passes between the master and its slaves or clients; a promotion."""
     PART_SLAVE = "part-slave"
     POWER_MASTER = "power-master"
     """The machine of the master loses its power; a promotion."""
     POWER_SLAVE = "power-slave"
     KILL_PROMOTED = "kill-promoted"
-    """The master is killed, and so is the member that is being promoted; both start again."""
+    """The master is killed, and during the promotion one of the slaves, perhaps the promoted one; both start again."""
     KILL_RETURNING = "kill-returning"
     """A master returns with a tail of its own, and is killed during or after its cut."""
     POWER_RETURNING = "power-returning"
@@ -75,7 +75,10 @@ class Plan(NamedTuple):
 
     @property
     def mode(self) -> Mode:
-        """What may be lost: an asynchronous group loses nothing, either, as long as its log stays with its master."""
+        """What may be lost.
+
+        An asynchronous group loses nothing, either, if its log stays with its master and no write buffer is lost.
+        """
         has_buffer = self.settings.get("transientStorePoolEnable") == "true"
         is_lasting = not has_buffer or self.has_buffers or self.settings.get("flushDiskType") == "SYNC_FLUSH"
         is_kept = is_lasting and bool(self.faults) and KEEPING.issuperset(self.faults)

@@ -153,7 +153,7 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     for guard in options.without:
         (GUARDS | OTHER_CHANGES)[guard]()
-    assert rest[:1] == ["-m"], "what runs is a module"
+    assert rest[:1] == ["-m"], "expected -m and a module behind the guards"
     sys.argv = rest[1:]
     runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
 

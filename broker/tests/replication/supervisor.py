@@ -1,6 +1,7 @@
 """The sender of orders: starts a group, and moves the master's role as a person, a supervisor or an operator would.
 
     promises of the next epoch from S - k + 1 electable slaves -> elect -> promote one -> the others follow it
+    (S: electable slaves of the last term, k: acks that it needed)
 
 It uses only what members report, decides with the same function as all others, and records each term before it orders
 it. In an asynchronous group, where no ack is needed, a master acknowledges by a Lease or by grants. With a Lease the
@@ -104,7 +105,7 @@ class Supervisor:
         if result.winner is None:
             raise NoPromotion(result.reason)
         if not self.acks_needed:
-            await self._outlive_keys(min(promise.granted_ms for promise in promises))
+            await self._wait_for_expiry(min(promise.granted_ms for promise in promises))
         winner = self._group[result.winner.number]
         await self._promote_member(winner, epoch)
         if notifies_others:
@@ -125,11 +126,11 @@ class Supervisor:
         return LeaseRecord(epoch=self.epoch, terms=(term,))
 
     async def reinstate(self) -> Member:
-        """Make the member with the most complete log the master again, when all members are back without a role."""
+        """Make the member with the most complete log the master, when all members run again."""
         statuses = await self._gather_statuses()
         epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
-        assert len(promises) == len(self._group.members), "everybody is here"
+        assert len(promises) == len(self._group.members), "a member has not promised"
         furthest = max(promises, key=lambda one: (one.last_epoch, one.end, one.broker_id == self.master.number))
         winner = self._group[furthest.broker_id]
         await self._promote_member(winner, epoch)
@@ -144,7 +145,7 @@ class Supervisor:
         await self._promote_member(self.master, _next_epoch(self.epoch, await reachable(self._group.members)))
         await self.gather(others)
 
-    async def _outlive_keys(self, granted_ms: int) -> None:
+    async def _wait_for_expiry(self, granted_ms: int) -> None:
         """Wait until the first grant of an electable slave and the Lease of the old master have expired."""
         self._is_deposing = True
         rest_ms = max(granted_ms, self._leased_until_ms - _boottime_ms())

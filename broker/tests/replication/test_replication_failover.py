@@ -1,4 +1,7 @@
-"""Groups of brokers under load while the master's role moves: the checker judges what clients saw."""
+"""Groups of brokers under load while the master's role moves: the checker judges what clients saw.
+
+R2, K1 and the like are rows of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,8 @@ async def test_group_loses_nothing_over_kills(is_sync: bool, flush: str, has_buf
 @pytest.mark.parametrize("members", [2, 3], ids=["one-slave", "two-slaves"])
 @pytest.mark.parametrize("fault", sorted((CUTS | POWER | {Fault.PAUSE_MASTER}) - {Fault.PART_SLAVE}))
 @pytest.mark.parametrize("plan", [SYNC, ASYNC], ids=["sync", "async"])
-async def test_group_survives_every_fault_of_its_master(plan: Plan, fault: Fault, members: int, tmp_path: Path) -> None:
-    """R2, R3, R4 and K4: cut off in one direction or both, stopped, without power; then it returns and follows."""
+async def test_group_survives_cuts_and_power_losses(plan: Plan, fault: Fault, members: int, tmp_path: Path) -> None:
+    """R2, R3, R4 and K4: a member is cut off in one direction or both, stopped, or without power; then it follows."""
     verdict = await run(plan._replace(faults=(fault,)), tmp_path, is_root=True, members=members)
 
     assert list(verdict.findings) == []

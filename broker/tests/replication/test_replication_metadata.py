@@ -1,4 +1,7 @@
-"""What a promoted slave has besides the log: topics, consumer offsets, undelivered messages."""
+"""What a promoted slave has besides the log: topics, consumer offsets, undelivered messages.
+
+R3 is a row of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ LATER = Queue("Later", 0)
 STANDING = Queue(TOPIC, 0)
 DELAYED = 20
 DELAY_LEVEL = 2
-"""Delay of five seconds, after which the master is gone."""
+"""The level of a delay of five seconds: what is due after the master was killed, the next master must deliver."""
 
 
 async def ask(channel: Channel, command: Command) -> Command:

@@ -1,4 +1,4 @@
-"""The network of the replication tests: a cut must be effective, in one direction, and leave nothing behind."""
+"""The network of the replication tests: a cut must be effective, in one direction, until it is removed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connection(network: Network) -> Iterator[tuple[socket.socket, socket.socket]
 
 @pytest.mark.needs_root
 def test_cut_is_silent_and_one_way() -> None:
-    """Nothing arrives in that direction, everything in the other; delayed packets arrive later."""
+    """Nothing arrives in that direction, everything in the other; dropped packets are sent again after the repair."""
     with Network(2) as network, connection(network) as (client, server):
         client.sendall(b"a")
         assert server.recv(1) == b"a"
@@ -49,7 +49,7 @@ def test_cut_is_silent_and_one_way() -> None:
 
 @pytest.mark.needs_root
 def test_thread_returns_to_its_namespace() -> None:
-    """It returns also after an exception; and no namespace is left with a name."""
+    """It returns also after an exception."""
     home = os.readlink("/proc/thread-self/ns/net")
     with pytest.raises(RuntimeError, match="inside"), Network(1):
         assert os.readlink("/proc/thread-self/ns/net") != home

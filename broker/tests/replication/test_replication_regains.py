@@ -1,6 +1,7 @@
 """A master whose process crashed regains its role by one order, and is then as good as one that was only slow.
 
 Its sidecar decides whether the order is right (``gantry_spec.role_recovery``): here some orders are wrong.
+K1 is a row of the fault catalogue (`faults/rows.py`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ async def test_master_that_has_promised_is_not_regained(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("order", ["fenced", "withdrawn", "emptied"])
+@pytest.mark.parametrize("order", ["fenced", "withdrawn", "routes withdrawn"])
 async def test_fenced_or_withdrawn_master_is_not_regained(order: str, tmp_path: Path) -> None:
     """K1: a crash undoes no fence and no withdrawal in this epoch; the sender of that order decides."""
     async with scene(SYNC, tmp_path, is_root=IS_ROOT) as made:
@@ -89,7 +90,7 @@ async def test_fenced_or_withdrawn_master_is_not_regained(order: str, tmp_path: 
         orders: dict[str, Drain | Fence] = {
             "fenced": Fence(epoch=made.supervisor.epoch),
             "withdrawn": Drain(timeout_ms=5_000, withdraw=True),
-            "emptied": Drain(timeout_ms=5_000, clients_only=True),
+            "routes withdrawn": Drain(timeout_ms=5_000, clients_only=True),
         }
         await made.load.wait_acknowledged(SOME, PATIENCE_S)
         await master.orders.call(orders[order])

@@ -1,4 +1,7 @@
-"""A master that keeps its role over a restart, and may have lost the end of its log: it must not just continue."""
+"""A master that keeps its role over a restart, and may have lost the end of its log: it must not just continue.
+
+R4 is a row of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rogue peers on the replication port of a real broker under load."""
+"""Rogue peers on the replication port of a real broker under load.
+
+R5 is a row of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 

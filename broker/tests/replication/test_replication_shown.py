@@ -1,4 +1,7 @@
-"""What consumers see, on masters and slaves, while it is not confirmed: it never vanishes."""
+"""Unconfirmed messages are hidden from consumers, on masters and slaves, so that no message they saw vanishes.
+
+R9 and R10 are rows of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 

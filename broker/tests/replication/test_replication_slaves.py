@@ -1,4 +1,7 @@
-"""Slaves that die, are cut off, start empty, lag, or have a failing disk: under load, with a checker."""
+"""Slaves that die, are cut off, start empty, lag, or have a failing disk: under load, with a checker.
+
+R1 to R12 are rows of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ async def test_killed_slave_catches_up(
     plan: Plan, members: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: without its only slave a synchronous master answers 11, with another one 0; an asynchronous one always 0."""
-    monkeypatch.setattr(supervisor, "LEASE_MS", 10_000)  # a machine that stands still for a moment takes no key
+    monkeypatch.setattr(supervisor, "LEASE_MS", 10_000)  # a pause of this machine must not end the Lease
     async with scene(
         plan._replace(settings=plan.settings | PATIENT), tmp_path, is_root=missing() is None, members=members
     ) as made:
@@ -222,7 +225,7 @@ async def test_slave_with_failing_writes_does_not_block_others(tmp_path: Path) -
 
 @pytest.mark.verify
 async def test_lagging_slave_costs_no_memory_and_no_acks(tmp_path: Path) -> None:
-    """R11: one of two hangs while much is written: the acks of the other suffice, and the master buffers nothing."""
+    """R11: one of two hangs while much is written: the acks of the other suffice, and the master buffers little."""
     async with scene(SYNC, tmp_path, is_root=missing() is None, body_bytes=LARGE) as made:
         await made.faults.send_some()
         master, slave = made.supervisor.master, made.group[3]

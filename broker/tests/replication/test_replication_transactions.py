@@ -69,7 +69,7 @@ async def promote(supervisor: Supervisor, group: Group) -> Member:
 
 
 async def restart_and_follow(supervisor: Supervisor, member: Member) -> None:
-    """It follows, and has everything."""
+    """Start a member that has ended, and wait until it follows the master and has its whole log."""
     await member.process.start()
     await supervisor.gather([member])
     await supervisor.wait_until_caught_up()

@@ -1,4 +1,7 @@
-"""Guards of replication: each passes its scenario, and without it the checker must find a violation."""
+"""Guards of replication: each passes its scenario, and without it the checker must find a violation.
+
+R2, R3, R5 and R9 are rows of the fault catalogue (`faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ QUICK = ("grants", "promises", "stream-epoch")
 GUARDED = [pytest.param(guard, marks=() if guard in QUICK else pytest.mark.slow) for guard in sorted(GUARDS)]
 
 
-def count_the_shortest(record: LeaseRecord, ballots: Sequence[Ballot]) -> ElectionResult:
+def elect_the_shortest_log(record: LeaseRecord, ballots: Sequence[Ballot]) -> ElectionResult:
     """Elect the member with the shortest log of those that have promised."""
     result = count_ballots(record, ballots)
     if result.winner is None:
@@ -36,8 +39,8 @@ def count_the_shortest(record: LeaseRecord, ballots: Sequence[Ballot]) -> Electi
 
 
 async def test_election_of_a_lagging_slave_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R3's counter-test: the lagging slave is promoted, and messages that only the other one had are lost."""
-    monkeypatch.setattr(supervisor, "count_ballots", count_the_shortest)
+    """R3's twin: the lagging slave is promoted, and messages that only the other one had are lost."""
+    monkeypatch.setattr(supervisor, "count_ballots", elect_the_shortest_log)
     plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
     async with scene(plan, tmp_path, is_root=True) as made:
         await made.faults.inject(Fault.LAG_AND_KILL)
@@ -66,7 +69,7 @@ async def test_scenario_breaks_no_promise_with_its_guard(guard: str, tmp_path: P
 @pytest.mark.verify
 @pytest.mark.parametrize("guard", GUARDED)
 async def test_missing_guard_is_detected(guard: str, tmp_path: Path) -> None:
-    """Counter-test of R2, R3, R5 and R9: without the guard, the checker reports the violation.
+    """R2, R3, R5 and R9's twin: without the guard, the checker reports the violation.
 
     Some violations depend on timing: a kill has to come before the returning bytes are overwritten. So there are three
     attempts.

@@ -23,15 +23,15 @@ from simulation.traps import CODES, DEATH_OPERATIONS, ERROR_OPERATIONS
 from gantry_broker.store import crash_points
 
 EQUAL_BYTES: Final = 300
-RECOVERY_POINTS: Final = (
+RECOVERY_CRASH_POINTS: Final = (
     crash_points.MID_REPLAY, crash_points.AFTER_REPLAY, crash_points.MID_TRUNCATION, crash_points.MID_RECOVERY,
     crash_points.AFTER_SYNC, crash_points.MID_POINT, crash_points.MID_CHECKPOINT,
 )  # fmt: skip
-WORK_POINTS: Final = (
+WORK_CRASH_POINTS: Final = (
     crash_points.AFTER_APPEND, crash_points.MID_ROLL, crash_points.MID_COMMIT, crash_points.MID_RETURN,
     crash_points.AFTER_SYNC, crash_points.MID_POINT, crash_points.MID_CHECKPOINT,
 )  # fmt: skip
-REPLAY_POINTS: Final = (crash_points.MID_REPLAY, crash_points.AFTER_REPLAY, crash_points.MID_TRUNCATION)
+REPLAY_CRASH_POINTS: Final = (crash_points.MID_REPLAY, crash_points.AFTER_REPLAY, crash_points.MID_TRUNCATION)
 WORK_CALLS: Final = ("write", "sync", "sync", "create", "zero", "sync_directory")
 REMOVAL_CALLS: Final = ("any", "remove", "sync", "sync_directory")
 is_waiting = st.sampled_from((False, False, True))
@@ -53,7 +53,7 @@ seeds = st.integers(0, 1 << 16)
 damages = st.lists(st.sampled_from((*DERIVED, "power", "stale", "foreign")), max_size=3, unique=True)
 power_faults = st.sampled_from([fault for fault in Fault if fault.is_power])
 kill_points = st.sampled_from(crash_points.ALL)
-recovery_places = st.sampled_from((*DEATH_OPERATIONS, *RECOVERY_POINTS))
+recovery_places = st.sampled_from((*DEATH_OPERATIONS, *RECOVERY_CRASH_POINTS))
 operations = st.sampled_from(DEATH_OPERATIONS)
 
 FAILED: Final[list[Call]] = []
@@ -134,7 +134,7 @@ class StoreHistory(RuleBasedStateMachine):
     def die_at_point(self, what: str, countdown: int, fault: Fault, seed: int) -> None:
         self.life.die(what, countdown, fault, seed)
 
-    @rule(what=st.sampled_from(WORK_POINTS), countdown=st.integers(1, 3), fault=faults, seed=seeds, mode=modes)
+    @rule(what=st.sampled_from(WORK_CRASH_POINTS), countdown=st.integers(1, 3), fault=faults, seed=seeds, mode=modes)
     def die_at_work(self, what: str, countdown: int, fault: Fault, seed: int, mode: Mode) -> None:
         self.life.reopen(mode)
         self.life.die(what, countdown, fault, seed)
@@ -143,7 +143,9 @@ class StoreHistory(RuleBasedStateMachine):
         self.life.rounds(10_000)
         self.life.flush()
 
-    @rule(what=st.sampled_from(REPLAY_POINTS), countdown=st.integers(1, 2), fault=faults, seed=seeds, mode=replayed)
+    @rule(
+        what=st.sampled_from(REPLAY_CRASH_POINTS), countdown=st.integers(1, 2), fault=faults, seed=seeds, mode=replayed
+    )
     def die_replaying(self, what: str, countdown: int, fault: Fault, seed: int, mode: Mode) -> None:
         self.life.reopen(mode)
         for _ in range(10):

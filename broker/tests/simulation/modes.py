@@ -22,7 +22,7 @@ SMALL: Final = StoreSettings(
 
 
 class Medium(Enum):
-    """The place of the write buffers. The value is ``transientStorePoolPath``."""
+    """The place of the write buffers. The value is ``transientStorePoolPath``, except for ``NONE``: no buffers."""
 
     NONE = "none"
     CRASH_SAFE = "/buffers"

@@ -59,6 +59,7 @@ class Process(HistoryRecorder):
         self.kept_buffers: Final[list[tuple[str, bytes]]] = []
         """(path, bytes) of buffers that were live when they were copied."""
         self.min_physical_low = 0
+        """The begin of the log after the last complete removal or recovery: a start may find no lower one."""
         self.was_refused = False
         self._undisturbed: dict[int, bytes] | None = None
         """The log that a disturbed recovery must end with."""

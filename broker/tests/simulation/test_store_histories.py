@@ -25,7 +25,10 @@ FREQUENT = (
     [(1, 25), pytest.param(1, 100, marks=pytest.mark.verify), pytest.param(2, 100, marks=pytest.mark.slow)],
 )
 def test_random_histories_keep_promises_of_their_mode(seed: int, histories: int) -> None:
-    """Promised data survives byte for byte, cut data never returns, recovery converges; and all of it was at risk."""
+    """Promised data survives byte for byte, cut data never returns, and recovery converges.
+
+    A hundred histories meet the situations that put all of it at risk.
+    """
     command = [sys.executable, str(PROGRAM), "--seed", str(seed), "--histories", str(histories), "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 

@@ -40,7 +40,7 @@ def older_buffer_comes_back(life: Life) -> None:
     life.reopen(SAFE, before=["stale"])
 
 
-def killed_with_a_full_buffer(life: Life) -> None:
+def killed_before_the_commit(life: Life) -> None:
     life.reopen(SAFE)
     life.append([300])
     life.crash(Fault.KILL)
@@ -106,7 +106,7 @@ CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Life], N
     (sabotage.cut_without_zeroing, torn_and_refilled),
     (sabotage.cut_without_zeroing_unseen, torn_and_refilled),
     (sabotage.any_buffer_believed, older_buffer_comes_back),
-    (sabotage.no_replay, killed_with_a_full_buffer),
+    (sabotage.no_replay, killed_before_the_commit),
     (sabotage.shown_when_written, power_lost_before_the_flush),
     (sabotage.shown_after_a_start, restarted_before_slaves_had_all),
     (sabotage.hidden_for_ever, restarted_before_slaves_had_all),

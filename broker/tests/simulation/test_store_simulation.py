@@ -104,7 +104,7 @@ class Life:
 
     def reopen(self, *, at_least: int) -> None:
         report = self.world.open()
-        assert report.end >= at_least, f"flushed up to {at_least}, found {report.end}"
+        assert report.end >= at_least, f"expected the log up to {at_least} at least, found {report.end}"
         assert report.damaged == []
         assert report.lost_flushed_bytes == 0
         self.flushed = self.world.store.log.flushed
