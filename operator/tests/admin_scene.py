@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import queue
 import signal
 import ssl
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -245,6 +247,17 @@ class Load:
 def patient_sidecars() -> HttpSidecars:
     """An operator's way to sidecars, with more time than an operator has: a busy machine is no silent sidecar."""
     return HttpSidecars(status_timeout_s=12.0, order_timeout_s=60.0)
+
+
+def bundle_entries(data: bytes) -> dict[str, bytes]:
+    """Return the files in a diagnostics bundle by their names in it."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        entries = {}
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            assert file is not None, "a bundle has only files"
+            entries[member.name.removeprefix("gantry-bundle/")] = file.read()
+    return entries
 
 
 def token_files(folder: Path) -> list[str]:
