@@ -10,16 +10,10 @@ BY_ROW = catalogue()
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_has_tests(row: str) -> None:
-    """Each row is a named test at least, and one of them runs without `--slow`."""
-    tests = [test for test in BY_ROW[row] if not test.is_twin]
+    """Each row has a test that runs without `--slow` and without root, loop devices and memory groups."""
+    reason = f"{row} ({ROWS[row]}) has no test that runs without --slow and without root"
 
-    assert any(not test.is_slow for test in tests), f"{row} ({ROWS[row]}) has no test that runs by default"
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_a_row_has_a_test_that_needs_no_root(row: str) -> None:
-    """A machine without root, loop devices and memory groups can run a test of every row."""
-    assert any(not set(test.needs) & {"root", "loop", "memory_group"} for test in BY_ROW[row])
+    assert any(test.runs_everywhere for test in BY_ROW[row]), reason
 
 
 @pytest.mark.parametrize("row", ["S6", "S7"])
@@ -48,6 +42,21 @@ def test_tests_name_existing_rows_only() -> None:
 def test_docstring_declares_its_rows(docstring: str | None, rows: tuple[str, ...], is_twin: bool) -> None:
     """Only the beginning of the docstring is parsed."""
     assert rows_of(docstring) == (rows, is_twin)
+
+
+def test_row_needs_one_test_with_both_properties(tmp_path: Path) -> None:
+    """A slow test, one that needs root and a twin are no substitute for a test that runs everywhere."""
+    path = tmp_path / "test_parts.py"
+    path.write_text(
+        '@pytest.mark.slow\ndef test_slow():\n    """D4: x."""\n'
+        '@pytest.mark.needs_loop\ndef test_root():\n    """D4: x."""\n'
+        'def test_twin():\n    """D4\'s twin: x."""\n'
+    )
+    parts = catalogue(tmp_path)["D4"]
+    path.write_text(path.read_text() + '@pytest.mark.verify\ndef test_whole():\n    """D4: x."""\n')
+
+    assert [test.runs_everywhere for test in parts] == [False, False, False]
+    assert [test.name for test in catalogue(tmp_path)["D4"] if test.runs_everywhere] == ["test_parts.test_whole"]
 
 
 def test_row_without_a_test_is_reported(tmp_path: Path) -> None:
