@@ -22,6 +22,7 @@ import httpx
 
 from gantry_operator.sidecars import HttpSidecars
 from gantry_remoting import RemotingError
+from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
 from gantry_status.order_client import order_once
 from gantry_status.orders import HaStatus, StatusRequest
 from gantry_testing.local import Dialogue, local_conf
@@ -258,6 +259,17 @@ def bundle_entries(data: bytes) -> dict[str, bytes]:
             assert file is not None, "a bundle has only files"
             entries[member.name.removeprefix("gantry-bundle/")] = file.read()
     return entries
+
+
+def read_unguarded(page: bytes) -> dict[str, int]:
+    """Return the log positions of the newest copy of a status page, without a check of its checksum."""
+    names = [name for name, code in COPY_FIELDS if not code.endswith("x")]
+    copies = [
+        dict(zip(names, COPY.unpack_from(page, start), strict=True))
+        for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES)
+    ]
+    newest = max(copies, key=lambda copy: copy["sequence"])
+    return {name: newest[name] for name in ("wrote", "committed", "flushed", "confirmed")}
 
 
 def token_files(folder: Path) -> list[str]:
