@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Final, final
 
 import httpx
+from fastapi import FastAPI
+from starlette.routing import BaseRoute, Mount, Route
 
+from gantry_admin.__main__ import parser, settings_of
+from gantry_admin.app import make_app
+from gantry_admin.sidecar import Sidecar
 from gantry_operator.sidecars import HttpSidecars
 from gantry_remoting import RemotingError
 from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
@@ -248,6 +253,27 @@ class Load:
 def patient_sidecars() -> HttpSidecars:
     """An operator's way to sidecars, with more time than an operator has: a busy machine is no silent sidecar."""
     return HttpSidecars(status_timeout_s=12.0, order_timeout_s=60.0)
+
+
+def app_of(folder: Path, *options: str) -> FastAPI:
+    """Return the application of a sidecar without a broker."""
+    paths = ["--page", str(folder / "p"), "--control", str(folder / "c"), "--store", str(folder)]
+    return make_app(Sidecar(settings_of(parser().parse_args([*paths, *options]))))
+
+
+def endpoints(routes: list[BaseRoute]) -> set[tuple[str, str]]:
+    """Return method and path of each endpoint. All files that are served from a folder count as one."""
+    found: set[tuple[str, str]] = set()
+    for route in routes:
+        if isinstance(route, Mount):
+            found.add(("GET", f"{route.path}/"))
+        elif isinstance(route, Route):
+            found |= {(method, route.path) for method in route.methods or () if method != "HEAD"}
+        else:
+            inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
+            assert inner is not None, f"unknown kind of route: {route!r}"
+            found |= endpoints(inner)
+    return found
 
 
 def bundle_entries(data: bytes) -> dict[str, bytes]:

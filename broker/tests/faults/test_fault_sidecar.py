@@ -15,8 +15,10 @@ from admin_scene import (
     TOKEN,
     BrokerChild,
     SidecarChild,
+    app_of,
     broker_beside,
     bundle_entries,
+    endpoints,
     sidecar_beside,
     token_files,
     wait_for,
@@ -24,11 +26,15 @@ from admin_scene import (
 
 from gantry_admin.__main__ import main, parser, settings_of
 
-READING_PATHS = ("/v1/status", "/v1/group", "/v1/topics", "/v1/groups", "/v1/role", "/metrics", "/v1/events?limit=1",
-         "/v1/durability/wait?offset=0", "/v1/log", "/v1/log/bytes", "/v1/log/checksum?offset=0&length=1",
-         "/v1/log/queues/TopicTest/0", "/v1/bundle")  # fmt: skip
 ORDERS = ("promise", "promote", "demote", "fence", "drain", "flush")
 BODY = {"epoch": 9}
+OPEN_ENDPOINTS = {
+    ("GET", "/"), ("GET", "/console/"), ("GET", "/livez"), ("GET", "/readyz"), ("GET", "/startupz"),
+    ("GET", "/v1/proof"), ("POST", "/v1/console/sessions"),
+}  # fmt: skip
+"""The endpoints that need no token: probes, the files of the console, and the exchange of a console code."""
+VALUES = {"topic": "TopicTest", "queue_id": 0, "group": "GroupTest", "offset": 0}
+"""The values of the parameters in paths."""
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +52,43 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
             yield broker, sidecar
 
 
+def guarded_endpoints(folder: Path) -> list[tuple[str, str]]:
+    """Return method and path of each endpoint of the sidecar that needs a token, without the orders."""
+    orders = {("POST", f"/v1/role/{order}") for order in ORDERS}
+    found = endpoints(app_of(folder).routes)
+    assert OPEN_ENDPOINTS | orders < found, "an endpoint was removed"
+    return sorted((method, path.format(**VALUES)) for method, path in found - OPEN_ENDPOINTS - orders)
+
+
+def ask(sidecar: SidecarChild, method: str, path: str, token: str | None) -> httpx.Response:
+    """Send a request, with an empty document if it is a POST."""
+    return sidecar.get(path, token=token) if method == "GET" else sidecar.post(path, {}, token=token)
+
+
 @pytest.mark.parametrize("token", [None, "wrong-token-0123456789", "-"], ids=["none", "wrong", "short"])
-@pytest.mark.parametrize("path", READING_PATHS)
 def test_request_without_a_valid_token_learns_nothing(
-    pair: tuple[BrokerChild, SidecarChild], path: str, token: str | None
+    pair: tuple[BrokerChild, SidecarChild], tmp_path: Path, token: str | None
 ) -> None:
-    """S8: 401 at reading endpoints, for no token, a wrong one and a short one; also at the fast port."""
+    """S8: 401 at every endpoint, for no token, a wrong one and a short one; also at the fast port."""
     _, sidecar = pair
 
-    answer = sidecar.get(path, token=token, Range="bytes=0-9")
+    answers = {one: ask(sidecar, *one, token) for one in guarded_endpoints(tmp_path)}
 
-    assert answer.status_code == 401
-    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert {one: answer.status_code for one, answer in answers.items()} == dict.fromkeys(answers, 401)
+    assert all(answer.headers["www-authenticate"].startswith("Bearer") for answer in answers.values())
+    assert {("GET", "/v1/messages"), ("POST", "/v1/dead-letters/GroupTest/0/0/resend")} <= answers.keys()
     assert sidecar.get("/v1/log/bytes", token=token, fast=True, Range="bytes=0-9").status_code == 401
+
+
+def test_read_token_changes_nothing(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
+    """S8: 403 at every endpoint that changes something, for the token that may only read."""
+    _, sidecar = pair
+    changing = [path for method, path in guarded_endpoints(tmp_path) if method != "GET" and path != "/v1/console/codes"]
+
+    assert {path: sidecar.post(path, {}, token=READ_TOKEN).status_code for path in changing} == dict.fromkeys(
+        changing, 403
+    )
+    assert len(changing) >= 2
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz"])
