@@ -1,11 +1,13 @@
 """The catalogue is complete: every row has tests, and a row without one is a failure here."""
 
+import re
 from pathlib import Path
 
 import pytest
 from faults.rows import ROWS, catalogue, rows_of
 
 BY_ROW = catalogue()
+PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -20,6 +22,32 @@ def test_a_row_has_tests(row: str) -> None:
 def test_a_row_of_denials_has_twins(row: str) -> None:
     """A denial proves nothing unless the same request succeeds without the guard."""
     assert any(test.is_twin for test in BY_ROW[row]), f"{row} ({ROWS[row]}) has no test without its guard"
+
+
+def differences(page: str) -> list[str]:
+    """Return the files that the table of docs/security.md lacks, and those that it lists for a row of other tests."""
+    files = {row: {test.name.partition(".")[0] for test in tests} for row, tests in BY_ROW.items() if row[0] == "S"}
+    found = []
+    for line in re.findall(r"^\| S\d.*", page, re.MULTILINE):
+        cells = line.split("|")
+        rows, listed = re.findall(r"S\d+", cells[1]), set(re.findall(r"`(test_\w+)\.py`", cells[3]))
+        declared = set().union(*(files.pop(row) for row in rows))
+        others = set().union(*({test.name.partition(".")[0] for test in tests} for tests in BY_ROW.values()))
+        found += [f"{', '.join(rows)} lacks {name}" for name in sorted(declared - listed)]
+        found += [f"{', '.join(rows)} has {name}" for name in sorted(listed & others - declared)]
+    return found + [f"{row} is missing" for row in files]
+
+
+def test_security_page_lists_the_files_of_each_row() -> None:
+    """It may list more files, whose tests begin with no row, but none whose tests belong to other rows only."""
+    page = PAGE.read_text()
+    lines = page.splitlines(keepends=True)
+
+    assert differences(page) == []
+    assert differences(page.replace("`test_wire_compress.py`", "`test_server_bad_names.py`")) == [
+        "S5 lacks test_wire_compress", "S5 has test_server_bad_names",
+    ]  # fmt: skip
+    assert differences("".join(line for line in lines if not line.startswith("| S4 "))) == ["S4 is missing"]
 
 
 def test_tests_name_existing_rows_only() -> None:
