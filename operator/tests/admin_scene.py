@@ -37,7 +37,7 @@ from gantry_wire.codes import ResponseCode
 ROOT: Final = Path(__file__).resolve().parents[2]
 ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{PYTHON_PATH}:{ROOT}/operator/tests"}
 TOKEN: Final = "the-token-that-may-change-0123456789"
-READ_TOKEN: Final = "the-token-that-may-look-0123456789"
+READ_TOKEN: Final = "the-token-that-may-read-0123456789"
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For requests in plain text. Without it each would load all authorities of the machine, which takes longer."""
 READY_S: Final = 180.0
