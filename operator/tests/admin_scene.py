@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import queue
 import signal
 import ssl
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +19,15 @@ from pathlib import Path
 from typing import Final, final
 
 import httpx
+from fastapi import FastAPI
+from starlette.routing import BaseRoute, Mount, Route
 
+from gantry_admin.__main__ import parser, settings_of
+from gantry_admin.app import make_app
+from gantry_admin.sidecar import Sidecar
 from gantry_operator.sidecars import HttpSidecars
 from gantry_remoting import RemotingError
+from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
 from gantry_status.order_client import order_once
 from gantry_status.orders import HaStatus, StatusRequest
 from gantry_testing.local import Dialogue, local_conf
@@ -29,7 +37,7 @@ from gantry_wire.codes import ResponseCode
 ROOT: Final = Path(__file__).resolve().parents[2]
 ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{PYTHON_PATH}:{ROOT}/operator/tests"}
 TOKEN: Final = "the-token-that-may-change-0123456789"
-READ_TOKEN: Final = "the-token-that-may-look-0123456789"
+READ_TOKEN: Final = "the-token-that-may-read-0123456789"
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For requests in plain text. Without it each would load all authorities of the machine, which takes longer."""
 READY_S: Final = 180.0
@@ -245,6 +253,49 @@ class Load:
 def patient_sidecars() -> HttpSidecars:
     """An operator's way to sidecars, with more time than an operator has: a busy machine is no silent sidecar."""
     return HttpSidecars(status_timeout_s=12.0, order_timeout_s=60.0)
+
+
+def app_of(folder: Path, *options: str) -> FastAPI:
+    """Return the application of a sidecar without a broker."""
+    paths = ["--page", str(folder / "p"), "--control", str(folder / "c"), "--store", str(folder)]
+    return make_app(Sidecar(settings_of(parser().parse_args([*paths, *options]))))
+
+
+def endpoints(routes: list[BaseRoute]) -> set[tuple[str, str]]:
+    """Return method and path of each endpoint. All files that are served from a folder count as one."""
+    found: set[tuple[str, str]] = set()
+    for route in routes:
+        if isinstance(route, Mount):
+            found.add(("GET", f"{route.path}/"))
+        elif isinstance(route, Route):
+            found |= {(method, route.path) for method in route.methods or () if method != "HEAD"}
+        else:
+            inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
+            assert inner is not None, f"unknown kind of route: {route!r}"
+            found |= endpoints(inner)
+    return found
+
+
+def bundle_entries(data: bytes) -> dict[str, bytes]:
+    """Return the files in a diagnostics bundle by their names in it."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        entries = {}
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            assert file is not None, "a bundle has only files"
+            entries[member.name.removeprefix("gantry-bundle/")] = file.read()
+    return entries
+
+
+def read_unguarded(page: bytes) -> dict[str, int]:
+    """Return the log positions of the newest copy of a status page, without a check of its checksum."""
+    names = [name for name, code in COPY_FIELDS if not code.endswith("x")]
+    copies = [
+        dict(zip(names, COPY.unpack_from(page, start), strict=True))
+        for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES)
+    ]
+    newest = max(copies, key=lambda copy: copy["sequence"])
+    return {name: newest[name] for name in ("wrote", "committed", "flushed", "confirmed")}
 
 
 def token_files(folder: Path) -> list[str]:

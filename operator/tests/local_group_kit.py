@@ -112,37 +112,37 @@ class Group:
     def name_server(self) -> str:
         return ";".join(self.record.addresses)
 
-    def look(self) -> LocalGroupStatus:
-        look = read_running_status(self.folder)
-        assert look is not None, (self.folder / "up.log").read_text()
-        return look
+    def status(self) -> LocalGroupStatus:
+        status = read_running_status(self.folder)
+        assert status is not None, (self.folder / "up.log").read_text()
+        return status
 
     def masters(self) -> dict[int, tuple[str, int]]:
         """Name and epoch of the master of each shard.
 
         A stopped (SIGSTOP) master still reports MASTER, with an older epoch.
         """
-        masters = [one for one in self.look().members if one.role == "MASTER" and one.process == "running"]
+        masters = [one for one in self.status().members if one.role == "MASTER" and one.process == "running"]
         return {one.shard: (one.name, one.epoch) for one in sorted(masters, key=lambda one: one.epoch or 0)}
 
     def is_well(self) -> bool:
         """Whether the group is ready and available, and its supervisor has nothing to do."""
-        look = self.look()
-        conditions = {one.type: one.is_true for one in look.conditions}
-        return bool(conditions.get("Ready") and conditions["Available"]) and not look.decision
+        status = self.status()
+        conditions = {one.type: one.is_true for one in status.conditions}
+        return bool(conditions.get("Ready") and conditions["Available"]) and not status.decision
 
     def until(self, predicate: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
         """Wait for something that comes by itself."""
         deadline = time.monotonic() + seconds
         decisions: list[str] = []
         while not predicate():
-            look = self.look()
-            decisions += [one for one in ["; ".join(look.decision)] if decisions[-1:] != [one]]
+            status = self.status()
+            decisions += [one for one in ["; ".join(status.decision)] if decisions[-1:] != [one]]
             if time.monotonic() > deadline:
-                look_ms = time.time_ns() // 1_000_000 - look.at_ms
-                report = "\n".join(["it did not come true; decided meanwhile:", *decisions[-20:], f"{look_ms} ms ago:"])
-                events = "\n".join(one.text for one in look.events)
-                raise AssertionError(f"{report}\n{events}\n{msgspec.json.encode(look).decode()}")
+                age_ms = time.time_ns() // 1_000_000 - status.at_ms
+                report = "\n".join(["it did not come true; decided meanwhile:", *decisions[-20:], f"{age_ms} ms ago:"])
+                events = "\n".join(one.text for one in status.events)
+                raise AssertionError(f"{report}\n{events}\n{msgspec.json.encode(status).decode()}")
             time.sleep(0.1)
 
     def explain(self) -> list[dict[str, Any]]:

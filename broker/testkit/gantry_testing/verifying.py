@@ -53,7 +53,7 @@ def place(world: StoreWorld, number: int) -> tuple[int, int, Message]:
     return start, len(world.records[start]), Message(topic, queue_id, queue_offset)
 
 
-def log_byte(world: StoreWorld, offset: int, data: bytes) -> None:
+def overwrite_log(world: StoreWorld, offset: int, data: bytes) -> None:
     """Overwrite bytes at a position of the log."""
     file_size = TINY.mapped_file_size_commit_log
     world.overwrite(f"commitlog/{offset - offset % file_size:020d}", offset % file_size, data)

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from crash.processes import HOST, ServerProcess, broker, name_server
+from crash.processes import HOST, broker, name_server
 
 from gantry_client import (
     Admin,
@@ -25,7 +26,7 @@ from gantry_client import (
 )
 from gantry_client.subscriptions import make_subscription
 from gantry_testing.client import FakeCluster, wait_until
-from gantry_testing.ports import free_port
+from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire.codes import RequestCode
 
 SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
@@ -33,13 +34,21 @@ FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 TOPIC = "orders"
 
 
-async def start(folder: Path, **settings: str) -> tuple[str, list[ServerProcess]]:
-    """Start a name server and a broker with a topic of two queues and ten messages with prices."""
+@asynccontextmanager
+async def cluster(folder: Path, **settings: str) -> AsyncIterator[str]:
+    """Run a name server and a broker with a topic of two queues and ten messages with prices; yield the address."""
     port = free_port()
-    servers = [name_server(folder, port), broker(folder, free_port(), port, SMALL | settings)]
-    for server in servers:
-        await server.start()
-    address = f"{HOST}:{port}"
+    servers = [name_server(folder, port), broker(folder, free_broker_port(), port, SMALL | settings)]
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            stack.push_async_callback(server.kill)
+            await server.start()
+        await fill(f"{HOST}:{port}")
+        yield f"{HOST}:{port}"
+
+
+async def fill(address: str) -> None:
+    """Create the topic, and send its messages."""
     async with Admin(address) as admin:
 
         async def is_known() -> bool:
@@ -50,15 +59,18 @@ async def start(folder: Path, **settings: str) -> tuple[str, list[ServerProcess]
     async with Producer(address, "p") as producer:
         for number in range(10):
             await producer.send(Message(TOPIC, b"%d" % number, properties={"price": str(number)}))
-    return address, servers
 
 
 @pytest.fixture
 async def address(tmp_path: Path) -> AsyncIterator[str]:
-    at, servers = await start(tmp_path, enablePropertyFilter="true")
-    yield at
-    for server in reversed(servers):
-        await server.kill()
+    async with cluster(tmp_path, enablePropertyFilter="true") as at:
+        yield at
+
+
+@pytest.fixture
+async def address_without_filters(tmp_path: Path) -> AsyncIterator[str]:
+    async with cluster(tmp_path) as at:
+        yield at
 
 
 async def test_every_kind_of_consumer_filters_by_properties(address: str) -> None:
@@ -124,9 +136,9 @@ async def test_member_can_change_its_filter(address: str) -> None:
     assert seen == [b"late"]
 
 
-async def test_broker_without_filter_support_refuses_at_once(tmp_path: Path) -> None:
+async def test_broker_without_filter_support_refuses_at_once(address_without_filters: str) -> None:
     """A new consumer fails to start and leaves nothing open; a running one keeps its subscription."""
-    address, servers = await start(tmp_path)
+    address = address_without_filters
     seen: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -144,8 +156,6 @@ async def test_broker_without_filter_support_refuses_at_once(tmp_path: Path) -> 
         with pytest.raises(BrokerRefused):
             await consumer.subscribe(TOPIC, Sql("price > 1"))
         await wait_until(lambda: len(seen) == 10, timeout_s=60, what="everything")
-    for server in reversed(servers):
-        await server.kill()
 
 
 async def test_unreachable_broker_does_not_refuse_a_filter() -> None:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from damage.harms import Harm, NotPossible
 from damage.judge import Fault, Outcome, Sort, Verdict
 from damage.kinds import Kind
-from damage.plan import Cell, Stop, Trial, When, plan, trial_of
+from damage.plan import Cell, Stop, Trial, When, cells, plan, trial_of
 from damage.process_life import live_with_processes
 from damage.processes_of_trials import Ended, Forks, Work, run_all
 from damage.sabotage_of_trials import Lie
@@ -41,8 +41,8 @@ from gantry_wire.structs import make_structs_ready
 ROOT: Final = Path(__file__).resolve().parents[3]
 RUNS: Final = ROOT / ".gantry"
 MEMORY: Final = Path("/dev/shm")
-TRIALS: Final = 2_200
-"""Default number of trials, enough for each combination once."""
+TRIALS: Final = len(cells())
+"""Default number of trials: each combination once."""
 SLICE_SEED: Final = 20
 SLICE_TRIALS: Final = 60
 PROCESS_CELLS: Final = (
@@ -206,15 +206,15 @@ def table(results: Sequence[Result]) -> str:
     width = 22
     lines = ["kind".ljust(24) + "".join(str(harm).ljust(width) for harm in Harm)]
     for kind in Kind:
-        cells = []
+        columns = []
         for harm in Harm:
             counts = counted.get((kind, harm), Counter())
             text = " ".join(f"{counts[name]}{letter}" for name, letter in names.items() if counts[name])
             if counts[Outcome.FAULT]:
                 text = f"{text} {counts[Outcome.FAULT]} FAULT".strip()
-            cells.append((text or "-").ljust(width))
-        if any(cell.strip() != "-" for cell in cells):
-            lines.append(str(kind).ljust(24) + "".join(cells).rstrip())
+            columns.append((text or "-").ljust(width))
+        if any(cell.strip() != "-" for cell in columns):
+            lines.append(str(kind).ljust(24) + "".join(columns).rstrip())
     lines.append(
         "c complete, r reported and served around, h healed from a replica, x refused with a remedy that works"
     )

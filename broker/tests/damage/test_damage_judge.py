@@ -1,7 +1,7 @@
 """The judge of the damage matrix is tested with planted faults, which it finds.
 
-Each sort is planted here but `UNSEEN`, which test_damage_processes.py plants, `ASKED_AGAIN`, and those of the run
-itself, `HUNG` and `BROKEN`.
+Each sort is planted here but `UNSEEN`, which test_damage_processes.py plants, and those of the run itself, `HUNG` and
+`BROKEN`.
 """
 
 from __future__ import annotations
@@ -268,6 +268,15 @@ def test_owed_message_must_arrive() -> None:
     assert sorts(verdict(Phase(readings=[reading]), VAGUE)) == {Sort.NOT_DELIVERED}
     rotten = Report("ERROR", "stored message is damaged", {"offset": 300})
     assert verdict(Phase(readings=[reading]), rotten).outcome is Outcome.REPORTED
+
+
+def test_ended_transaction_is_not_asked_about_again() -> None:
+    """A broker that asks about an ended transaction must report damage to the half messages or their ends."""
+    asked = msgspec.structs.replace(good_phase(), asked=["T1", "T2"])
+    ends_lost = Report("ERROR", "consume queue was damaged", {"topic": "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+
+    assert [(one.sort, one.text) for one in verdict(asked, VAGUE).faults] == [(Sort.ASKED_AGAIN, "T1")]
+    assert verdict(msgspec.structs.replace(asked, reports=[]), ends_lost).faults == []
 
 
 PROBLEM = (

@@ -12,7 +12,7 @@ from damage.harms import Harm, NotPossible, Source, damage
 from damage.kinds import IN_GROUPS, Kind, UnknownFile, kind_of, survey
 from damage.ledger import load_ledger
 from damage.plan import NEVER, Stop, When, cells, plan, trial_of
-from damage.run_damage import MEMORY, SLICE_SEED, SLICE_TRIALS, parse_replay, replay_command, the_slice
+from damage.run_damage import MEMORY, SLICE_SEED, SLICE_TRIALS, TRIALS, parse_replay, replay_command, the_slice
 from damage.shard import Setup
 from damage.world import CLEAN, OLDER, UNCLEAN, build_world
 
@@ -37,6 +37,13 @@ def test_each_combination_comes_once_before_any_twice() -> None:
 
     assert len({trial.cell for trial in trials[:count]}) == count
     assert plan(7, 50) == trials[:50] and plan(8, 50) != trials[:50]
+
+
+def test_default_run_has_every_combination() -> None:
+    """A run without options leaves out no combination, and repeats none."""
+    trials = plan(7, TRIALS)
+
+    assert {trial.cell for trial in trials} == set(cells()) and len(trials) == len(cells())
 
 
 def test_a_trial_is_repeated_by_its_command() -> None:

@@ -60,6 +60,8 @@ ROWS: Final = {
     "S8": "the sidecar: callers without credentials, names and bodies that are traps",
     "S9": "secrets: not in logs, metrics, settings, status, bundles",
 }
+ROOT_NEEDS: Final = frozenset({"root", "loop", "memory_group"})
+"""Requirements that a machine meets only for root."""
 TESTS: Final = Path(__file__).resolve().parents[1]
 _NAMES: Final = re.compile(r"((?:[KDRS]\d+)(?:(?:, | and )[KDRS]\d+)*)('s twin)?\b")
 
@@ -75,6 +77,11 @@ class RowTest(NamedTuple):
 
     needs: tuple[str, ...]
     """Requirements of the test on the machine."""
+
+    @property
+    def runs_everywhere(self) -> bool:
+        """Whether `make test` or `make verify` runs the test on a machine without root, with the guard enabled."""
+        return not self.is_twin and not self.is_slow and not set(self.needs) & ROOT_NEEDS
 
 
 def rows_of(docstring: str | None) -> tuple[tuple[str, ...], bool]:

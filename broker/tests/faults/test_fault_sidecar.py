@@ -15,7 +15,10 @@ from admin_scene import (
     TOKEN,
     BrokerChild,
     SidecarChild,
+    app_of,
     broker_beside,
+    bundle_entries,
+    endpoints,
     sidecar_beside,
     token_files,
     wait_for,
@@ -23,11 +26,15 @@ from admin_scene import (
 
 from gantry_admin.__main__ import main, parser, settings_of
 
-READING_PATHS = ("/v1/status", "/v1/group", "/v1/topics", "/v1/groups", "/v1/role", "/metrics", "/v1/events?limit=1",
-         "/v1/durability/wait?offset=0", "/v1/log", "/v1/log/bytes", "/v1/log/checksum?offset=0&length=1",
-         "/v1/log/queues/TopicTest/0", "/v1/bundle")  # fmt: skip
 ORDERS = ("promise", "promote", "demote", "fence", "drain", "flush")
 BODY = {"epoch": 9}
+OPEN_ENDPOINTS = {
+    ("GET", "/"), ("GET", "/console/"), ("GET", "/livez"), ("GET", "/readyz"), ("GET", "/startupz"),
+    ("GET", "/v1/proof"), ("POST", "/v1/console/sessions"),
+}  # fmt: skip
+"""The endpoints that need no token: probes, the files of the console, and the exchange of a console code."""
+VALUES = {"topic": "TopicTest", "queue_id": 0, "group": "GroupTest", "offset": 0}
+"""The values of the parameters in paths."""
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +52,43 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
             yield broker, sidecar
 
 
+def guarded_endpoints(folder: Path) -> list[tuple[str, str]]:
+    """Return method and path of each endpoint of the sidecar that needs a token, without the orders."""
+    orders = {("POST", f"/v1/role/{order}") for order in ORDERS}
+    found = endpoints(app_of(folder).routes)
+    assert OPEN_ENDPOINTS | orders < found, "an endpoint was removed"
+    return sorted((method, path.format(**VALUES)) for method, path in found - OPEN_ENDPOINTS - orders)
+
+
+def ask(sidecar: SidecarChild, method: str, path: str, token: str | None) -> httpx.Response:
+    """Send a request, with an empty document if it is a POST."""
+    return sidecar.get(path, token=token) if method == "GET" else sidecar.post(path, {}, token=token)
+
+
 @pytest.mark.parametrize("token", [None, "wrong-token-0123456789", "-"], ids=["none", "wrong", "short"])
-@pytest.mark.parametrize("path", READING_PATHS)
 def test_request_without_a_valid_token_learns_nothing(
-    pair: tuple[BrokerChild, SidecarChild], path: str, token: str | None
+    pair: tuple[BrokerChild, SidecarChild], tmp_path: Path, token: str | None
 ) -> None:
-    """S8: 401 at reading endpoints, for no token, a wrong one and a short one; also at the fast port."""
+    """S8: 401 at every endpoint, for no token, a wrong one and a short one; also at the fast port."""
     _, sidecar = pair
 
-    answer = sidecar.get(path, token=token, Range="bytes=0-9")
+    answers = {one: ask(sidecar, *one, token) for one in guarded_endpoints(tmp_path)}
 
-    assert answer.status_code == 401
-    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert {one: answer.status_code for one, answer in answers.items()} == dict.fromkeys(answers, 401)
+    assert all(answer.headers["www-authenticate"].startswith("Bearer") for answer in answers.values())
+    assert {("GET", "/v1/messages"), ("POST", "/v1/dead-letters/GroupTest/0/0/resend")} <= answers.keys()
     assert sidecar.get("/v1/log/bytes", token=token, fast=True, Range="bytes=0-9").status_code == 401
+
+
+def test_read_token_changes_nothing(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
+    """S8: 403 at every endpoint that changes something, for the token that may only read."""
+    _, sidecar = pair
+    changing = [path for method, path in guarded_endpoints(tmp_path) if method != "GET" and path != "/v1/console/codes"]
+
+    assert {path: sidecar.post(path, {}, token=READ_TOKEN).status_code for path in changing} == dict.fromkeys(
+        changing, 403
+    )
+    assert len(changing) >= 2
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz"])
@@ -259,17 +290,23 @@ def test_no_secret_is_shown_anywhere(pair: tuple[BrokerChild, SidecarChild]) -> 
     """S9: tokens, right or wrong, are in no log line, metric, status, error or bundle."""
     _, sidecar = pair
     wrong = "a-wrong-token-with-a-typing-error"
-    texts = [
-        sidecar.get(path, token=TOKEN).text for path in ("/v1/status", "/v1/group", "/metrics", "/v1/role", "/livez")
-    ]
-    texts += [
+    errors = (
         sidecar.get("/v1/status", token=wrong).text,
         sidecar.post("/v1/role/fence", {"epoch": TOKEN}, token=TOKEN).text,
-    ]
-    texts += [sidecar.get("/v1/bundle", token=TOKEN).content.decode("latin-1"), sidecar.child.log]
+    )
+    texts = [*errors, *shown_texts(sidecar)]
 
     for secret in (TOKEN, READ_TOKEN, wrong):
         assert not [text for text in texts if secret in text]
+
+
+def shown_texts(sidecar: SidecarChild) -> Iterator[str]:
+    """Yield the documents of the sidecar, each file of its bundle, and its log."""
+    for path in ("/v1/status", "/v1/group", "/metrics", "/v1/role", "/livez"):
+        yield sidecar.get(path, token=TOKEN).text
+    for entry in bundle_entries(sidecar.get("/v1/bundle", token=TOKEN).content).values():
+        yield entry.decode("latin-1")
+    yield sidecar.child.log
 
 
 def test_settings_do_not_show_where_secrets_lie(tmp_path: Path) -> None:
@@ -282,9 +319,12 @@ def test_settings_do_not_show_where_secrets_lie(tmp_path: Path) -> None:
 
 
 def test_secret_scan_finds_existing_text(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """S9's twin: the same search finds a text that is not secret, so finding nothing means something."""
+    """S9's twin: the same search finds texts that are not secret, one of them only in a file of the bundle."""
     _, sidecar = pair
     sidecar.post("/v1/role/flush", {}, token=TOKEN)
-
-    assert "test-broker" in sidecar.get("/v1/status", token=TOKEN).text
     wait_for(lambda: "gantry.audit" in sidecar.child.log, "the order is in the log")
+
+    texts = list(shown_texts(sidecar))
+
+    for shown in ("test-broker", "gantry.audit", '"listenPort":'):
+        assert [text for text in texts if shown in text], shown

@@ -21,7 +21,7 @@ from gantry_broker.store.damage import DamageState
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until
 from gantry_testing.store_world import TINY, StoreWorld
-from gantry_testing.verifying import log_byte, place
+from gantry_testing.verifying import overwrite_log, place
 
 COUNT = 200
 DAMAGED = 57
@@ -97,7 +97,7 @@ async def pair() -> AsyncIterator[Pair]:
 def damage(pair: Pair, side: str, *, at: int = 90, number: int = DAMAGED) -> int:
     """Damage a record of one side, and return its offset."""
     start = place(pair.master, number)[0]
-    log_byte(pair.world(side), start + at, b"\xee")
+    overwrite_log(pair.world(side), start + at, b"\xee")
     return start
 
 
@@ -140,7 +140,7 @@ async def test_readers_skip_damage_without_a_replica() -> None:
     world = make_world(0)
     healer = Healer(world.store, list, nullcontext)
     world.send("orders", COUNT)
-    log_byte(world, place(world, DAMAGED)[0] + 90, b"\xee")
+    overwrite_log(world, place(world, DAMAGED)[0] + 90, b"\xee")
 
     sent = world.sent_bodies("orders")
     assert read_bodies(world) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
@@ -272,7 +272,7 @@ async def test_diverged_history_with_damage_is_refused() -> None:
     both.slave.send("orders", COUNT - 60)
     both.slave.clock.advance(7)
     both.slave.send("orders", 60)
-    log_byte(both.slave, place(both.slave, COUNT - 50)[0] + 90, b"\xee")
+    overwrite_log(both.slave, place(both.slave, COUNT - 50)[0] + 90, b"\xee")
     await both.server.start("127.0.0.1", 0)
     task = await both.follow()
     try:
@@ -290,7 +290,7 @@ async def test_new_replica_is_asked_for_damaged_records() -> None:
     start = place(world, DAMAGED)[0]
     sources: list[GivenSource] = []
     healer = Healer(world.store, lambda: sources, nullcontext)
-    log_byte(world, start + 90, b"\xee")
+    overwrite_log(world, start + 90, b"\xee")
     read_bodies(world)
     assert world.store.guard.damage.counters.found == 1
 
@@ -315,7 +315,7 @@ async def test_lost_record_is_counted_once() -> None:
     start = place(world, DAMAGED)[0]
     source = GivenSource(b"", start)
     healer = Healer(world.store, lambda: [source], nullcontext)
-    log_byte(world, start + 90, b"\xee")
+    overwrite_log(world, start + 90, b"\xee")
     read_bodies(world)
     for now in (0.0, 100.0, 200.0):
         healer.retry_damaged(now)
@@ -332,7 +332,7 @@ async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_ex
     start = place(world, DAMAGED)[0]
     sources = [GivenSource(b"", start)]
     healer = Healer(world.store, lambda: sources, nullcontext, count_expected=lambda: count_expected)
-    log_byte(world, start + 90, b"\xee")
+    overwrite_log(world, start + 90, b"\xee")
     guard = world.store.guard
 
     assert world.store.read("orders", 0, DAMAGED, count_max=1, bytes_max=1 << 20, accept=None).is_waiting
@@ -357,7 +357,7 @@ async def test_healed_record_is_dispatched_to_its_queue(start: str) -> None:
     places = [place(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
     world.close()
     for offset in places:
-        log_byte(world, offset + 90, b"\xee")
+        overwrite_log(world, offset + 90, b"\xee")
     if start == "queues rebuilt":
         world.disk.remove_tree(world.path("consumequeue"))
         world.disk.remove(world.path("recovery-point.json"))
@@ -423,7 +423,7 @@ async def test_invalid_records_of_a_replica_are_never_written(change: str) -> No
         "too long": world.records[start] + b"more",
     }[change]
     healer = Healer(world.store, lambda: [GivenSource(given, start)], nullcontext)
-    log_byte(world, start + 90, b"\xee")
+    overwrite_log(world, start + 90, b"\xee")
     before = world.files("commitlog")
 
     read_bodies(world)

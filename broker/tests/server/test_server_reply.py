@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -225,6 +225,19 @@ async def test_newest_connection_of_a_requester_gets_the_reply(broker: Broker, c
         pass
     await wait_until(lambda: broker.core.clients.producers_by_id.get(REQUESTER) is None)
     assert not last.pushed and (await reply(client)).code == 1
+
+
+async def test_reply_arrives_after_an_older_connection_has_closed(broker: Broker, client: Dialogue) -> None:
+    """The end of a connection does not remove a client that has a newer one."""
+    async with AsyncExitStack() as stack:
+        older = await stack.enter_async_context(requester(broker))
+        async with requester(broker) as newest:
+            await stack.aclose()
+            await wait_until(lambda: len(broker.core.clients.producers["askers"]) == 1)
+
+            assert (await reply(client)).code == 0
+
+            assert (len(older.pushed), len(newest.pushed)) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,30 @@ async def test_message_sent_back_counts_for_its_topic(broker: Broker, client: Di
     assert (await client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": f"%RETRY%{GROUP}"})).code == 1
 
 
+async def test_message_sent_back_again_counts_for_its_topic(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
+    """A message that is read from the retry topic and sent back counts for the topic that it was sent to."""
+
+    def is_retried() -> bool:
+        queue = broker.store.queues.get(f"%RETRY%{GROUP}", 0)
+        return queue is not None and queue.readable_end == 1
+
+    async def send_back(topic: str) -> None:
+        [message] = await client.read(topic=topic)
+        back = {"offset": str(message.physical_offset), "group": GROUP, "delayLevel": "1"}
+        assert (await client.ask(36, back)).code == 0
+
+    await client.send_ok(b"x")
+    await send_back(TOPIC)
+    clock.advance(2 * SECOND)
+    await wait_until(is_retried)
+    await send_back(f"%RETRY%{GROUP}")
+    read_counters(broker, clock)
+
+    assert (await viewed(client, "SNDBCK_PUT_NUMS", f"{TOPIC}@{GROUP}"))["statsMinute"]["sum"] == 2
+    missing = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": f"%RETRY%{GROUP}@{GROUP}"}
+    assert (await client.ask(315, missing)).code == 1
+
+
 async def test_batches_and_delays_count_for_the_topic_that_stores_them(
     broker: Broker, client: Dialogue, clock: FakeClock
 ) -> None:

@@ -22,6 +22,7 @@ from gantry_store_files import UNIT
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld
+from gantry_testing.verifying import overwrite_log
 
 FILE = TINY.mapped_file_size_commit_log
 Damage = Callable[[StoreWorld], None]
@@ -71,10 +72,6 @@ def assert_agreement(plan: RepairPlan, report: RecoveryReport) -> None:
 
 def record(world: StoreWorld, number: int) -> int:
     return sorted(world.records)[number]
-
-
-def overwrite_log(world: StoreWorld, offset: int, data: bytes) -> None:
-    world.overwrite(f"commitlog/{offset - offset % FILE:020d}", offset % FILE, data)
 
 
 def forget_file_sizes(world: StoreWorld) -> None:

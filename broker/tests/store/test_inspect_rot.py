@@ -13,7 +13,7 @@ from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, log_byte, only, place, verify
+from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, only, overwrite_log, place, verify
 from gantry_wire.message import decode_record, encode_record
 from gantry_wire.seal import SEAL_BYTES
 
@@ -52,7 +52,7 @@ def test_damaged_record_is_found_with_its_offset_and_name(world: StoreWorld, fie
     flush(world)
     start, size, name = place(world, 130)
     position, data = FIELDS[field](size)
-    log_byte(world, start + position, data)
+    overwrite_log(world, start + position, data)
     if end == "clean":
         world.close()
     else:
@@ -72,7 +72,7 @@ def test_damage_without_a_queue_is_named_by_the_record_head(world: StoreWorld) -
     """Without a queue unit the record's own head names the message, if only its checksum is wrong."""
     start, _, name = place(world, 130)
     world.close()
-    log_byte(world, start + 90, b"\0\0")
+    overwrite_log(world, start + 90, b"\0\0")
     world.disk.remove_tree(world.path("consumequeue"))
 
     report = verify(world)
@@ -105,7 +105,7 @@ def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
     world.send("orders", 10)
     start, size, _ = place(world, 209)
     world.kill()
-    log_byte(world, start + size - 10, bytes(10))
+    overwrite_log(world, start + size - 10, bytes(10))
 
     report = verify(world)
 
@@ -125,7 +125,7 @@ def test_whole_records_behind_a_torn_one_are_counted_and_cut(world: StoreWorld) 
     world.send("orders", 10)
     start, _, _ = place(world, 205)
     world.kill()
-    log_byte(world, start + 90, b"\0\0")
+    overwrite_log(world, start + 90, b"\0\0")
 
     report = verify(world)
 
@@ -142,7 +142,7 @@ def test_after_a_kill_records_behind_damage_are_kept(world: StoreWorld) -> None:
     world.send("orders", 10)
     start, _, _ = place(world, 205)
     world.kill()
-    log_byte(world, start + 90, b"\0\0")
+    overwrite_log(world, start + 90, b"\0\0")
 
     report = verify(world, replace(ALL, boot_id=world.clock.boot_id()))
 
@@ -156,7 +156,7 @@ def test_missing_flushed_bytes_are_lost_and_no_torn_tail(world: StoreWorld) -> N
     flush(world)
     start, size, name = place(world, 199)
     world.kill()
-    log_byte(world, start, bytes(size))
+    overwrite_log(world, start, bytes(size))
 
     report = verify(world)
 
@@ -169,7 +169,7 @@ def test_garbage_behind_a_clean_end_is_lost(world: StoreWorld) -> None:
     """After a clean stop only zeros may follow the end of the log."""
     end = world.store.log.wrote
     world.close()
-    log_byte(world, end, b"garbage")
+    overwrite_log(world, end, b"garbage")
 
     found = only(verify(world))
 
@@ -181,7 +181,7 @@ def test_damage_that_a_start_takes_for_the_end_is_reported_as_cut(world: StoreWo
     flush(world)
     start, size, name = place(world, 130)
     world.kill()
-    log_byte(world, start + 90, b"\0\0")
+    overwrite_log(world, start + 90, b"\0\0")
     world.disk.remove(world.path("recovery-point.json"))
     world.overwrite("checkpoint", 256, bytes(100))
 
@@ -229,7 +229,7 @@ def test_decreasing_store_times_are_reported(world: StoreWorld) -> None:
     earlier_ms = message.store_timestamp_ms - 5_000
     fallen = encode_record(replace(message, store_timestamp_ms=earlier_ms, properties_bytes=properties), is_sealed=True)
     assert len(fallen) == size
-    log_byte(world, start, fallen)
+    overwrite_log(world, start, fallen)
 
     found = only(verify(world))
 

@@ -15,7 +15,7 @@ from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
 from gantry_testing.head import remove_before
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, log_byte, only, place, verify
+from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, only, overwrite_log, place, verify
 
 
 @pytest.fixture(params=["real", "faulty"])
@@ -138,8 +138,8 @@ def test_verification_of_a_part_finds_only_its_damage(world: StoreWorld) -> None
     inside, size, name = place(world, 130)
     before, _, _ = place(world, 20)
     world.close()
-    log_byte(world, inside + 90, b"\0\0")
-    log_byte(world, before + 90, b"\0\0")
+    overwrite_log(world, inside + 90, b"\0\0")
+    overwrite_log(world, before + 90, b"\0\0")
 
     found = only(verify(world, VerifyOptions(start=inside + 5)))
 
@@ -152,13 +152,13 @@ def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world
     world.send("orders", 10)
     middle, _, _ = place(world, 130)
     world.kill()
-    log_byte(world, middle + 90, b"\0\0")
+    overwrite_log(world, middle + 90, b"\0\0")
 
     quick = verify(world, VerifyOptions(is_quick=True))
     assert (quick.records, quick.findings.kept, quick.is_full_range) == (10, [], False)
 
     world.overwrite("consumequeue/bills/1/00000000000000000000", 0, UNIT.pack(1, 100, 0))
-    log_byte(world, TINY.mapped_file_size_commit_log, b"\0\0\0\0\0\0")
+    overwrite_log(world, TINY.mapped_file_size_commit_log, b"\0\0\0\0\0\0")
     found = verify(world, VerifyOptions(is_quick=True))
     assert kinds(found) == {(Kind.UNIT_STRAY, Harm.DERIVED), (Kind.ROT, Harm.LOST)}
 
@@ -193,7 +193,7 @@ def test_partial_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None
     """A partially visible write is read again, and is the end if it is still partial."""
     end = world.store.log.wrote
     world.kill()
-    log_byte(world, end, struct.pack(">iii", 170, -626843481, 5))
+    overwrite_log(world, end, struct.pack(">iii", 170, -626843481, 5))
     twin = ReadingTwin(world.disk)
     twin.holder = LockHolder(0)
 
@@ -205,7 +205,7 @@ def test_partial_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None
 def test_damage_is_found_in_a_store_in_use(world: StoreWorld) -> None:
     """Only the moving end is excused, not damage before it."""
     start, size, name = place(world, 130)
-    log_byte(world, start + 90, b"\0\0")
+    overwrite_log(world, start + 90, b"\0\0")
     twin = ReadingTwin(world.disk)
     twin.holder = LockHolder(4711)
 
@@ -258,7 +258,7 @@ def test_ctrl_c_returns_the_findings_so_far(world: StoreWorld) -> None:
     """An interrupted verification still reports its findings."""
     start, _, _ = place(world, 20)
     world.close()
-    log_byte(world, start + 90, b"\0\0")
+    overwrite_log(world, start + 90, b"\0\0")
     twin = ReadingTwin(world.disk)
 
     def interrupt(path: str, _: int) -> None:

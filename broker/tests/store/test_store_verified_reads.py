@@ -17,7 +17,7 @@ from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
 from gantry_testing.head import remove_files
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import fill_store, flush, log_byte, place
+from gantry_testing.verifying import fill_store, flush, overwrite_log, place
 from gantry_wire.message import INT, decode_records
 
 PLACES: Final[dict[str, Callable[[int], int]]] = {
@@ -41,7 +41,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 def flip(world: StoreWorld, offset: int) -> None:
     """Change one bit of the log, as another process or the storage may."""
     extent_byte = MasterStore(world.store).read(offset, 1)[0]
-    log_byte(world, offset, bytes((extent_byte ^ 1,)))
+    overwrite_log(world, offset, bytes((extent_byte ^ 1,)))
 
 
 def damage(world: StoreWorld, field: str, stop: str = "running") -> tuple[str, int, int, bytes]:
@@ -221,7 +221,7 @@ def test_stream_continues_when_the_record_is_healed(world: StoreWorld) -> None:
     start = place(world, DAMAGED)[0]
     assert len(feed(world)) == start
 
-    log_byte(world, start, world.records[start])
+    overwrite_log(world, start, world.records[start])
 
     assert len(feed(world, begin=start)) == world.store.log.wrote - start
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, TOKEN, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import READ_TOKEN, TOKEN, broker_beside, bundle_entries, sidecar_beside, token_files, wait_for
 
 from gantry_access.redaction import REDACTED
 from gantry_admin.bundle import redacted_settings
 
 BODY = b"the-body-of-a-message-that-must-stay-secret"
 SECRET = "s3cr3t-of-an-account"
-
-
-def members(data: bytes) -> dict[str, bytes]:
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        found = {}
-        for member in archive.getmembers():
-            file = archive.extractfile(member)
-            assert file is not None, "only files are in it"
-            found[member.name.removeprefix("gantry-bundle/")] = file.read()
-    return found
 
 
 @pytest.mark.verify
@@ -40,7 +28,7 @@ def test_bundle_has_diagnostics_and_no_secrets(tmp_path: Path) -> None:
             assert sidecar.get("/v1/bundle").status_code == 401
             data = sidecar.get("/v1/bundle", token=READ_TOKEN).content
 
-    found = members(data)
+    found = bundle_entries(data)
     assert {
         "page.bin", "status.json", "group.json", "settings.json", "broker-settings.json", "files.json",
         "tables/topics.json", "logs/broker.log", "logs/sidecar.log", "left-out.json",

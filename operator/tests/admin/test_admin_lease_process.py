@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import signal
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_beside, bundle_entries, sidecar_beside, wait_for
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
 from gantry_spec.lease_annotations import record_of
@@ -101,10 +99,8 @@ def test_master_acknowledges_while_its_sidecar_renews_the_lease(tmp_path: Path) 
 
 def bundle_of(sidecar: SidecarChild) -> str:
     """Every text in the bundle."""
-    data = sidecar.get("/v1/bundle").content
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        files = [archive.extractfile(member) for member in archive if member.isfile()]
-        return "".join(file.read().decode("utf-8", "replace") for file in files if file is not None)
+    entries = bundle_entries(sidecar.get("/v1/bundle").content)
+    return "".join(entry.decode("utf-8", "replace") for entry in entries.values())
 
 
 @pytest.mark.verify

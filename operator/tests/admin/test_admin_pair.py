@@ -14,14 +14,13 @@ from typing import Any, Final, NamedTuple
 import httpx
 import msgspec
 import pytest
-from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, read_unguarded, sidecar_beside, wait_for
 
 from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.ledger import Fault, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Member, ObservedLease, ObservedShard, report_of
 from gantry_status import PageReader
-from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
 from gantry_status.order_client import order_once
 from gantry_status.orders import StatusRequest
 from gantry_testing.ports import free_ports
@@ -251,17 +250,6 @@ def sockets(broker: BrokerChild) -> int:
     return count
 
 
-def unguarded(page: bytes) -> dict[str, int]:
-    """A reader without sequence and checksum, which takes the newest copy as it is."""
-    names = [name for name, code in COPY_FIELDS if not code.endswith("x")]
-    copies = [
-        dict(zip(names, COPY.unpack_from(page, start), strict=True))
-        for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES)
-    ]
-    newest = max(copies, key=lambda copy: copy["sequence"])
-    return {name: newest[name] for name in OFFSETS}
-
-
 @pytest.mark.verify
 def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> None:
     """SIGKILL between two bytes of a publication: running and new sidecars show the publication before it."""
@@ -281,5 +269,5 @@ def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> No
             answers = [sidecar.get("/v1/status").json() for sidecar in (watching, later)]
 
     assert [{name: one[name] for name in OFFSETS} for one in answers] == [whole, whole]
-    fooled = unguarded(torn)
+    fooled = read_unguarded(torn)
     assert fooled["wrote"] > (whole["wrote"] or 0) > fooled["committed"], "without the checksum a mixture is read"

@@ -14,19 +14,16 @@ from pathlib import Path
 
 import click
 import pytest
-from fastapi import FastAPI
-from starlette.routing import BaseRoute, Mount, Route
+from admin_scene import app_of, endpoints
 
 from gantry_admin import log_listener
-from gantry_admin.__main__ import parser, settings_of
-from gantry_admin.app import make_app
-from gantry_admin.sidecar import Sidecar
 from gantry_cli.kube.plugin import cli as plugin
 from gantry_cli.main import cli
 from gantry_testing.tree import ROOT
 
 DOCS = ROOT / "docs"
-GENERATED = {"commands.md", "settings.md"}
+GENERATED = {"commands.md", "logs.md", "settings.md"}
+"""Pages that `make format` writes as a whole."""
 SERVERS = {
     "gantry nameserver": "nameserver.md",
     "gantry broker": "operations.md",
@@ -54,12 +51,9 @@ EVERY_COMMAND = [*leaves(cli), *leaves(plugin, "kubectl gantry")]
 
 
 def written_by_hand() -> str:
-    """Return all pages but commands.md and settings.md, and of output.md the part above its tables.
-
-    logs.md is generated, too, but its explanations are written by people.
-    """
-    pages = [page.read_text() for page in sorted(DOCS.glob("*.md")) if page.name not in GENERATED | {"output.md"}]
-    return "\n".join([*pages, (DOCS / "output.md").read_text().partition("<!-- fields:")[0]])
+    """Return all pages but the generated ones, without the tables of fields that are generated into a page."""
+    pages = [page.read_text() for page in sorted(DOCS.glob("*.md")) if page.name not in GENERATED]
+    return re.sub(r"<!-- fields:.*?<!-- end: fields -->", "", "\n".join(pages), flags=re.DOTALL)
 
 
 def unexplained(commands: list[str], text: str) -> list[str]:
@@ -123,27 +117,6 @@ def test_every_option_of_a_server_is_in_the_docs(words: str) -> None:
 # -- endpoints ---------------------------------------------------------------------------------------------------------
 
 
-def app_of(folder: Path) -> FastAPI:
-    """Return the application of a sidecar with --openapi, without a broker."""
-    options = ["--page", str(folder / "p"), "--control", str(folder / "c"), "--store", str(folder), "--openapi"]
-    return make_app(Sidecar(settings_of(parser().parse_args(options))))
-
-
-def endpoints(routes: list[BaseRoute]) -> set[tuple[str, str]]:
-    """(method, path) of everything that answers. What is served from a folder counts as one."""
-    found: set[tuple[str, str]] = set()
-    for route in routes:
-        if isinstance(route, Mount):
-            found.add(("GET", f"{route.path}/"))
-        elif isinstance(route, Route):
-            found |= {(method, route.path) for method in route.methods or () if method != "HEAD"}
-        else:
-            inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
-            assert inner is not None, f"what is {route!r}?"
-            found |= endpoints(inner)
-    return found
-
-
 def undocumented(found: set[tuple[str, str]], text: str) -> list[str]:
     """Endpoints that docs/sidecar.md does not name in code: a GET by its path, others with their method."""
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -157,7 +130,7 @@ def undocumented(found: set[tuple[str, str]], text: str) -> list[str]:
 
 def test_every_endpoint_is_in_the_docs(tmp_path: Path) -> None:
     """Probes, metrics, the console, the description of the interface, and all that OpenAPI knows."""
-    app = app_of(tmp_path)
+    app = app_of(tmp_path, "--openapi")
     described = {(method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in methods}
     found = described | endpoints(app.routes) | {("GET", log_listener.PATH)}
 
@@ -175,6 +148,19 @@ def test_undocumented_command_is_detected() -> None:
     assert unexplained(["gantry frobnicate"], written_by_hand()) == ["gantry frobnicate"]
 
 
+def test_generated_page_explains_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that only generated pages and generated tables name is reported."""
+    for name in GENERATED:
+        (tmp_path / name).write_text("gantry frobnicate")
+    table = "<!-- fields: written by a script -->\ngantry frobnicate\n<!-- end: fields -->"
+    (tmp_path / "output.md").write_text(f"{table}\ngantry polish")
+    monkeypatch.setattr(f"{__name__}.DOCS", tmp_path)
+
+    asked = ["gantry frobnicate", "gantry polish"]
+
+    assert unexplained(asked, written_by_hand()) == ["gantry frobnicate"]
+
+
 def test_undocumented_option_is_detected() -> None:
     """An option of another command, or one that only begins like it, does not count."""
     page = "## `gantry a`\n  --one-more X\n## `gantry b`\n  --one X\n"
@@ -186,7 +172,7 @@ def test_undocumented_option_is_detected() -> None:
 
 def test_undocumented_endpoint_is_detected(tmp_path: Path) -> None:
     """A new route, in the OpenAPI document or not, is reported with its method."""
-    app = app_of(tmp_path)
+    app = app_of(tmp_path, "--openapi")
     text = (DOCS / "sidecar.md").read_text()
 
     @app.get("/v1/new")

@@ -135,8 +135,11 @@ def test_describe_shows_every_queue(servers: ThreadedNamedCluster, group: str, w
 
 
 def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:
-    """`describe`, `reset` and `clone` name the missing group and a remedy."""
-    for words in (("describe", "missing"), ("reset", "missing", TOPIC, "--to", "now"), ("clone", "missing", "x")):
+    """Each command that needs an existing group names the missing one and a remedy."""
+    for words in (
+        ("describe", "missing"), ("members", "missing"), ("running", "missing"), ("running", "missing", "client"),
+        ("reset", "missing", TOPIC, "--to", "now"), ("clone", "missing", "x"),
+    ):  # fmt: skip
         result = gantry(servers, *words)
         assert result.exit_code == 3
         assert "group missing not found -- see `gantry group list`" in result.stderr

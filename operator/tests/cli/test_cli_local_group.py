@@ -111,7 +111,7 @@ def test_explained_failover_happens_when_the_master_is_killed(group: Group) -> N
         [],
     )
     assert after == other(before)
-    assert {one.name: one.role for one in group.look().members}[before] == "SLAVE"
+    assert {one.name: one.role for one in group.status().members}[before] == "SLAVE"
     assert set(load.acknowledged) <= set(group.read("kills"))
 
 
@@ -156,10 +156,10 @@ def test_manifest_change_adds_and_removes_slaves(group: Group) -> None:
     group.send("edits", "one", "two")
 
     group.apply(slaves="2", topics="[{name: hands, queues: 2}]")
-    group.until(lambda: has_caught_up(group.look(), 3) and group.is_well())
+    group.until(lambda: has_caught_up(group.status(), 3) and group.is_well())
     group.until(lambda: len([one for one in group.explain()[0]["candidates"] if one["has_vote"]]) == 2)
     group.apply(slaves="1", topics="[{name: hands, queues: 2}]")
-    group.until(lambda: len(group.look().members) == 2 and group.is_well())
+    group.until(lambda: len(group.status().members) == 2 and group.is_well())
 
     assert sorted(one.number for one in group.record.members) == [1, 2]
     assert (group.folder / "stores" / "slave-0-2").is_dir(), "retain is Always"

@@ -31,7 +31,7 @@ def test_asynchronous_group_fails_over_only_within_its_loss_bound(tmp_path: Path
             group.until(lambda: group.is_well() and group.explain()[0]["winner"] == 2)
             [outlook] = group.explain()
             group.do("kill", "master-0", "--down", "240s")
-        group.until(lambda: any("maxDataLossBytes allows 0 B" in line for line in group.look().decision))
+        group.until(lambda: any("maxDataLossBytes allows 0 B" in line for line in group.status().decision))
         still = group.masters()
         output = group.do("promote", "0", "--accept-loss", "64Mi")
         group.until(lambda: group.masters().get(0, ("", 0))[0] == "slave-0-1")

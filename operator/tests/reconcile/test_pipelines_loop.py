@@ -10,7 +10,7 @@ import pytest
 from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
-from pipelines_scene import ROLE, Cluster, ended, pod_status, resource, text_of, words
+from pipelines_scene import ROLE, Cluster, driver_report, ended, pod_status, report_text, resource
 from test_operator_process import context_of, group_object
 
 from gantry_operator.api import (
@@ -106,7 +106,7 @@ async def test_archive_is_created_and_reports_its_progress(scene: Scene) -> None
     assert scene.condition("Ready") == ("False", "Starting")
 
     scene.cluster.begin_pod(STATEFUL_SETS, "orders-archive", "orders-archive-0")
-    scene.cluster.pages["10.0.0.7"] = words(phase="running", rows=7, lagRows=3)
+    scene.cluster.pages["10.0.0.7"] = driver_report(phase="running", rows=7, lagRows=3)
     await scene.reconcile()
     assert scene.condition("Ready") == ("True", "Running")
     assert (scene.status()["lastRun"]["rows"], scene.status()["lag"]["rows"]) == (7, 3)
@@ -137,7 +137,7 @@ async def test_scheduled_runs_are_reported(scene: Scene) -> None:
         await scene.reconcile()
         assert scene.condition("Progressing") == ("True", "RunInProgress")
         at = f"2026-01-01T0{number}:00:00Z"
-        text = text_of(words(rows=number * 10, end=at, text=f"run {number}"))
+        text = report_text(driver_report(rows=number * 10, end=at, text=f"run {number}"))
         scene.cluster.set_status(PODS, pod, **pod_status(phase="Succeeded", state=ended(0, at, text)))
         await scene.reconcile()
         assert scene.status()["lastRun"]["rows"] == number * 10
@@ -335,7 +335,7 @@ async def test_audit_runs_once_for_each_spec(scene: Scene) -> None:
 
     name = first["metadata"]["name"]
     pod = f"{name}-x"
-    text = text_of(words(job="audit", reason="NothingFound", text="12 chunks are equal"))
+    text = report_text(driver_report(job="audit", reason="NothingFound", text="12 chunks are equal"))
     scene.cluster.begin_pod(JOBS, name, pod, **pod_status(phase="Succeeded", state=ended(0, text=text)))
     scene.cluster.set_status(JOBS, name, conditions=[{"type": "Complete", "status": "True"}])
     await scene.reconcile(base)

@@ -89,8 +89,8 @@ def wait_until_quiescent(group: Group) -> None:
 
     def is_quiescent() -> bool:
         nonlocal since, seen
-        now = str(sorted((one.name, one.wrote, one.confirmed) for one in group.look().members))
-        is_confirmed = all(one.wrote == one.confirmed for one in group.look().members)
+        now = str(sorted((one.name, one.wrote, one.confirmed) for one in group.status().members))
+        is_confirmed = all(one.wrote == one.confirmed for one in group.status().members)
         if now != seen or not is_confirmed:
             since, seen = time.monotonic(), now
         return time.monotonic() - since > QUIET_S

@@ -107,7 +107,10 @@ def members(name: str, name_server: str, form: OutputFormat) -> None:
 
     async def query() -> ConsumerConnections | None:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            return await admin.groups.members(name)
+            connections = await admin.groups.members(name)
+            if not _count(connections):
+                await _require_group(admin, name)
+            return connections
 
     found = run(query(), name_server, waiting_for=f"reading group {name}")
     document = MembersOfGroupDocument(
@@ -143,6 +146,8 @@ def running(name: str, client_id: str | None, name_server: str, has_stacks: bool
     async def query() -> list[RunningDocument]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             known = sorted(await admin.members.connections(name))
+            if not known:
+                await _require_group(admin, name)
             limit = asyncio.Semaphore(CONCURRENT_QUERIES_MAX)
 
             async def query_member(member: str) -> RunningDocument:
@@ -162,6 +167,15 @@ def running(name: str, client_id: str | None, name_server: str, has_stacks: bool
 
     found = run(query(), name_server, waiting_for=f"querying the members of {name}")
     show(form, found, lambda: running_screen(name, found))
+
+
+async def _require_group(admin: Admin, name: str) -> None:
+    """Raise NotFoundError if no broker has settings or offsets of a group, by the rule of `describe`.
+
+    Offsets come first: only an administrator may list the groups.
+    """
+    if not (await admin.groups.stats(name)).offset_table and name not in await admin.groups.all():
+        raise NotFoundError(f"group {name} not found", "see `gantry group list`")
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
