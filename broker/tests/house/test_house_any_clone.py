@@ -24,14 +24,15 @@ SOURCES = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 
 
 def deep(folder: Path) -> Path:
-    """A folder whose path is long and has both kinds of letters in it."""
+    """Return a path below `folder` that is long, and has a space and letters that are not ASCII in it."""
     start = folder / "é ü"
     return start / ("x" * max(1, LENGTH - len(os.fsencode(start)) - 1))
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The files of this clone in such a place, with our packages of others; what its scripts made goes with it."""
+    """A copy of this clone in such a place, with this environment's packages; at the end the TMPDIR of its scripts is
+    deleted."""
     place = deep(tmp_path_factory.mktemp("any"))
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -66,7 +67,7 @@ def test_the_place_is_what_it_says(tmp_path: Path) -> None:
 
 
 def test_a_stand_in_runs_by_an_interpreter_at_such_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel takes the first line of no file."""
+    """A program of `write_program` runs although the kernel refuses a `#!` line with such a path."""
     place = deep(tmp_path)
     place.mkdir(parents=True)
     (place / "python").symlink_to(sys.executable)

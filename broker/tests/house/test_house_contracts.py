@@ -1,7 +1,7 @@
 """The import contracts hold, and an import that crosses the layers breaks them.
 
 The contracts of pyproject.toml are run over small trees made for the purpose, in an interpreter of their own, so
-that neither the real packages nor the linter's memory of them are touched.
+that neither the real packages nor the linter's cache are touched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYERED: Final = {
 """Packages whose modules all have a layer, and these layers from top to bottom."""
 
 PARTS: Final = ("app", "control", "ha", "ports", "server", "store")
-"""Of the broker."""
+"""The parts of `gantry_broker` that the imports below name."""
 
 
 def lint(root: Path) -> subprocess.CompletedProcess[str]:
@@ -157,8 +157,8 @@ def test_the_contracts_hold_for_the_real_packages() -> None:
     assert " 0 broken" in result.stdout
 
 
-def test_the_plan_allows_what_it_says(tree: Path) -> None:
-    """Every import that the plan names is legal, all of them together."""
+def test_allowed_imports_break_no_contract(tree: Path) -> None:
+    """All imports of `ALLOWED` together are legal."""
     for importer, imported in ALLOWED:
         [module] = tree.glob(f"*/src/{importer.replace('.', '/')}/__init__.py")
         module.write_text(f"{module.read_text()}import {imported}\n")
@@ -170,7 +170,7 @@ def test_the_plan_allows_what_it_says(tree: Path) -> None:
 
 @pytest.mark.verify(quick=6)
 @pytest.mark.parametrize(("importer", "imported"), FORBIDDEN, ids=[f"{a} imports {b}" for a, b in FORBIDDEN])
-def test_an_import_across_the_floors_is_refused(tree: Path, importer: str, imported: str) -> None:
+def test_a_forbidden_import_is_refused(tree: Path, importer: str, imported: str) -> None:
     """Each forbidden import alone breaks a contract, and the report names the pair."""
     write_import(tree, importer, imported)
 

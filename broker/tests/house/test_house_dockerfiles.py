@@ -50,7 +50,7 @@ def missing_sources(root: Path) -> list[str]:
 
 
 def started(root: Path, words: list[str]) -> str | None:
-    """The package that a command starts; None if the tree has no such program."""
+    """Return the package that a command starts: empty if it starts a script, None if the tree has no such program."""
     match words:
         case ["python", "-m", name, *_]:
             return name if list(root.glob(f"*/src/{name}/__main__.py")) else None

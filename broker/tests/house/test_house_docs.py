@@ -30,7 +30,7 @@ TITLES = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CONTRI
 
 
 def documents() -> Iterator[Path]:
-    """Yield every Markdown page of the repository."""
+    """Yield the Markdown pages at the top of the repository, in `docs/` and in `broker/`."""
     yield from sorted(ROOT.glob("*.md"))
     for folder in ("docs", "broker"):
         yield from sorted((ROOT / folder).glob("**/*.md"))
@@ -62,7 +62,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
 @cache
 def written_anew() -> dict[str, str]:
-    """Every page as another process writes it: a command that a test has called here keeps something of that."""
+    """Every generated page, as a fresh process writes it: commands that tests have called here have changed state."""
     program = (
         "import json, pathlib, reference;"
         "here = pathlib.Path.cwd();"
@@ -181,7 +181,7 @@ def test_the_command_line_has_the_promised_commands() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    """No page of ours links to a file that is not there."""
+    """No link of these pages leads to a file or a heading that does not exist."""
     assert {page.name for page in documents()} >= TITLES
     assert {str(page): dead for page in documents() if (dead := dead_links(page))} == {}
 
@@ -222,7 +222,9 @@ def test_figures_of_the_readme_are_measured_ones() -> None:
 
     assert len(pairs) >= 5 and any(int(a.replace(",", "")) < int(b.replace(",", "")) for a, b in pairs)
     assert unmeasured(pairs, benchmarks) == []
-    assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], "one that is made up is caught"
+    assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], (
+        "a figure that is made up was not found"
+    )
 
 
 def test_the_first_screen_is_short() -> None:

@@ -55,7 +55,7 @@ def repeated_test_names(root: Path) -> list[str]:
 
 
 def shadowed_test_folders(root: Path) -> list[str]:
-    """Modules in a folder of tests that a folder of the same name in `tests` is imported by.
+    """Modules in a folder of tests that have the name of another folder of tests, by which that one is imported.
 
     Pytest puts the folder of each test file first on the path, so `import faults` would find the module.
     """
@@ -71,7 +71,7 @@ def shell_calls(source: str) -> list[int]:
     """Lines of calls that hand a string to a shell."""
     lines: list[int] = []
     if not re.search(r"shell|os\.(system|popen)|get(status)?output", source):
-        return lines  # nothing to be looked for in a tree, which takes long for all files
+        return lines  # parsing every file would take long
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
@@ -166,7 +166,7 @@ def test_a_repeated_test_name_is_caught(tmp_path: Path) -> None:
 
 
 def test_no_module_of_a_test_folder_hides_another_test_folder() -> None:
-    """A program that a test starts got the wrong `faults`, if other tests were collected before it."""
+    """Otherwise a program that a test starts could import the module in place of the folder."""
     assert shadowed_test_folders(ROOT) == []
 
 

@@ -1,4 +1,4 @@
-"""The parts plugin: `make test` leaves nothing out that `make verify` does not run, and each part is a part of that."""
+"""The parts plugin: `make verify` runs what `make test` leaves out, but for slow tests; each test is in one part."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_promise_of_another_need_leaves_the_skip_alone(run_inside: RunInside) 
 def test_the_promised_need_fails_even_behind_an_unpromised_one(
     run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test with two missing needs fails when either was promised, in either order of the checks."""
+    """A test with two missing needs fails if one was promised, also if the other one is checked first."""
     source = ONE_TEST.replace("@pytest.mark.needs_go", "@pytest.mark.needs_go\n    @pytest.mark.needs_root")
     assert list(NEEDS).index("root") < list(NEEDS).index("go")
     monkeypatch.setitem(NEEDS, "root", Need("root", lambda: "running as user 1", "sudo"))
@@ -140,7 +140,7 @@ def test_other_skips_are_in_the_table_too(run_inside: RunInside) -> None:
     run_inside(source).stdout.fnmatch_lines(["(skip) *1  the moon is full"])
 
 
-def test_a_run_that_stops_early_never_says_nothing(run_inside: RunInside) -> None:
+def test_tests_that_a_stopped_run_did_not_reach_are_counted(run_inside: RunInside) -> None:
     """Tests that a stopped run did not come to are counted, not forgotten."""
     source = "def test_a():\n    assert False\n\n\ndef test_b():\n    pass\n\n\ndef test_c():\n    pass\n"
 
@@ -172,8 +172,8 @@ def test_a_probe_is_asked_once(run_inside: RunInside, monkeypatch: pytest.Monkey
     assert asked == ["java"]
 
 
-def test_a_hanging_or_failing_command_counts_as_missing() -> None:
-    """The probe of a command that is there but does not work says so instead of passing."""
+def test_a_failing_or_absent_command_counts_as_missing() -> None:
+    """The reason is given for a command that fails, and for one that is not on PATH."""
     assert requirements_plugin.command_fails("true") is None
     assert requirements_plugin.command_fails("false") == "`false` exits 1"
     assert requirements_plugin.missing_commands("sh", "no-such-command-here") == "no no-such-command-here on PATH"
