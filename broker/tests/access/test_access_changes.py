@@ -1,4 +1,7 @@
-"""S6 of the catalogue over time: replayed requests, strict servers, accounts that change."""
+"""Access control over time: replayed requests, strict servers, accounts that change.
+
+S6 is a row of the fault catalogue (`broker/tests/faults/rows.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""S6 of the catalogue over real sockets: requests without permission get code 16 before anything is stored.
+"""Access control over real sockets: requests without permission get code 16 before anything is stored.
 
-Each promise has its twin: the same request with access control off succeeds, so that it is the guard that denies it.
+S6 and S7 are rows of the fault catalogue (`broker/tests/faults/rows.py`). Many promises have a twin: the same request
+with access control off is not denied, so that it is the guard that denies it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def with_empty_key(command: Command) -> None:
     command.ext = {**sign_v1(command.ext, command.body, ORDERS), "AccessKey": ""}
 
 
-def with_empty_secret(command: Command) -> None:
+def with_empty_signature(command: Command) -> None:
     command.ext = sign_v1(command.ext, command.body, Credentials("orders-key", "x"))
     command.ext["Signature"] = ""
 
@@ -104,7 +105,7 @@ IMPOSTORS: dict[str, Any] = {
     "signed with another's secret": signer(Credentials("orders-key", "billing-secret")),
     "unknown account": signer(Credentials("unknown-key", "orders-secret")),
     "empty access key": with_empty_key,
-    "empty signature": with_empty_secret,
+    "empty signature": with_empty_signature,
     "a field added afterwards": with_another_field,
     "the body changed afterwards": with_another_body,
     "strict with another's secret": signer(Credentials("orders-key", "billing-secret"), SignatureKind.STRICT),

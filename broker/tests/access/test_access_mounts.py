@@ -53,14 +53,14 @@ async def test_name_server_reloads_mounted_account_file(tmp_path: Path) -> None:
     await server.close()
 
 
-is_spoiled = pytest.mark.parametrize(
+EACH_SPOILED_FILE = pytest.mark.parametrize(
     "spoil",
     [lambda path: path.mkdir(), os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.touch()],
     ids=["a directory", "a pipe", "an endless device", "empty"],
 )
 
 
-@is_spoiled
+@EACH_SPOILED_FILE
 async def test_pipe_or_device_as_account_file_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     """Reading does not wait for a pipe or exhaust memory, and the accounts stay the same."""
     path = tmp_path / "plain_acl.yml"
@@ -78,7 +78,7 @@ async def test_pipe_or_device_as_account_file_changes_nothing(tmp_path: Path, sp
     assert file.accounts is before
 
 
-@is_spoiled
+@EACH_SPOILED_FILE
 async def test_pipe_or_device_as_credentials_file_changes_nothing(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
@@ -101,11 +101,11 @@ def test_command_waits_for_the_writer_of_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(path)
     text = f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n"
     writer = threading.Thread(daemon=True, target=path.write_text, args=(text,))
-    read_need = threading.Thread(daemon=True, target=lambda: found.append(read_credentials(path)))
+    reader = threading.Thread(daemon=True, target=lambda: found.append(read_credentials(path)))
     found: list[Credentials] = []
-    read_need.start()
+    reader.start()
     writer.start()
-    read_need.join(120)
+    reader.join(120)
     writer.join(120)
 
     assert found == [ADMIN]

@@ -1,6 +1,7 @@
-"""S6 of the catalogue, for attackers with an account: ambiguous requests, forged records, checks of transactions.
+"""Attackers with an account: ambiguous requests, forged records, transactions and their checks, replies.
 
-Each promise has its twin, in which its protection is removed and the attack succeeds.
+S6 is a row of the fault catalogue (`broker/tests/faults/rows.py`). Several promises have a twin, in which the
+protection is removed and the attack succeeds.
 """
 
 from __future__ import annotations

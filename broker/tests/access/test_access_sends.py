@@ -63,8 +63,8 @@ async def test_plain_signed_sends_use_the_fast_path(broker: Broker, taken: list[
     ],
     ids=["keys", "no unique id", "a unique id of another form", "a unique id behind"],
 )
-async def test_signed_sends_with_any_properties_use_the_fast_path(broker: Broker, taken: list[int], text: str) -> None:
-    """Senders whose requests are not formed like Java's use it, too."""
+async def test_sends_with_other_properties_use_the_fast_path(broker: Broker, taken: list[int], text: str) -> None:
+    """Senders whose requests are not formed like Java's use it, too. A delay level is an exception."""
     async with signed_dialogue(broker, ORDERS) as client:
         await client.send_ok(b"x", properties=text)
 
@@ -140,7 +140,7 @@ async def test_lowered_message_limit_applies_to_the_fast_path(broker: Broker) ->
 
 
 async def test_all_paths_store_the_same_message(broker: Broker, tmp_path: Path) -> None:
-    """The fast path, the general path, and a broker without access control store the same bytes."""
+    """The fast path, the general path, and a broker without access control store the same fields."""
     (tmp_path / "open").mkdir()
     fields = {"properties": PLAIN, "flag": "7", "sysFlag": "1", "bornTimestamp": "1700000000123", "queueId": "0"}
     async with signed_dialogue(broker, ORDERS) as client:

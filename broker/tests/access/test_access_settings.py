@@ -1,4 +1,7 @@
-"""Settings of access control: contradictions, or missing account files, prevent the start of a broker."""
+"""Settings of access control: contradictions, or missing account files, prevent the start of a broker.
+
+S6 is a row of the fault catalogue (`broker/tests/faults/rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def test_contradictory_broker_access_settings_are_refused(pairs: dict[str, str],
         {"haTlsCertPath": "c", "haTlsKeyPath": "k", "haTlsTrustCertPath": "a"},
         {"haClassicPeers": "true"},
     ],
-    ids=["no replication", "a secret", "certificates", "weak by name"],
+    ids=["no replication", "a secret", "certificates", "classic peers allowed"],
 )
 def test_authenticated_replication_port_is_accepted(pairs: dict[str, str]) -> None:
     """S6's twin: only the open port makes the settings above contradictory."""
