@@ -3,8 +3,8 @@
     python attacker.py KIND PORT OPTIONS        options are JSON; prints "ready", holds, ends when stdin is closed
 
 Every kind is bounded: so many connections, so many attempts of each, and nothing after stdin has ended. `ready` means
-that every connection has sent what it can, or was closed for it. The last line is JSON: what was sent, and how often
-the other side closed.
+that every connection has sent what it can, or was closed for it; in a flood, that the first burst of each was answered.
+The last line is JSON: what was sent, and how often the other side closed.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Attack:
         self.sent_at_ready_bytes = 0
         self.opened = 0
         self.closed = 0
-        """How often the other side ended a connection."""
+        """How often the other side ended or refused a connection, or answered a bomb."""
 
     async def connect(self, receive_bytes: int = 0) -> socket.socket:
         peer = socket.socket()
@@ -79,7 +79,7 @@ class Attack:
 
 
 Kind = Callable[[Attack, asyncio.Event], Coroutine[Any, Any, None]]
-"""One connection of an attack; sets the event when it has sent what it can."""
+"""One connection of an attack; sets the event when the attack of this connection is under way (see the module)."""
 
 
 def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
@@ -87,7 +87,7 @@ def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
 
 
 async def half(attack: Attack, ready: asyncio.Event) -> None:
-    """Send an incomplete frame, again whenever the connection was closed for it."""
+    """Send an incomplete frame, and again when the connection was closed for it, up to `attempts` times."""
     options = attack.options
     head = bytes.fromhex(options["head"]) if "head" in options else frame_head(options["frame_bytes"] - 4, 100)
     data = head + bytes(options["part_bytes"])
@@ -162,7 +162,7 @@ async def flood(attack: Attack, ready: asyncio.Event) -> None:
 
 
 async def reset(attack: Attack, ready: asyncio.Event) -> None:
-    """Open connections and reset them at once, in the middle of a frame, or before they are accepted."""
+    """Open connections and reset them: at once, in the middle of a frame, or after a whole request."""
     options = attack.options
     part = frame_head(1000, 100) + bytes(50)
     for number in range(options["attempts"]):

@@ -1,7 +1,7 @@
 """Abuse: how much memory peers can make a server use, and how an honest client is affected.
 
-Exit code 0 when every attack stayed within its budget, the honest client got every answer and the log stayed small;
-1 with the line of the table that did not.
+Exit code 0 when every attack stayed within its budget, the honest client got every answer, the log stayed small and
+without tracebacks, and no files stayed open; 1 with a line for each expectation that failed.
 """
 
 import asyncio
@@ -108,8 +108,8 @@ def main(only: str | None, is_listing: bool, scale: float, twins: bool, requests
 
     Each attack gets a fresh server on free ports of 127.0.0.1 with a store below .gantry. Memory and sizes are MiB, the
     log KiB, latencies milliseconds of a client that sends and pulls one after another. The sidecar has a table of its
-    own, in which every probe must be answered 200. Fails when memory grows by
-    more than the budget and its slack, when the honest client misses an answer, or when the log is flooded.
+    own, in which every probe must be answered 200. Fails when memory grows by more than the budget and its slack, when
+    the honest client misses an answer, when files stay open, or when the log is flooded or has a traceback.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
 """Every attack with its target, the guard that limits it, and its budget in bytes.
 
-Each has a twin in which its guard is off (a budget of a tebibyte, a handshake limit beyond the connections): a bound
-that holds without its guard would prove nothing. A flood is judged by how much of it is served for each answer of the
+Each that a setting bounds has a twin in which its guard is off (a limit of 2^40): a bound that holds without its guard
+would prove nothing. A flood is judged by how much of it is served for each answer of the
 honest client, which counts turns of the loop and not time.
 """
 
@@ -40,7 +40,7 @@ class Scenario:
     build: Build = broker_victim
     settings: Mapping[str, str] = field(default_factory=dict)
     guard: Mapping[str, str] = field(default_factory=dict)
-    """The settings that bound it, as they are by default or smaller."""
+    """The settings that bound it, as they are by default or smaller, and OFF for another bound that would act first."""
     is_guard_optional: bool = True
     """Whether settings can switch the guard off; what is bounded by its design has no twin."""
     budget_bytes: int = 0
@@ -66,7 +66,7 @@ class Scenario:
 
 
 def guarded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A broker with access control on, whose only account is that of the honest client."""
+    """A broker with access control on; the honest client is its administrator."""
     accounts = write_accounts(directory / "plain_acl.yml")
     return broker_victim(
         directory, {"aclEnable": "true", "aclFile": str(accounts), "haListenPort": "-1", **settings}, is_signed=True

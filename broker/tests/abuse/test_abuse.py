@@ -1,4 +1,4 @@
-"""Every attack in small against real processes: bytes within the budget, every honest answer given, a small log.
+"""Every attack of `scenarios` in small on real processes: bytes within the budget, every honest answer, a small log.
 
 Judged are bytes and answers, never time. Each attack that a setting bounds has its twin with that setting off.
 """
@@ -24,7 +24,7 @@ def test_attack_stays_within_its_budget_and_honest_client_is_served(scenario: ob
     outcome = run_abuse.run_one(scenario, tmp_path, requests=40, quiet_requests=40)
 
     assert run_abuse.faults(scenario, outcome) == []
-    assert outcome.opened, "an attack that reaches no server proves nothing"
+    assert outcome.opened, "the attack has reached no server"
     assert len(outcome.attacked_ms) >= 40
 
 
@@ -38,8 +38,8 @@ def test_attack_without_its_guard_exceeds_the_budget(scenario: object, tmp_path:
     assert outcome.errors == []
 
 
-def test_abuse_command_runs_every_requested_attack() -> None:
-    """The attacks of the acceptance are there by name, and the table has a column for each thing it shows."""
+def test_required_attacks_exist_and_the_table_fits_its_headlines() -> None:
+    """The required attacks have their names, which are unique, and a row has as many cells as there are headlines."""
     names = {scenario.name for scenario in SCENARIOS}
 
     assert {"deferred-answers", "many-bursts"} <= names

@@ -76,7 +76,7 @@ class Outcome:
     closed: int = 0
     sent_bytes: int = 0
     sent_per_answer: float = 0.0
-    """Bytes of the attack for each answer of the honest client, counted from when the attack stood."""
+    """Bytes of the attack for each request of the honest client, counted from when the attacker was ready."""
 
     @property
     def growth(self) -> int:
@@ -230,7 +230,7 @@ async def attack(
         forget_peak(server.pid)
         async with _attacker(kind, victim.port, options) as attacker:
             ready = asyncio.create_task(attacker.ready())
-            # The honest client asks all the while: until the attack stands, and as often again beside it.
+            # The honest client asks all the while: until the attacker is ready, and then ``requests`` times.
             while not ready.done():
                 await _ask(honest, 10, outcome.attacked_ms, outcome.errors)
                 outcome.files_peak = max(outcome.files_peak, open_files(server.pid))
@@ -263,7 +263,7 @@ async def _ask(honest: Honest, count: int, times_ms: list[float], errors: list[s
 
 
 async def _settle(pid: int, outcome: Outcome) -> None:
-    """Wait until the attack's connections are gone; memory may come back a little later."""
+    """Wait until connections and memory of the attack are gone, at most ``SETTLED_S``."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SETTLED_S
     least = 1 << 62

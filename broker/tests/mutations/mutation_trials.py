@@ -32,8 +32,8 @@ SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src
 LEFT_OUT: Final = "broker/tests/mutations"
 """Its tests compare the faults with the sources, and so would find every one of them."""
 
-RERUNS_MAX: Final = 5
-"""How often a stage is run again without tests that fail for another reason than the fault."""
+RUNS_MAX: Final = 5
+"""How often a group of test files is run in a stage, each time without the tests that failed for another reason."""
 
 SUSPECTS_MAX: Final = 4
 """Of the failed tests of one run, how many are run again alone."""
@@ -131,7 +131,7 @@ def module_of(file: str) -> str:
 
 @final
 class Trials:
-    """Of one repository.
+    """The trials of faults in one repository.
 
     ``near_tests`` names groups of test files for a source file, which the first stage tries in turn.
     """
@@ -190,7 +190,7 @@ class Trials:
     def _run_group(self, tree: Path, stage: Stage, files: Sequence[str], notes: list[str]) -> str:
         """The same for some test files, or all of them where ``files`` is empty."""
         left_out: list[str] = []
-        for _ in range(RERUNS_MAX):
+        for _ in range(RUNS_MAX):
             how_many = f"{len(files)} files" if files else "all files"
             self._report(f"  {stage}: {how_many}")
             outcome = self._run_tests(tree, stage, files, left_out)
@@ -205,7 +205,7 @@ class Trials:
                 notes.append(f"{stage}: {test} failed, and not because of the fault")
                 self._report(f"  {notes[-1]}")
             left_out += outcome.failed[:SUSPECTS_MAX]
-        notes.append(f"{stage}: gave up after {RERUNS_MAX} runs")
+        notes.append(f"{stage}: gave up after {RUNS_MAX} runs")
         return ""
 
     def _run_tests(self, tree: Path, stage: Stage, files: Sequence[str], left_out: Iterable[str]) -> Outcome:

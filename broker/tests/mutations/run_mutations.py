@@ -1,7 +1,7 @@
 """The mutation run: one hand-made fault at a time in a copy of the tree, and the tests that must catch it.
 
 Exit code 0 when `make test` alone catches at least nine faults of ten and each is caught by `make test` or `make
-verify`; 1 otherwise; 2 when a fault does not fit the sources or the copy's code is not what runs.
+verify`; 1 otherwise; 2 when a fault does not fit the sources, the copy's code is not what runs or pytest does not work.
 """
 
 from __future__ import annotations
