@@ -1,7 +1,7 @@
 """The parts of the replication benchmark: the relay, the proxy for acks, control groups, pulls, the command.
 
-The tests do not check speeds, only that a delay is not too short. The runs of real brokers are small
-ones: a pair of ours without Apache's, every part.
+The tests do not check speeds, only that a delay is not too short. The runs of real brokers are small: the parts table,
+memory and slow with a pair of ours, and table and producer with Apache's, too.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def test_failed_part_keeps_the_results_of_earlier_parts(
 @pytest.mark.parametrize(
     "part", ["table", *(pytest.param(part, marks=pytest.mark.slow) for part in ("memory", "slow"))]
 )
-def test_every_part_runs_with_our_brokers_and_leaves_only_its_figures(
+def test_part_runs_with_our_brokers_and_leaves_only_its_figures(
     quick_ha: RunCommand, tmp_path: Path, part: str
 ) -> None:
     """Every answer is code 0, goals are printed, and stores, buffers and groups are removed."""

@@ -71,8 +71,8 @@ def test_tail_goal_is_a_ratio_of_excesses(without: float, buffered: float, ratio
     assert goal.limit_text == "at least 20 x"
 
 
-def test_anonymous_memory_has_no_goal() -> None:
-    """The goal is for buffers that survive their process; without the run that has none there is no comparison."""
+def test_without_a_run_without_a_buffer_there_is_no_goal() -> None:
+    """The goal compares with the run that has no buffer."""
     assert tail.tail_goals(tail.summarise_tail(rounds((1, 2, 3)))[:1]) == []
 
 

@@ -282,7 +282,9 @@ async def test_unfinished_frames_of_all_connections_have_one_budget(caplog: pyte
             await peer.close()
     closed = [record for record in caplog.records if record.getMessage() == "connection closed"]
     over = [record for record in closed if "over budget" in record.__dict__["reason"]]
-    assert 1 <= len(over) < listener.close_log.counts[CloseReason.FRAME_BUDGET], "the line is rate-limited"
+    assert 1 <= len(over) < listener.close_log.counts[CloseReason.FRAME_BUDGET], (
+        "expected fewer lines than closed connections"
+    )
     assert over[0].levelno == logging.WARNING
 
 
@@ -455,7 +457,7 @@ async def test_unauthenticated_connections_have_their_own_budget(tmp_path: Path)
 
 
 async def test_without_access_control_the_first_frame_is_not_limited(tmp_path: Path) -> None:
-    """The smaller limit applies to guarded ports only: without accounts the first frame may have any size."""
+    """The smaller limit applies to guarded ports only: without accounts the first frame may be as large as others."""
     async with running_broker(tmp_path / "store", maxMessageSize=str(64 * KIB)) as broker:
         peer = await RawPeer.open(broker.port)
         await peer.say(frame_head(8 * MIB, 100) + bytes(KIB))
@@ -548,6 +550,6 @@ def test_reasons_are_counted_even_without_a_log_line() -> None:
     log.removeHandler(handler)
 
 
-def test_frame_limit_is_checked_before_its_bytes_arrive() -> None:
-    """The smaller limit of unauthenticated peers is checked by the length field, as the large one is."""
+def test_first_frame_has_the_usual_limit_by_default() -> None:
+    """The first frame of a connection has a smaller limit only where the settings of the listener say so."""
     assert WireLimits().frame_bytes_max == ListenerSettings().first_frame_bytes_max

@@ -241,8 +241,8 @@ def test_kinds_of_lines_are_bounded() -> None:
     assert len(log._suppressed) <= 257
 
 
-class _UnknownPeer:
-    """The part of a server that a replication stream uses before its first message."""
+class _FaultyServer:
+    """The part of a master's server that a replication stream uses before its first message, with a bug."""
 
     def __init__(self) -> None:
         self.log = LimitedLog(logging.getLogger("test.replication"))
@@ -254,7 +254,7 @@ class _UnknownPeer:
 
 async def test_a_bug_in_a_replication_stream_ends_that_stream(caplog: pytest.LogCaptureFixture) -> None:
     """The master's replication port is guarded as the clients' ports are."""
-    server: Any = _UnknownPeer()
+    server: Any = _FaultyServer()
     stream = MasterStream(server)
     transport = Reset()
 

@@ -70,7 +70,7 @@ def test_new_pair_is_used_despite_old_file_times(
 
     assert source.reload_if_changed()
     assert source.current is not first
-    assert not source.reload_if_changed(), "and once only"
+    assert not source.reload_if_changed(), "the same pair was loaded a second time"
 
 
 def test_a_mounted_secret_is_followed(tmp_path: Path, authority: trustme.CA) -> None:
@@ -117,7 +117,7 @@ def test_key_of_another_certificate_is_refused_and_named(
     party.chain.write_bytes(chain_of(new))
 
     assert not source.reload_if_changed()
-    assert refusals(caplog) == [], "the files may be in the middle of a write"
+    assert refusals(caplog) == [], "refused at the first check, when the files may be in the middle of a write"
     assert [source.reload_if_changed() for _ in range(3)] == [False] * 3
     assert source.current is first
     [reason] = refusals(caplog)
@@ -278,7 +278,7 @@ def clock(party: Party, authority: trustme.CA) -> Iterator[list[float]]:
 def test_expiry_is_logged_once_a_day_in_advance(
     party: Party, authority: trustme.CA, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From 14 days before the end there is one line a day, then an error, and none for a new one."""
+    """From 14 days before the end there is one line a day, then one error a day, and none for a new certificate."""
     files = (str(party.chain), str(party.key))
     source = CertificateSource(
         "clients", files, lambda: server_context(*files), certificate=files[0], now=lambda: clock[0]

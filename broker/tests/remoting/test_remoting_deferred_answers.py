@@ -230,7 +230,7 @@ async def test_broker_limits_deferred_answers_of_a_connection(tmp_path: Path) ->
 
 
 async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: Path) -> None:
-    """Counter-test: with the limits off all of them are tasks at once."""
+    """Counter-test: with the limits off hundreds of them are tasks at once."""
     off = str(UNBOUNDED)
     async with running_broker(tmp_path, maxDeferredAnswers=off, maxDeferredAnswersPerConnection=off) as broker:
         peer = await RawPeer.open(broker.port)

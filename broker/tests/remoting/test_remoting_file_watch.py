@@ -35,4 +35,4 @@ async def test_watch_that_was_not_started_can_be_closed() -> None:
 
 
 async def never_called() -> None:
-    raise AssertionError("never checked")
+    raise AssertionError("a watch that was not started has checked")

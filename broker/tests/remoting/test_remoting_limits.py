@@ -1,4 +1,7 @@
-"""Limits of connections: the cost of one peer is bounded, and other peers are not affected."""
+"""Limits of connections: the cost of one peer is bounded, and other peers are not affected.
+
+S2 and S3 are rows of the fault catalogue (`broker/tests/faults/rows.py`).
+"""
 
 import asyncio
 import gc
@@ -403,7 +406,7 @@ async def open_after_close(turns: int) -> bool:
             for connection in tuple(host.listener.connections):
                 connection.abort()
             await asyncio.sleep(0)
-            assert set(host.disconnected) <= set(host.connected), "the service learns only of ends that had a beginning"
+            assert set(host.disconnected) <= set(host.connected), "the service learned of an end without its beginning"
 
 
 @on_both_loops

@@ -27,7 +27,7 @@ from gantry_testing.certificates import Party, chain_of, served_serial, wait_for
 from gantry_testing.local import RawPeer, on_both_loops, wait_until
 from gantry_wire import Command
 
-LOOK_S = 0.01
+CHECK_S = 0.01
 TIMEOUT_MS = 60_000
 
 
@@ -38,8 +38,8 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def party(tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> Party:
-    """The server's files, with a check in every short interval."""
-    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", LOOK_S)
+    """The server's files, which are checked for changes every ``CHECK_S`` seconds."""
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", CHECK_S)
     return Party(tmp_path / "server", authority)
 
 
@@ -248,7 +248,7 @@ def test_contexts_refuse_outdated_tls(party: Party) -> None:
         assert all(suite["name"].startswith(("ECDHE-", "TLS_")) for suite in suites)
 
 
-@pytest.mark.parametrize("is_hardened", [True, False], ids=["hardened", "as OpenSSL likes it"])
+@pytest.mark.parametrize("is_hardened", [True, False], ids=["hardened", "without the restriction"])
 async def test_a_client_with_old_suites_only_is_refused(party: Party, is_hardened: bool) -> None:
     """Suites without authenticated encryption are refused; a context without that restriction accepts them."""
     old = client_context(str(party.authority))

@@ -61,7 +61,7 @@ class Rig:
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
     def receive(self, size: int) -> None:
-        assert self._is_reading, "a transport that is paused delivers nothing"
+        assert self._is_reading, "the test delivers to a paused transport"
         self.connection.data_received(bytes(size))
 
     @property
@@ -102,13 +102,13 @@ class Rig:
         return
 
     def pause_reading(self) -> None:
-        assert not self.is_ended, "uvloop raises when a closed transport is paused"
+        assert not self.is_ended, "a closed transport was paused, for which uvloop raises"
         assert self._is_reading, "paused twice"
         self._is_reading = False
         self.switches += 1
 
     def resume_reading(self) -> None:
-        assert not self.is_ended, "uvloop raises when a closed transport is resumed"
+        assert not self.is_ended, "a closed transport was resumed, for which uvloop raises"
         assert not self._is_reading, "resumed twice"
         self._is_reading = True
         self.switches += 1
@@ -254,7 +254,7 @@ class Port:
         self.turns.enqueue(Busy(name, self.log), kept_bytes, is_short=is_short)
 
     def next_turn(self) -> str:
-        """Who took a turn in it."""
+        """Run the callbacks of the next turn, and return the names of the connections that took a turn in it."""
         due, self.soon[:] = self.soon[:], []
         for callback in due:
             callback()
@@ -341,7 +341,7 @@ def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> Non
 
     rig.receive(100 * KIB)
     assert rig.sink.taken == 0
-    assert rig.connection.frames.memory_bytes >= 100 * KIB, "it counts towards the budget of unfinished frames"
+    assert rig.connection.frames.memory_bytes >= 100 * KIB, "it does not count towards the budget of unfinished frames"
     assert not rig.is_reading()
     assert rig.is_backlogged()
 
