@@ -44,7 +44,7 @@ SLICE_UNITS: Final = 256
 """How many units one step proves. Each needs its record, which may have to be read from the disk."""
 
 COMPARED_UNITS_MAX: Final = 200
-"""How many units one pull with a filter compares with their records. The next pull continues after them."""
+"""From how many units on a pull with a filter compares no further page with its records. The next pull does."""
 
 LOST_UNITS_MAX: Final = 65_536
 """How many units of damaged messages are remembered, so that reading skips them without a search."""
