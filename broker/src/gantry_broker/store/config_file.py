@@ -5,8 +5,9 @@
 
 Their content cannot be rebuilt from the log, so a crash must never leave less than one readable copy: each file is
 replaced as a whole, and the copy only when the current file is durable. If the current file cannot be read, is older
-than the copy, or was written by another store, the copy is used, and that is logged. If neither can be read, the start
-is refused: starting without them would make all consumers start again at offset 0.
+than the copy, or was written by another store, the copy is used, and that is logged. If neither can be read, ``load``
+raises, and the start is refused: starting without them would make all consumers start again at offset 0. Only queue
+locks are not needed: without them no queue can be locked for a minute.
 Tables that RocketMQ has keep its shapes, including its bare integer keys on reading; files are written as standard
 JSON, which RocketMQ reads.
 

@@ -244,7 +244,7 @@ class ConsumeQueue:
         self.min_offset = offset
 
     def rewind(self, end: int) -> None:
-        """Remove the units ``[end, self.end)``, which no reader has seen: zero them and move the cursor before them."""
+        """Remove the units ``[end, self.end)``: zero them, and move the cursor and the readable end before them."""
         for offset in range(end, self.end):
             start = offset * CONSUME_UNIT_BYTES
             file = self.files.mapped_at(start)

@@ -75,13 +75,14 @@ class StoreContract(Protocol):
         self, progress: Progress | None = None, *, is_flushing: bool = True,
         on_locked: Callable[[], None] = lambda: None, is_unconfirmed_hidden: bool = False,
     ) -> RecoveryReport:  # fmt: skip
-        """Lock the directory, recover the store and start it. ``progress(done, total)`` is called with bytes read.
+        """Lock the directory, recover the store and start it. ``progress(done, total)`` counts bytes of the log.
 
-        ``on_locked`` is called as soon as the directory is locked, before anything in it is read. Without
-        ``is_flushing`` no threads run, for tests and tools that call ``commit_step`` and ``flush_step``. With
-        ``is_unconfirmed_hidden`` consumers see only messages before the recovery point, until those after it are made
-        visible by the ``LogCopier`` of ``start_copying``. Raises ``StoreLocked``, ``StoreMismatch``,
-        ``LogFileDamaged``, ``StoreFull``, ``ConfigCorrupt`` or ``StoreUnusable``.
+        ``done`` is counted from the start of the log, also if only its end is read. ``on_locked`` is called as soon as
+        the directory is locked, before anything in it is read. Without ``is_flushing`` no threads run, for tests and
+        tools that call ``commit_step`` and ``flush_step``. With ``is_unconfirmed_hidden`` consumers see only messages
+        before the recovery point, until those after it are made visible by the ``LogCopier`` of ``start_copying``.
+        Raises ``StoreLocked``, ``StoreMismatch``, ``LogFileDamaged``, ``StoreFull``, ``ConfigCorrupt`` or
+        ``StoreUnusable``.
         """
 
     def close(self) -> None:

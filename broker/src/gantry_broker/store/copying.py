@@ -235,7 +235,7 @@ class LogCopier:
     ) -> None:
         """Dispatch ``[start, end)`` to queues and index, from ``records`` if these are known."""
         dispatcher, scan_dispatcher = self._dispatcher, self._scan_dispatcher
-        assert dispatcher.is_held, "otherwise recovery points would record the present ends of the queues"
+        assert dispatcher.is_held, "dispatch is not held: recovery points would record the present ends of the queues"
         if records:
             scan_dispatcher.dispatch_plain_records(records, start)
         else:

@@ -379,8 +379,8 @@ class LogGuard:
 def _copied_bytes(written: memoryview, offset: int) -> int:
     """Return how many bytes to copy for the verification of a record at ``offset``, where ``written`` begins.
 
-    All of it if its magic, offset and lengths are those of a record, and else as many as the smallest one has, which
-    are not good. The bytes may be damaged, or inside the body of a client, so their size alone proves nothing.
+    The whole record if its magic, offset and lengths are those of a record, and else as many bytes as the smallest one
+    has, which are not good. The bytes may be damaged, or inside the body of a client: their size alone proves nothing.
     """
     check = check_record(written, 0, physical_offset=offset, verify_crc=False)
     return check.size if check.is_good and check.size <= RECORD_BYTES_MAX else RECORD_BYTES_MIN

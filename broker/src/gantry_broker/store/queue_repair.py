@@ -44,13 +44,13 @@ SLICE_UNITS: Final = 256
 """How many units one step proves. Each needs its record, which may have to be read from the disk."""
 
 COMPARED_UNITS_MAX: Final = 200
-"""How many units one pull with a filter compares with their records. The next pull continues after them."""
+"""From how many units on a pull with a filter compares no further page with its records. The next pull does."""
 
 LOST_UNITS_MAX: Final = 65_536
 """How many units of damaged messages are remembered, so that reading skips them without a search."""
 
 REPORT_INTERVAL_MS: Final = 60_000
-"""All repairs of one queue within this time are logged as one event."""
+"""After a repair of a queue was logged, all its repairs within this time are logged as one event, at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ class QueueRepair:
     def known_end(self, queue: ConsumeQueue, begin: int, offset: int, end: int) -> int:
         """Return the end of the units in ``[offset, end)`` whose tags codes match the log.
 
-        A page without a valid checksum is compared with its records, at most ``COMPARED_UNITS_MAX`` units from
-        ``begin`` on, where the pull began. The next steps rebuild a unit that is wrong.
+        A page without a valid checksum, unless this process is filling it, is compared with its records: about
+        ``COMPARED_UNITS_MAX`` units from ``begin`` on, where the pull began. The next steps rebuild a wrong unit.
         """
         sums, compared_end = queue.unit_sums, begin + COMPARED_UNITS_MAX
         end = min(end, queue.readable_end)

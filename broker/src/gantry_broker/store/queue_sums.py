@@ -44,7 +44,7 @@ CHUNK: Final = 1024
 """How many sums a chain is allotted at a time."""
 
 SUMS_MAX: Final = 8 << 20
-"""The most sums of all queues together: 32 MiB, the newest eight million messages."""
+"""The most sums of all queues together: 32 MiB, for eight million messages. A chain without more drops its oldest."""
 
 
 @final

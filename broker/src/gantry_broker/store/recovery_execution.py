@@ -1,11 +1,11 @@
 """Execution of recovery: read the log, replay write buffers, truncate the torn tail, and complete queues and index.
 
-The order is essential. The abort marker is set before anything changes. What write buffers of a dead process hold is
-written after the end of the log and synced before any buffer is voided. The torn tail is removed durably (zeroed from
-the end of the log to the end of its file, later files unlinked, file and directory synced) before a byte is accepted
-there: if only the first header were overwritten, old records would reappear after new ones of the same size. What was
-not known to be flushed is rewritten before it is synced, since after a failed flush the page cache may have bytes that
-are not on the disk. Only then does ``flushed`` count, and a new recovery point is written last.
+The order is essential. The abort marker is set before this module changes anything. What write buffers of a dead
+process hold is written after the end of the log and synced before any buffer is voided. The torn tail is removed
+durably (zeroed from the end of the log to the end of its file, later files unlinked, file and directory synced) before
+a byte is accepted there: if only the first header were overwritten, old records would reappear after new ones of the
+same size. What was not known to be flushed is rewritten before it is synced, since after a failed flush the page cache
+may have bytes that are not on the disk. Only then does ``flushed`` count, and a new recovery point is written last.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Recovery:
         """How far the log is durable if recovery fails halfway: the next start must not trust bytes after it."""
 
         self.start_record = -1
-        """The start of the record that ends where reading started; -1 if the whole log was read."""
+        """The start of the record that ends where reading started; -1 if it is unknown or the whole log was read."""
 
     @property
     def last_record(self) -> int:

@@ -1,7 +1,8 @@
 """Dump of the records of a store, by physical offset in the log or by offset in a queue.
 
 Its purpose is to show damage. For a place without a record it yields a ``Hole`` with the reason, the readable fields of
-the head, and the bytes around it, and continues with the next whole record. So damage never ends a dump.
+the head, and the bytes around it, and continues with the next whole record. So damage of the log never ends a dump. The
+dump of a queue ends at its first empty unit.
 """
 
 from __future__ import annotations
