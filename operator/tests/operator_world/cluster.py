@@ -48,7 +48,7 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 @final
 class ModelClock:
-    """The clock of one operator, which the cluster advances."""
+    """The clock of the cluster and of all its operators, which the cluster advances."""
 
     def __init__(self) -> None:
         self.ms = 100_000
@@ -79,6 +79,8 @@ class ModelCluster:
         """The pods whose sidecar does not answer."""
 
         self.load = 1.0
+        """The share of their greatest load that masters take."""
+
         self.is_scheduling = True
         """Whether new pods are scheduled."""
 
@@ -105,7 +107,7 @@ class ModelCluster:
     @property
     def group(self) -> Object:
         found = self.api.found(GROUPS, NAMESPACE, GROUP)
-        assert found is not None, "it is there"
+        assert found is not None, "the group does not exist"
         return found
 
     def edit(self, **fields: Any) -> None:
@@ -180,12 +182,12 @@ class ModelCluster:
 
     def place(self, pod: Object) -> names.PodPlace:
         found = names.member_of(GROUP, pod["metadata"]["name"])
-        assert found is not None, "only pods of brokers are asked about"
+        assert found is not None, f"{pod['metadata']['name']} is not the pod of a broker"
         return found
 
     def node_of(self, shard: int, member: int) -> str:
         pod = self.pod(shard, member)
-        assert pod is not None, "it is there"
+        assert pod is not None, f"member {member} of shard {shard} has no pod"
         return str(pod["spec"]["nodeName"])
 
     def lease(self, shard: int) -> LeaseRecord | None:
@@ -242,7 +244,7 @@ class ModelCluster:
         return {frozenset({one, other}) for one in away for other in reached}
 
     def _renewed(self, shard: PodShard) -> None:
-        """Renew a Lease as a sidecar does: only its revision changes."""
+        """Renew a Lease as a sidecar does: only `renewTime` and the revision change."""
         document = self.api.found(LEASES, NAMESPACE, names.shard_name(GROUP, shard.number))
         if document is not None and shard.masters() and self.clock.ms % 3_000 < 250:
             document["spec"]["renewTime"] = self.clock.wall().isoformat()
@@ -358,7 +360,7 @@ class ModelCluster:
 
     def _claim_of(self, pod: Object) -> Object:
         claim = self.api.found(CLAIMS, NAMESPACE, f"data-{pod['metadata']['name']}")
-        assert claim is not None, "a pod has its claim"
+        assert claim is not None, f"{pod['metadata']['name']} has no claim"
         return claim
 
     def _delete_pod(self, pod: Object, grace_s: int | None) -> bool:
