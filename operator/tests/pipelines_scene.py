@@ -73,7 +73,7 @@ def rendered(one: Pipeline, **group_spec: Any) -> tuple[Object, ...]:
     return render(one, facts(one, **group_spec))
 
 
-def words(**changes: Any) -> dict[str, Any]:
+def driver_report(**changes: Any) -> dict[str, Any]:
     """Return the status document of a run, with changes."""
     return {"v": 1, "job": "archive", "phase": "done", "start": "2026-01-01T00:00:00Z"} | changes
 
@@ -139,6 +139,6 @@ class Cluster:
         return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": head, "spec": spec}
 
 
-def text_of(document: dict[str, Any]) -> str:
+def termination_message(document: dict[str, Any]) -> str:
     """Return a status document as a driver writes it into its pod's status."""
     return json.dumps(document)

@@ -58,7 +58,7 @@ ROLLED = batches(rows(Effect.ROLL))
 
 @pytest.fixture
 def pod(tmp_path: Path) -> Iterator[LocalPod]:
-    """Return a pod that is stopped after the test, also in memory."""
+    """Return a pod that is stopped after the test, and whose buffers in memory are deleted then."""
     buffers = Path(tempfile.mkdtemp(prefix="gantry-buffers-", dir=MEMORY))
     try:
         with LocalPod(tmp_path, buffers) as made:

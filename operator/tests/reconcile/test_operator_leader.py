@@ -18,7 +18,7 @@ from gantry_operator.leader_election import Candidate, LeaderLease, Leadership, 
 
 TIMINGS: Final = LeaseTimings(duration_ms=1_500, renew_deadline_ms=1_000, retry_ms=200)
 QUICK: Final = LeaseTimings(retry_ms=20)
-"""The default timings, for a clock that runs twenty times too fast, while sleeping does not."""
+"""The default timings but for retries, for a clock that runs twenty times too fast, while sleeping does not."""
 
 LOOK_MS_MAX: Final = 1_000
 """The largest step between two reads of that clock, so that a due renewal comes before a Lease expires."""
@@ -134,7 +134,7 @@ class Game:
             candidate.handle_failure()
             return
         seen = self.lease.seen()
-        assert seen is not None, "it was just written"
+        assert seen is not None, "the Lease is missing after a write"
         candidate.handle_write(seen, sent_ms, answered_ms)
 
 
@@ -198,9 +198,7 @@ def test_released_lease_is_acquired_at_once() -> None:
     taker.handle_read(LeaderLease("2", ""), TIMINGS.retry_ms + 5)
     assert taker.next_step(TIMINGS.retry_ms + 6) == Write("2")
     taker.handle_failure()
-    assert taker.next_step(TIMINGS.retry_ms + 7) == Sleep(2 * TIMINGS.retry_ms + 6), (
-        "a write that failed is not tried at once"
-    )
+    assert taker.next_step(TIMINGS.retry_ms + 7) == Sleep(2 * TIMINGS.retry_ms + 6), "a failed write is retried at once"
 
 
 def test_lost_answer_makes_no_leader() -> None:

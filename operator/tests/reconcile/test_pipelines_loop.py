@@ -10,7 +10,7 @@ import pytest
 from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
-from pipelines_scene import ROLE, Cluster, ended, pod_status, resource, text_of, words
+from pipelines_scene import ROLE, Cluster, driver_report, ended, pod_status, resource, termination_message
 from test_operator_process import context_of, group_object
 
 from gantry_operator.api import (
@@ -106,7 +106,7 @@ async def test_archive_is_created_and_reports_its_progress(scene: Scene) -> None
     assert scene.condition("Ready") == ("False", "Starting")
 
     scene.cluster.begin_pod(STATEFUL_SETS, "orders-archive", "orders-archive-0")
-    scene.cluster.pages["10.0.0.7"] = words(phase="running", rows=7, lagRows=3)
+    scene.cluster.pages["10.0.0.7"] = driver_report(phase="running", rows=7, lagRows=3)
     await scene.reconcile()
     assert scene.condition("Ready") == ("True", "Running")
     assert (scene.status()["lastRun"]["rows"], scene.status()["lag"]["rows"]) == (7, 3)
@@ -137,7 +137,7 @@ async def test_scheduled_runs_are_reported(scene: Scene) -> None:
         await scene.reconcile()
         assert scene.condition("Progressing") == ("True", "RunInProgress")
         at = f"2026-01-01T0{number}:00:00Z"
-        text = text_of(words(rows=number * 10, end=at, text=f"run {number}"))
+        text = termination_message(driver_report(rows=number * 10, end=at, text=f"run {number}"))
         scene.cluster.set_status(PODS, pod, **pod_status(phase="Succeeded", state=ended(0, at, text)))
         await scene.reconcile()
         assert scene.status()["lastRun"]["rows"] == number * 10
@@ -274,7 +274,7 @@ async def test_workload_of_a_younger_pipeline_is_deleted(scene: Scene) -> None:
     assert not scene.has(STATEFUL_SETS) and not scene.has(ROLE_BINDINGS)
     before = len(scene.api.calls)
     await scene.reconcile()
-    assert scene.api.calls[before:] == [], "nothing is left to do"
+    assert scene.api.calls[before:] == [], "expected no calls in the next round"
 
     scene.api.remove(ObjectRef(KIND["TopicAnalytics"], "shop", "figures"))
     await scene.reconcile()
@@ -282,7 +282,7 @@ async def test_workload_of_a_younger_pipeline_is_deleted(scene: Scene) -> None:
 
 
 def in_archive() -> dict[str, Any]:
-    """Return the part of a spec that names the folder of the other archive."""
+    """Return the part of a spec that names the destination of the archive `orders`."""
     return {"destination": {"pvc": {"claimName": "archive"}}}
 
 
@@ -335,7 +335,7 @@ async def test_audit_runs_once_for_each_spec(scene: Scene) -> None:
 
     name = first["metadata"]["name"]
     pod = f"{name}-x"
-    text = text_of(words(job="audit", reason="NothingFound", text="12 chunks are equal"))
+    text = termination_message(driver_report(job="audit", reason="NothingFound", text="12 chunks are equal"))
     scene.cluster.begin_pod(JOBS, name, pod, **pod_status(phase="Succeeded", state=ended(0, text=text)))
     scene.cluster.set_status(JOBS, name, conditions=[{"type": "Complete", "status": "True"}])
     await scene.reconcile(base)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from pipelines_scene import ended, pipeline, pod_status, resource, text_of, words
+from pipelines_scene import driver_report, ended, pipeline, pod_status, resource, termination_message
 
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, Problem, facts_or_problem, shared_folder
 from gantry_operator.pipelines.observed import ObservedPipeline, pods_of
@@ -60,7 +60,7 @@ RUNNING: dict[str, Any] = {"state": {"running": {}}}
         (view(), ("False", "Starting"), ("False", "Idle"), "Starting"),
         (view("TopicArchive", pod(**RUNNING)), ("False", "Starting"), ("True", "RunInProgress"), "Running"),
         (
-            view("TopicArchive", pod(**RUNNING), page=words(rows=7)),
+            view("TopicArchive", pod(**RUNNING), page=driver_report(rows=7)),
             ("True", "Running"),
             ("True", "RunInProgress"),
             "Running",
@@ -111,8 +111,8 @@ def test_conditions_and_phase(seen: View, ready: tuple[str, str], progressing: t
 
 def test_report_of_an_ended_run_is_the_last_run() -> None:
     """Its termination message has counts, queues, lag and checkpoint."""
-    text = text_of(
-        words(
+    text = termination_message(
+        driver_report(
             end="2026-01-01T00:05:00Z", rows=70, bytes=7000, files=3, reason="Done", text="70 messages",
             exitCode=0, lagRows=5, lagSeconds=2.5, checkpoint="/c", queuesTotal=1, queues=[["t", "b", 0, 70, 75, 2.5]],
             facts={"report": "/r"},
@@ -136,13 +136,13 @@ def test_driver_without_a_report_has_only_an_exit_code() -> None:
 
 def test_last_run_survives_its_pod() -> None:
     """Kubernetes deletes pods; the status keeps the run until there is a newer one."""
-    text = text_of(words(end="2026-01-01T00:05:00Z", rows=70, lagRows=5))
+    text = termination_message(driver_report(end="2026-01-01T00:05:00Z", rows=70, lagRows=5))
     before = msgspec.to_builtins(
         status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
     )
 
     later = status_of(view(spec=CRON, before=before))
-    newer = text_of(words(end="2026-01-01T00:15:00Z", rows=1))
+    newer = termination_message(driver_report(end="2026-01-01T00:15:00Z", rows=1))
     newest = pod("two", phase="Succeeded", state=ended(0, "2026-01-01T00:15:00Z", newer))
     assert (later.last_run.rows, later.lag.rows) == (70, 5)
     assert status_of(view("TopicArchive", newest, spec=CRON, before=before)).last_run.rows == 1
@@ -156,9 +156,9 @@ def test_last_run_survives_its_pod() -> None:
 def test_data_loss_stays_reported_until_an_edit(report: dict[str, Any], reason: str) -> None:
     """The next successful run does not observe it; an edit of the resource acknowledges it."""
     code = report["exitCode"]
-    lost = pod(phase="Failed", state=ended(code, text=text_of(words(**report))))
+    lost = pod(phase="Failed", state=ended(code, text=termination_message(driver_report(**report))))
     first = status_of(view("TopicArchive", lost, spec=CRON))
-    clean = pod("two", phase="Succeeded", state=ended(0, "2026-01-01T02:00:00Z", text_of(words())))
+    clean = pod("two", phase="Succeeded", state=ended(0, "2026-01-01T02:00:00Z", termination_message(driver_report())))
     again = view("TopicArchive", clean, spec=CRON, before=msgspec.to_builtins(first))
 
     assert conditions(first)["DataLoss"] == ("True", reason)
@@ -172,7 +172,11 @@ def test_data_loss_stays_reported_until_an_edit(report: dict[str, Any], reason: 
     for pods in ((lost,), (lost, clean)):
         later = edited(view("TopicArchive", *pods, spec=CRON, before=msgspec.to_builtins(acknowledged)))
         assert conditions(status_of(later))["DataLoss"] == ("False", "NoneObserved")
-    newer = pod("three", phase="Failed", state=ended(code, "2026-01-01T03:00:00Z", text_of(words(**report | NEW_RUN))))
+    newer = pod(
+        "three",
+        phase="Failed",
+        state=ended(code, "2026-01-01T03:00:00Z", termination_message(driver_report(**report | NEW_RUN))),
+    )
     lost_again = edited(view("TopicArchive", newer, spec=CRON, before=msgspec.to_builtins(acknowledged)))
     assert conditions(status_of(lost_again))["DataLoss"] == ("True", reason)
 
@@ -180,13 +184,13 @@ def test_data_loss_stays_reported_until_an_edit(report: dict[str, Any], reason: 
 def test_edit_acknowledges_what_a_running_driver_has_lost() -> None:
     """The end of that run, which the edit may cause, reports no new loss; messages that are lost later are one."""
     running = pod(**RUNNING)
-    first = status_of(view("TopicArchive", running, page=words(rowsLost=7)))
+    first = status_of(view("TopicArchive", running, page=driver_report(rowsLost=7)))
     before = msgspec.to_builtins(first)
-    acknowledged = status_of(edited(view("TopicArchive", running, page=words(rowsLost=7), before=before)))
+    acknowledged = status_of(edited(view("TopicArchive", running, page=driver_report(rowsLost=7), before=before)))
     known = msgspec.to_builtins(acknowledged)
-    text = text_of(words(end="2026-01-01T00:05:00Z", rowsLost=7))
+    text = termination_message(driver_report(end="2026-01-01T00:05:00Z", rowsLost=7))
     stopped = edited(view("TopicArchive", pod(phase="Failed", state=ended(143, text=text)), before=known))
-    later = edited(view("TopicArchive", running, page=words(rowsLost=9), before=known))
+    later = edited(view("TopicArchive", running, page=driver_report(rowsLost=9), before=known))
 
     assert conditions(first)["DataLoss"] == ("True", "RowsLost")
     assert conditions(acknowledged)["DataLoss"] == ("False", "NoneObserved")
@@ -196,8 +200,8 @@ def test_edit_acknowledges_what_a_running_driver_has_lost() -> None:
 
 def test_run_that_does_not_answer_is_not_the_one_before() -> None:
     """Kubelet still shows how the run before it ended, whose loss would be reported as a new one."""
-    lost = ended(5, "2026-01-01T00:05:00Z", text_of(words(exitCode=5, reason="LogForked")))
-    page = words(start="2026-01-01T00:06:00Z", rows=3)
+    lost = ended(5, "2026-01-01T00:05:00Z", termination_message(driver_report(exitCode=5, reason="LogForked")))
+    page = driver_report(start="2026-01-01T00:06:00Z", rows=3)
     running = status_of(view("TopicArchive", pod(**RUNNING, lastState=lost), page=page))
     silent = status_of(view("TopicArchive", pod(**RUNNING, lastState=lost), before=msgspec.to_builtins(running)))
 
@@ -207,7 +211,9 @@ def test_run_that_does_not_answer_is_not_the_one_before() -> None:
 
 def test_finding_of_an_audit_is_a_condition() -> None:
     """It has its own reason, and the Job ends with code 1."""
-    text = text_of(words(job="audit", exitCode=1, reason="DifferencesFound", text="3 chunks differ"))
+    text = termination_message(
+        driver_report(job="audit", exitCode=1, reason="DifferencesFound", text="3 chunks differ")
+    )
     found = view("LogAudit", pod(phase="Failed", state=ended(1, text=text)), has_failed_for_good=True)
     status = status_of(found)
     assert conditions(status)["Degraded"] == ("True", "DifferencesFound")
@@ -216,12 +222,12 @@ def test_finding_of_an_audit_is_a_condition() -> None:
 
 def test_warning_of_a_run_is_a_condition() -> None:
     """It is reported while it holds, and not afterwards."""
-    page = words(warning={"reason": "SlavesBehind", "text": "no slave can be read"})
+    page = driver_report(warning={"reason": "SlavesBehind", "text": "no slave can be read"})
     assert conditions(status_of(view("TopicArchive", pod(**RUNNING), page=page)))["Degraded"] == (
         "True",
         "SlavesBehind",
     )
-    calm = view("TopicArchive", pod(**RUNNING), page=words())
+    calm = view("TopicArchive", pod(**RUNNING), page=driver_report())
     assert conditions(status_of(calm))["Degraded"] == ("False", "AsExpected")
 
 
@@ -234,8 +240,10 @@ def test_interrupted_run_has_not_failed() -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        words(rows="many", queues=[["t"], 7, ["t", "b", "x", None, float("nan"), True]], facts=[1], warning="no"),
-        words(rows=1 << 80, lagSeconds=-5.0, queues=[["t" * 9000, "b", 0, 1, 2, 3.0]] * 500),
+        driver_report(
+            rows="many", queues=[["t"], 7, ["t", "b", "x", None, float("nan"), True]], facts=[1], warning="no"
+        ),
+        driver_report(rows=1 << 80, lagSeconds=-5.0, queues=[["t" * 9000, "b", 0, 1, 2, 3.0]] * 500),
     ],
     ids=["nonsense", "too much"],
 )
@@ -249,7 +257,7 @@ def test_any_page_results_in_a_valid_status(page: dict[str, Any]) -> None:
 
 def test_events_are_recorded_on_changes() -> None:
     """Done, failed and blocked are recorded once, when they occur."""
-    text = text_of(words(end="2026-01-01T00:05:00Z", rows=70, text="70 messages"))
+    text = termination_message(driver_report(end="2026-01-01T00:05:00Z", rows=70, text="70 messages"))
     done = status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
     assert [(one.reason, one.is_warning) for one in events_of({}, done)] == [("RunDone", False)]
     assert events_of(msgspec.to_builtins(done), done) == []
@@ -259,8 +267,8 @@ def test_events_are_recorded_on_changes() -> None:
 
 def test_conditions_are_written_at_once_and_counts_less_often() -> None:
     """Growing counts must not cause a write in each round."""
-    slow = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=words(rows=1))))
-    fast = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=words(rows=2))))
+    slow = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=driver_report(rows=1))))
+    fast = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=driver_report(rows=2))))
     assert not is_worth_a_write(fast, slow, 1_000)
     assert is_worth_a_write(fast, slow, 10_000)
     assert not is_worth_a_write(slow, slow, 60_000)
@@ -374,7 +382,7 @@ def test_invalid_metadata_is_refused_with_its_field() -> None:
 
 async def test_page_is_read_completely() -> None:
     """An answer may be longer than one segment; an answer that is too long is not used."""
-    document = words(rows=7) | {"filler": "x" * 10_000}
+    document = driver_report(rows=7) | {"filler": "x" * 10_000}
 
     async def in_pieces(request: web.Request) -> web.StreamResponse:
         body = json.dumps(document).encode()
