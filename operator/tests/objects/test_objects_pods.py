@@ -38,7 +38,7 @@ def test_every_pod_passes_restricted_pod_security(each: list[Object]) -> None:
         assert list(broken_rules(template["spec"])) == []
 
 
-def drop_capabilities(spec: Object) -> None:
+def keep_capabilities(spec: Object) -> None:
     """Let one container keep its capabilities."""
     spec["containers"][0]["securityContext"]["capabilities"] = {}
 
@@ -63,7 +63,7 @@ def escalation(spec: Object) -> None:
     del spec["initContainers"][0]["securityContext"]["allowPrivilegeEscalation"]
 
 
-@pytest.mark.parametrize("spoil", [drop_capabilities, run_as_root, host_volume, unconfined, escalation])
+@pytest.mark.parametrize("spoil", [keep_capabilities, run_as_root, host_volume, unconfined, escalation])
 def test_checker_detects_unrestricted_pods(spoil: Callable[[Object], None]) -> None:
     """The twin: a pod with one unrestricted setting is refused."""
     spec = copy.deepcopy(templates(EVERYTHING)[1]["spec"])
