@@ -185,8 +185,8 @@ def test_a_loss_within_the_limit_is_accepted() -> None:
 
     assert [type(one) for one in decided(shard, spec)] == [act.Start, act.TakeEpoch]
 
-    word = LastReport(epoch=EPOCH, asked_ms=NOW_MS - 20_000, epoch_start=0, wrote=10_000, peak_bytes_per_s=1_000)
-    shard = msgspec.structs.replace(promised(electing(shard), 2), last_report=word)
+    last_report = LastReport(epoch=EPOCH, asked_ms=NOW_MS - 20_000, epoch_start=0, wrote=10_000, peak_bytes_per_s=1_000)
+    shard = msgspec.structs.replace(promised(electing(shard), 2), last_report=last_report)
     shard = with_member(shard, 1, process_asked_ms=NOW_MS, acks_needed=0)
     record_action = decided(shard, spec)[1]
     assert isinstance(record_action, act.RecordMaster)
@@ -198,7 +198,7 @@ def test_a_loss_within_the_limit_is_accepted() -> None:
 
 
 def test_an_unknown_loss_is_never_within_a_limit() -> None:
-    """Without a last report of the master only a person can accept the loss."""
+    """If the master's peak load is unknown, only a person can accept the loss."""
     spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "1Gi"})
     shard = with_report(dead_async(gap=0), 1, peak_bytes_per_s=None)
 

@@ -159,7 +159,7 @@ def test_an_empty_volume_has_no_vote(empties: tuple[int, ...], is_proven: bool) 
         [taken] = decided(msgspec.structs.replace(shard, restore="restore 0"), spec_with(slaves=2))
         assert isinstance(taken, act.TakeEpoch)
         assert taken.record.goal is not None and taken.record.goal.loss_accepted is None
-        assert taken.record.terms[0].identity == "", "the store that was the master is not here"
+        assert taken.record.terms[0].identity == "", "expected no identity for a master whose store is lost"
 
 
 def test_without_acks_only_the_masters_volume_is_a_proof() -> None:
