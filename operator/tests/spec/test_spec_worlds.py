@@ -85,7 +85,7 @@ def test_no_fault_is_detected_with_all_rules() -> None:
 
 
 def test_a_promotion_without_enough_promises_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: no promise is required of slaves of whom some have acknowledged all messages."""
+    """Counterexample: one promise is enough, whichever slaves have acknowledged."""
     monkeypatch.setattr(ballot, "promises_needed", lambda electable, acks_needed: 0)
 
     assert is_found(SYNC, histories=200)
