@@ -69,13 +69,13 @@ class ModelCluster:
         self.api.deleting = self._delete_pod
         self.clock: Final = ModelClock()
         self.shards: Final[dict[int, PodShard]] = {}
-        self.silent: Final[set[str]] = set()
+        self.unreachable: Final[set[str]] = set()
         """The unreachable machines, whose processes continue to run."""
 
         self.ghosts: Final[set[tuple[int, int]]] = set()
         """Shard and member of unreachable processes that continue to run after the forced deletion of their pods."""
 
-        self.deaf: Final[set[str]] = set()
+        self.unresponsive: Final[set[str]] = set()
         """The pods whose sidecar does not answer."""
 
         self.load = 1.0
@@ -154,11 +154,11 @@ class ModelCluster:
 
     def cut(self, node: str) -> None:
         """Partition a machine from all others; Kubernetes notices it."""
-        self.silent.add(node)
+        self.unreachable.add(node)
         self._node(node, is_ready="Unknown")
 
     def mend(self, node: str) -> None:
-        self.silent.discard(node)
+        self.unreachable.discard(node)
         self._node(node)
 
     def cordon(self, node: str) -> None:
@@ -236,7 +236,7 @@ class ModelCluster:
         away = {
             self.place(pod).member
             for pod in self.pods()
-            if self.place(pod).shard == shard.number and pod["spec"].get("nodeName") in self.silent
+            if self.place(pod).shard == shard.number and pod["spec"].get("nodeName") in self.unreachable
         }
         away |= {member for number, member in self.ghosts if number == shard.number}
         others = set(shard.brokers) - away
@@ -306,7 +306,7 @@ class ModelCluster:
         if node is None and self.is_scheduling:
             self._schedule(pod, shard, member)
             return
-        if node is None or node in self.silent:
+        if node is None or node in self.unreachable:
             return
         fleet = self.shards[shard]
         deleted = pod["metadata"].get("deletionTimestamp")
@@ -337,7 +337,7 @@ class ModelCluster:
             for other in self.pods()
             if self.place(other).shard == shard and self.place(other).member != member
         }
-        able = {node["metadata"]["name"] for node in nodes if not node["spec"].get("unschedulable")} - self.silent
+        able = {node["metadata"]["name"] for node in nodes if not node["spec"].get("unschedulable")} - self.unreachable
         off = {node["metadata"]["name"] for node in nodes if node["spec"].get("taints")}
         for home in sorted(homes):
             if home in able - taken - off:
@@ -369,7 +369,7 @@ class ModelCluster:
             self.terminate(pod)
             return False
         shard, member = self.place(pod)
-        if pod["spec"].get("nodeName") in self.silent:
+        if pod["spec"].get("nodeName") in self.unreachable:
             self.ghosts.add((shard, member))
         elif shard in self.shards:
             self.shards[shard].crash(member)
@@ -407,7 +407,12 @@ class ModelCluster:
                 name = pod["metadata"]["name"]
                 place = self.place(pod)
                 broker = self.shards[place.shard].brokers.get(place.member)
-                if pod["spec"]["nodeName"] in self.silent or name in self.deaf or broker is None or not broker.is_up:
+                if (
+                    pod["spec"]["nodeName"] in self.unreachable
+                    or name in self.unresponsive
+                    or broker is None
+                    or not broker.is_up
+                ):
                     break
                 return place
         raise SidecarUnavailable(f"{peer.host} does not answer")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from spec_world.decisions import deaf, decided, silent, waits
+from spec_world.decisions import decided, silent, waits, without_contact
 from spec_world.observations import ADDRESS, EPOCH, NOW_MS, healthy, with_member, with_record, with_report
 
 from gantry_spec import actions as act
@@ -155,7 +155,7 @@ def test_an_unexpected_winner_gets_an_epoch_with_its_own_number() -> None:
 def test_a_manual_promotion_awaits_no_timeout_of_the_master() -> None:
     """Neither its silence nor its contact with slaves delays the promotion."""
     shard = unreached(with_manual_request(healthy(slaves=2)), 1)
-    connected, disconnected = ordered(shard), ordered(deaf(shard, 2, 3))
+    connected, disconnected = ordered(shard), ordered(without_contact(shard, 2, 3))
 
     assert [type(one) for one in connected] == [type(one) for one in disconnected] == [act.TakeEpoch]
 
