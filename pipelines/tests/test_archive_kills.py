@@ -139,10 +139,10 @@ def test_kill_during_expiry_leaves_no_files_behind(tmp_path: Path) -> None:
     ("guard", "lives"),
     [
         ("staging", [Life("", SHORTER, None, (crash_points.BEFORE_RECORD, 1)), Life("", LOG)]),
-        ("showing", [Life("", LOG, 150, (crash_points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
+        ("publishing", [Life("", LOG, 150, (crash_points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
         ("exchange", [Life("", LOG, None, (crash_points.AFTER_MERGE, 2), is_compacting=True, now_ms=LATER_MS)]),
     ],
-    ids=["staging", "showing", "exchange"],
+    ids=["staging", "publishing", "exchange"],
 )
 def test_without_a_guard_the_listings_show_damage(tmp_path: Path, guard: str, lives: list[Life]) -> None:
     """Counter-test: with one guard removed, the same kills cause faults that the same listings find."""

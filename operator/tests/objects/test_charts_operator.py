@@ -93,7 +93,7 @@ def test_operator_passes_restricted_pod_security() -> None:
             assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
 
 
-def test_two_operators_are_spread_and_not_drained_at_once() -> None:
+def test_two_operators_are_not_drained_at_once() -> None:
     """There is one budget for two or more; a single operator must not block a drain."""
     found = documents(OPERATOR)
 

@@ -74,7 +74,7 @@ def test_suspended_workloads_start_nothing(kind: str, schedule: str, path: str) 
 
 
 def test_final_exit_codes_end_a_job() -> None:
-    """An invalid configuration, lost messages and an audit's finding are not retried."""
+    """An invalid configuration, a missing object, lost messages and an audit's finding are not retried."""
 
     def codes(kind: str) -> list[int]:
         rules = rendered(pipeline(kind, schedule="@daily"))[-1]["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]

@@ -37,6 +37,8 @@ class FakeBroker:
     records: list[FakeRecord] = field(default_factory=list)
     queues: dict[QueueId, list[FakeRecord]] = field(default_factory=dict)
     begins: dict[QueueId, int] = field(default_factory=dict)
+    """The first offset of a queue that has not expired."""
+
     epochs: list[EpochStart] = field(default_factory=lambda: [EpochStart(1, 0)])
     hidden: dict[QueueId, int] = field(default_factory=dict)
     """The end of a queue as a replica shows it that is behind."""

@@ -210,7 +210,7 @@ def _replace(owner: type, name: str, value: object) -> None:
 
 GUARDS: Final = {
     "staging": seen_at_once,
-    "showing": left_staged,
-    "finishing": left_half_exchanged,
+    "publishing": left_staged,
+    "completing": left_half_exchanged,
     "exchange": exchanged_in_steps,
 }
