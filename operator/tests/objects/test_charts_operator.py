@@ -59,8 +59,10 @@ def test_rights_have_no_wildcard_and_read_no_secrets() -> None:
 def test_given_namespaces_need_no_cluster_wide_rights() -> None:
     """Only cluster-scoped kinds need cluster-wide rights, and these can be left out, too."""
     found = documents(OPERATOR, "--set", "namespaces={shop,bank}")
-    looking = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]}
-    wide = [rule for kind, rule in rules(found) if kind == "ClusterRole" and rule != looking]  # that is for people
+    reading_leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]}
+    wide = [
+        rule for kind, rule in rules(found) if kind == "ClusterRole" and rule != reading_leases
+    ]  # that is for people
     bindings = [one["metadata"]["namespace"] for one in found if one["kind"] == "RoleBinding"]
 
     assert {resource for rule in wide for resource in rule["resources"]} <= CLUSTER_WIDE

@@ -20,7 +20,7 @@ TIMINGS: Final = LeaseTimings(duration_ms=1_500, renew_deadline_ms=1_000, retry_
 QUICK: Final = LeaseTimings(retry_ms=20)
 """The default timings but for retries, for a clock that runs twenty times too fast, while sleeping does not."""
 
-LOOK_MS_MAX: Final = 1_000
+READ_STEP_MS_MAX: Final = 1_000
 """The largest step between two reads of that clock, so that a due renewal comes before a Lease expires."""
 
 SEEDS: Final = range(150)
@@ -226,12 +226,12 @@ class TestClock:
 
     def __init__(self) -> None:
         self._now_ms = 0.0
-        self._looked_at = asyncio.get_running_loop().time()
+        self._last_read_s = asyncio.get_running_loop().time()
 
     def now_ms(self) -> int:
         now = asyncio.get_running_loop().time()
-        self._now_ms += min((now - self._looked_at) * 20_000, LOOK_MS_MAX)
-        self._looked_at = now
+        self._now_ms += min((now - self._last_read_s) * 20_000, READ_STEP_MS_MAX)
+        self._last_read_s = now
         return int(self._now_ms)
 
     def wall(self) -> datetime:

@@ -36,8 +36,10 @@ def status_with(shard: ObservedShard, before: dict[str, Any] | None = None, **mo
     """Return the status of a group with this one shard."""
     spec = spec_with(slaves=1)
     group = BrokerGroup(metadata=Metadata(name="g", namespace="shop", generation=4), spec=spec)
-    look = observed(shard)
-    facts = StatusFacts(group, look, decide(spec, look, NOW_MS), explain(spec, look, NOW_MS), **more)
+    observation = observed(shard)
+    facts = StatusFacts(
+        group, observation, decide(spec, observation, NOW_MS), explain(spec, observation, NOW_MS), **more
+    )
     status = msgspec.to_builtins(status_of(facts, before or {}, NOW))
     assert isinstance(status, dict)
     return status

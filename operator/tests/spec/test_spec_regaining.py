@@ -1,6 +1,6 @@
 """Recovery of a broker's role after a restart of its process: the pure decision, and histories of model worlds.
 
-Each counterexample disables one check; the judge of the model world must detect a role that is recovered wrongly.
+Each counterexample disables checks; the judge of the model world must detect a role that is recovered wrongly.
 """
 
 from __future__ import annotations
