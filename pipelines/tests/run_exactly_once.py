@@ -1,7 +1,7 @@
 """The exactly-once run: archive messages while all processes are killed, then compare the archive with the log.
 
-Exit code 0 if the archive equals the log for Spark, pyarrow and DuckDB; otherwise 1, with the findings and the
-command that repeats the run."""
+Exit code 0 if the archive equals the log for Spark, pyarrow and DuckDB, and nothing else was found; otherwise 1, with
+the findings and the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Run:
         return Life(given, self.folder / "archive.log", self.kills_file)
 
     def live(self, plan: Plan) -> None:
-        """Run the job to its end, and check a listing of the archive."""
+        """Run the job, kill it as planned, and check a listing of the archive."""
         kills_before, left = self.recorded_kills(), self.staged()
         life = self.begin(plan)
         try:
@@ -260,17 +260,17 @@ class Sender:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--messages", default=1_000_000, show_default=True, help="How many sends must be acknowledged.")
-@click.option("--kills", default=22, show_default=True, help="How many lives of the archive are killed with SIGKILL.")
-@click.option("--seed", type=int, help="Of the plan: which deaths, in which order. By default drawn.")
+@click.option("--kills", default=22, show_default=True, help="How many runs of the job are to be killed.")
+@click.option("--seed", type=int, help="Seed of the plan: what is killed, in which order. Random by default.")
 @click.option("--keep", is_flag=True, help="Keep stores, logs and archive also when nothing was found.")
 def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
     """Archive a topic while all processes are killed, and compare the archive with the log.
 
     A group of real brokers takes messages and an archive job writes them to Parquet, again and again. Its driver, its
-    JVM and its workers are killed inside batches, before them, and between any two steps of entering a file; the
-    broker is killed with a failover in the middle; each life has other cores, sizes and limits; the checkpoint is
-    lost once. Then the files are joined, killed at each step, while others list them. In the end every acknowledged
-    message is there, and Spark, pyarrow and DuckDB see the log: each message once, with its body.
+    JVM and its workers are killed inside batches, before them, and between any two steps of archiving a file; the
+    broker is killed twice, with a failover; each run has random cores, sizes and limits; the checkpoint is lost
+    once. Then the files are compacted, with a kill at each step, while readers list them. In the end the archive must
+    have every acknowledged message, and Spark, pyarrow and DuckDB must read each message of the log once.
 
     \b
     Examples:

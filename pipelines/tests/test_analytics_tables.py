@@ -264,7 +264,7 @@ def test_empty_tables_have_no_report(tmp_path: Path) -> None:
 
 
 def test_axes_have_round_numbers_and_times() -> None:
-    """Ticks begin at zero and reach the largest value; labels have no redundant parts."""
+    """Linear ticks begin at zero, logarithmic ones at a power of ten; labels have no redundant parts."""
     assert round_ticks(9_347) == [0, 2_500, 5_000, 7_500, 10_000]
     assert round_ticks(0) == [0.0, 1.0]
     assert round_ticks(2.6 * 1024**2, is_binary=True)[-1] == 3 * 1024**2

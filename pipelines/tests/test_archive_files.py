@@ -86,7 +86,7 @@ def test_rows_stay_in_their_day_after_the_clock_was_set_back(tmp_path: Path) -> 
 def test_read_with_other_rows_than_requested_fails(
     tmp_path: Path, given: tuple[int, int], wanted: tuple[int, int], text: str
 ) -> None:
-    """A read that returns other rows than requested fails the task; no file of that range is returned or left."""
+    """A read that returns other rows than requested fails the task; only a complete file of the range may be left."""
     log, piece = ToyLog({ONE: 200}), QueueRange(ONE, *wanted)
     batches = log.batches([QueueRange(ONE, *given)], batch_rows=1000)
     found: list[ArchivedFile] = []

@@ -43,7 +43,7 @@ def test_file_names_do_not_depend_on_batch_limits(seed: int) -> None:
         starts, found = dict.fromkeys(queues, 0), set[str]()
         while starts != ends:
             reached = batch(starts, ends, rows_max, grid_rows)
-            assert any(reached[queue] > starts[queue] for queue in queues), "a batch makes progress"
+            assert any(reached[queue] > starts[queue] for queue in queues), "a batch made no progress"
             for queue in queues:
                 for piece in split_on_grid(QueueRange(queue, starts[queue], reached[queue]), grid_rows):
                     found.add(Place(piece, "2026-11-22").name)

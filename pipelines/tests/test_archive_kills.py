@@ -64,9 +64,9 @@ def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(tmp_p
     """The process is killed when it hits the crash point for the second time; the next start has other limits."""
     root = tmp_path / "archive"
 
-    killed = Life(str(root), LOG, rows_max=150, crash_at=(point, 2)).lived()
+    killed = Life(str(root), LOG, rows_max=150, crash_at=(point, 2)).run_process()
     after_kill = faults(root)
-    ended = Life(str(root), LOG, rows_max=1000).lived()
+    ended = Life(str(root), LOG, rows_max=1000).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     assert after_kill == []
@@ -80,12 +80,12 @@ def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(tmp_p
     "point", [pytest.param(crash_points.AFTER_DATA, marks=pytest.mark.slow), crash_points.AFTER_RECORD]
 )
 def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point: str) -> None:
-    """A run without checkpoint begins where the manifest ends, after a kill at any step, and with other limits."""
+    """A run without checkpoint begins where the manifest ends, after a kill, and with other limits."""
     root = tmp_path / "archive"
 
-    Life(str(root), LOG, rows_max=150, crash_at=(point, 3)).lived()
+    Life(str(root), LOG, rows_max=150, crash_at=(point, 3)).run_process()
     lose_checkpoint(root)
-    ended = Life(str(root), LOG, rows_max=70).lived()
+    ended = Life(str(root), LOG, rows_max=70).run_process()
 
     assert ended == 0
     assert faults(root, whole(LOG)) == []
@@ -104,14 +104,14 @@ def test_kill_at_any_step_of_a_compaction_neither_loses_nor_duplicates_messages(
     """Readers see either the old or the new files of a day; after the next start they see the new ones."""
     root = tmp_path / "archive"
 
-    killed = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS, crash_at=(point, 1)).lived()
+    killed = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS, crash_at=(point, 1)).run_process()
     after_kill = faults(root, whole(LOG))
-    ended = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS).lived()
+    ended = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     assert after_kill == [] == faults(root, whole(LOG))
     names = [path for path in Folder(str(root)).paths() if is_data(path)]
-    assert len(names) == 4, "two queues of one topic with two days, and one queue with one, of which one has one file"
+    assert len(names) == 4, "expected a file for each day of a queue: two of the first, one of each other queue"
     assert verify(Folder(str(root)), is_deep=True).findings == ()
     assert not list(root.glob("_staged/*"))
 
@@ -122,9 +122,9 @@ def test_kill_during_expiry_leaves_no_files_behind(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     now_ms = days_later_ms("2026-11-22", 3)
 
-    killed = Life(str(root), LOG, expire_days=3, now_ms=now_ms, crash_at=(crash_points.MID_EXPIRY, 1)).lived()
+    killed = Life(str(root), LOG, expire_days=3, now_ms=now_ms, crash_at=(crash_points.MID_EXPIRY, 1)).run_process()
     lose_checkpoint(root)
-    ended = Life(str(root), LOG, expire_days=3, now_ms=now_ms).lived()
+    ended = Life(str(root), LOG, expire_days=3, now_ms=now_ms).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     manifest = read_manifest(Folder(str(root)))
@@ -139,10 +139,10 @@ def test_kill_during_expiry_leaves_no_files_behind(tmp_path: Path) -> None:
     ("guard", "lives"),
     [
         ("staging", [Life("", SHORTER, None, (crash_points.BEFORE_RECORD, 1)), Life("", LOG)]),
-        ("showing", [Life("", LOG, 150, (crash_points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
+        ("publishing", [Life("", LOG, 150, (crash_points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
         ("exchange", [Life("", LOG, None, (crash_points.AFTER_MERGE, 2), is_compacting=True, now_ms=LATER_MS)]),
     ],
-    ids=["staging", "showing", "exchange"],
+    ids=["staging", "publishing", "exchange"],
 )
 def test_without_a_guard_the_listings_show_damage(tmp_path: Path, guard: str, lives: list[Life]) -> None:
     """Counter-test: with one guard removed, the same kills cause faults that the same listings find."""
@@ -152,7 +152,7 @@ def test_without_a_guard_the_listings_show_damage(tmp_path: Path, guard: str, li
         codes.append(
             Life(
                 str(root), life.log, life.rows_max, life.crash_at, guard, life.is_compacting, None, life.now_ms
-            ).lived()
+            ).run_process()
         )
         if guard == "staging":
             lose_checkpoint(root)

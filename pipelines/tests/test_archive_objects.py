@@ -20,7 +20,7 @@ from pyarrow import fs
 from spark_kit.listings import READERS, Seen
 from spark_kit.object_store import KEYS, ObjectStore
 from spark_kit.toy_log import HOUR_US, ToyLog
-from spark_kit.toy_run import Life, live, lose_checkpoint, watched
+from spark_kit.toy_run import Life, acquire_lock, live, lose_checkpoint
 
 from gantry_pipelines.__main__ import main
 from gantry_pipelines.archive import crash_points, lock
@@ -121,9 +121,9 @@ def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(
     server: ObjectStore, life: Life, tmp_path: Path, point: str
 ) -> None:
     """The process is killed when it hits the crash point for the second time; the next start has other limits."""
-    killed = replace(life, crash_at=(point, 2)).lived()
+    killed = replace(life, crash_at=(point, 2)).run_process()
     after_kill = listed(server, tmp_path)
-    ended = replace(life, rows_max=1000).lived()
+    ended = replace(life, rows_max=1000).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     assert [seen <= whole() for seen in after_kill] == [True, True]
@@ -134,9 +134,9 @@ def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(
 @pytest.mark.slow
 def test_a_lost_checkpoint_is_recovered_from_the_manifest(server: ObjectStore, life: Life, tmp_path: Path) -> None:
     """A run without checkpoint begins where the manifest ends; uploads of dead workers after that are deleted."""
-    killed = replace(life, crash_at=(crash_points.AFTER_DATA, 3)).lived()
+    killed = replace(life, crash_at=(crash_points.AFTER_DATA, 3)).run_process()
     lose_checkpoint(Path(life.root))
-    ended = replace(life, rows_max=70).lived()
+    ended = replace(life, rows_max=70).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     assert listed(server, tmp_path) == [whole(), whole()]
@@ -145,7 +145,7 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(server: ObjectStore, l
 @pytest.mark.verify
 def test_pyarrow_reads_the_archive_from_the_object_store(server: ObjectStore, life: Life, tmp_path: Path) -> None:
     """pyarrow's S3 client reads all rows from the bucket."""
-    assert life.lived() == 0
+    assert life.run_process() == 0
 
     system, prefix = fs.FileSystem.from_uri(life.destination)
     table = ds.dataset(f"{prefix}/data", filesystem=system, format="parquet").to_table(columns=["queue", "offset"])
@@ -170,7 +170,7 @@ def test_second_writer_is_refused_and_waits_after_a_kill(life: Life) -> None:
         held.join()
 
     began_s = time.monotonic()
-    assert life.lived() == 0
+    assert life.run_process() == 0
     assert time.monotonic() - began_s > life.takeover_s
 
 
@@ -178,11 +178,11 @@ def test_second_writer_is_refused_and_waits_after_a_kill(life: Life) -> None:
 def test_writer_that_did_not_renew_its_lock_is_fenced(life: Life) -> None:
     """A writer that did not renew for the lock timeout is taken over; its next check fails."""
     storage = storage_of(life.destination)
-    first: Any = watched(storage, life.takeover_s)
+    first: Any = acquire_lock(storage, life.takeover_s)
     first._ended.set()
     first._thread.join()
     first.check()
-    second = watched(storage, life.takeover_s)
+    second = acquire_lock(storage, life.takeover_s)
     with pytest.raises(FencedOut, match="another writer"):
         first.check()
     second.check()
@@ -203,7 +203,7 @@ def test_unavailable_store_does_not_hide_the_error_of_a_run(life: Life) -> None:
     with (
         pytest.MonkeyPatch.context() as patch,
         pytest.raises(ArithmeticError),
-        ArchiveWriter.open(storage, ArchiveFormat(100), watched(storage, life.takeover_s)),
+        ArchiveWriter.open(storage, ArchiveFormat(100), acquire_lock(storage, life.takeover_s)),
     ):
         patch.setattr(ObjectStorage, "read", gone)
         raise ArithmeticError
@@ -263,12 +263,12 @@ def test_crash_of_the_object_store_ends_the_run_without_damage(tmp_path: Path) -
         process.join(300)
         broken = process.exitcode
         store.start()
-        assert life.lived() == 0, "the store is available again"
+        assert life.run_process() == 0, "the run failed although the store is available again"
         seen = [read(store.folder / "archives" / "dies") for read in READERS.values()]
     finally:
         store.kill()
 
-    assert broken == 1, "the run ended with an error"
+    assert broken == 1, "the run did not end with an error while the store was down"
     assert seen == [whole(), whole()]
 
 

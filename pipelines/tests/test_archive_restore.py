@@ -19,7 +19,7 @@ LOG = ToyLog({ONE: 650, TWO: 320})
 
 
 class Broker:
-    """A target in memory. `faults` are the faults of sends by their number: not stored, not answered, no SEND_OK."""
+    """A target in memory. `faults` has, by the number of a send: `lost` (not stored), `unanswered`, `not promised`."""
 
     def __init__(self, queues: int = 2) -> None:
         self.logs: dict[int, list[tuple[str, Message]]] = {number: [] for number in range(queues)}

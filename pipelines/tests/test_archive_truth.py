@@ -1,4 +1,4 @@
-"""The comparison of an archive with the log: each reader finds missing, duplicate and altered rows."""
+"""The comparison of an archive with the log: pyarrow and DuckDB find missing, duplicate and altered rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def log_of(path: Path, change: Callable[[list[dict[str, object]]], None]) -> Pat
     return path
 
 
-@pytest.mark.parametrize("look", [truth.by_pyarrow, truth.by_duckdb], ids=["pyarrow", "duckdb"])
-def test_each_reader_finds_every_difference(tmp_path: Path, look: Callable[[Path, Path], list[str]]) -> None:
+@pytest.mark.parametrize("compare", [truth.by_pyarrow, truth.by_duckdb], ids=["pyarrow", "duckdb"])
+def test_each_reader_finds_every_difference(tmp_path: Path, compare: Callable[[Path, Path], list[str]]) -> None:
     """Equal rows are no finding; an additional, a missing, a duplicate and an altered row each are one."""
     archived(ToyLog({QUEUE: 150}), tmp_path / "archive")
     changes: dict[str, Callable[[list[dict[str, object]]], None]] = {
@@ -37,8 +37,10 @@ def test_each_reader_finds_every_difference(tmp_path: Path, look: Callable[[Path
         "altered": lambda rows: rows[7].update(body=b"x"),
     }
 
-    good = look(tmp_path / "archive", log_of(tmp_path / "log.parquet", lambda rows: None))
-    bad = {name: look(tmp_path / "archive", log_of(tmp_path / f"{name}.parquet", one)) for name, one in changes.items()}
+    good = compare(tmp_path / "archive", log_of(tmp_path / "log.parquet", lambda rows: None))
+    bad = {
+        name: compare(tmp_path / "archive", log_of(tmp_path / f"{name}.parquet", one)) for name, one in changes.items()
+    }
 
     assert good == []
     assert all(len(found) == 1 for found in bad.values()), bad

@@ -79,7 +79,7 @@ def double(root: Path) -> None:
 
 
 def repack(root: Path) -> None:
-    """Remove a row from a file and adapt size and checksum in the manifest: only the number of rows reveals it."""
+    """Remove a row from a file and adapt its size in the manifest: only the number of rows reveals it."""
     path = data(root)
     with pq.ParquetFile(path) as parquet:
         table, metadata = parquet.read(), dict(parquet.metadata.metadata or {})
@@ -189,6 +189,6 @@ def test_file_that_is_published_meanwhile_is_no_finding(tmp_path: Path, is_stage
     storage: Any = PublishingStorage(folder, file.staged, file.place.path, seen)
 
     assert verify(storage, is_deep=is_deep).findings == ()
-    assert published.exists() and not staged.exists(), "the file was published during the verification"
+    assert published.exists() and not staged.exists(), "the file was not published during the verification"
     published.unlink()
     assert [str(finding) for finding in verify(folder).findings] == [f"{file.place.path}: is missing"]

@@ -83,7 +83,7 @@ def test_fenced_writer_adds_no_record(tmp_path: Path) -> None:
 
 
 def test_repeated_batch_is_added_once(tmp_path: Path) -> None:
-    """The same batch, completely or in part, changes nothing the second time, and leaves nothing staged."""
+    """The same files change nothing the second time."""
     with ArchiveWriter.open(Folder(str(tmp_path)), FORMAT) as writer:
         first = enter(LOG, writer)
         again = writer.commit("query", 0, first)

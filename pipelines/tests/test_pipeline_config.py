@@ -267,7 +267,7 @@ def test_memory_and_executors_follow_the_fields() -> None:
     assert (found["spark.executor.instances"], found["spark.driver.memory"]) == ("2", "1024m")
     assert found["spark.sql.shuffle.partitions"] == "9"
     prefix, _, life = found["spark.kubernetes.executor.podNamePrefix"].rpartition("-")
-    assert prefix == "orders-archive-0" and life, "another driver in this pod uses other pod names"
+    assert prefix == "orders-archive-0" and life, "expected a part that differs for another driver in this pod"
     assert "spark.executor.memory" not in spark_conf(read("engine: {cores: 2}"), {})
     with pytest.raises(ConfigError, match=r"engine\.mode: kubernetes runs only in a pod"):
         spark_conf(read(own), {})
@@ -291,7 +291,7 @@ def test_reserved_spark_setting_is_refused_by_the_command_line(capsys: pytest.Ca
     assert ended.value.code == EXIT_CONFIG and RESERVED_SETTING in capsys.readouterr().err
 
     runtime = read("", "runtime.sparkConf={spark.driver.memory: 9g}")
-    assert spark_conf(runtime, {})["spark.driver.memory"] == "9g", "the settings of one machine override all others"
+    assert spark_conf(runtime, {})["spark.driver.memory"] == "9g", "expected the machine's setting"
 
 
 def test_executor_is_started_with_the_variables_of_its_driver() -> None:

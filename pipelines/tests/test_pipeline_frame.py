@@ -219,7 +219,7 @@ def test_json_output_has_events_and_the_result_last() -> None:
 
 
 def test_termination_message_fits_into_kubernetes_limit(tmp_path: Path) -> None:
-    """A long document is shortened to valid JSON of 4096 bytes, with the queues that lag most."""
+    """A long document is shortened to valid JSON of at most 4096 bytes, with the queues that lag most."""
     path = tmp_path / "termination-log"
     out, _, _ = output(termination_message=path)
     reporter = Reporter("archive", output=out)
@@ -256,7 +256,7 @@ def test_incomplete_requests_do_not_block_the_status_page() -> None:
             assert answer.status == 200
         for half in halves[: 3 * CONNECTIONS_MAX]:
             with suppress(ConnectionResetError):
-                assert half.recv(4096) == b"", "it was closed without an answer"
+                assert half.recv(4096) == b"", "an incomplete request was answered"
         assert threading.active_count() <= threads + 2 * CONNECTIONS_MAX
 
 

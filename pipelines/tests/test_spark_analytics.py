@@ -157,7 +157,7 @@ def config_of(brokers: Group, folder: Path, topic: str, **more: Any) -> Pipeline
     return PipelineConfig(AnalyticsSpec(topics=Topics(include=[topic], exclude=[]), **(given | more)), runtime)
 
 
-def later(tables: Tables) -> int:
+def written_to(tables: Tables) -> int:
     return int(tables.progress()["writtenTo"])
 
 
@@ -188,7 +188,7 @@ def test_run_writes_closed_windows_and_the_next_one_continues_after_them(
 
     assert (first.exit_code, first.rows) == (0, 300)
     assert (again.rows, replayed.rows) == (0, 300)
-    assert later(tables) == reset["writtenTo"]
+    assert written_to(tables) == reset["writtenTo"]
     rates = tables.read(TABLES["throughput"]).to_pylist()
     assert sum(row["messages"] for row in rates) == 300
     assert len({(row["windowBegin"], row["topic"]) for row in rates}) == len(rates)

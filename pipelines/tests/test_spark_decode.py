@@ -108,7 +108,7 @@ def rows_of(log: Stored, **how: Any) -> list[dict[str, Any]]:
 def test_rows_equal_those_of_the_single_record_decoder(
     given_messages: list[StoredMessage], gaps: list[int], is_sealed: bool
 ) -> None:
-    """For any records next to each other: every column equals the result of decoding one record at a time."""
+    """For any records, with and without bytes between them: each column is as if records were decoded one by one."""
     log = stored(given_messages, gaps=gaps, is_sealed=is_sealed)
 
     assert rows_of(log, batch_rows=5, is_body_verified=True) == [row_of(one) for one in log.messages]
@@ -142,7 +142,7 @@ def test_tags_themselves_are_compared(given_messages: list[StoredMessage], tags:
 def test_flipped_byte_raises_or_leaves_the_position_unchanged(
     given_messages: list[StoredMessage], data: st.DataObject
 ) -> None:
-    """Any wrong byte raises DamagedRecord or nothing else, and returned rows belong to their positions."""
+    """A wrong byte raises DamagedRecord or no error at all; returned rows then still have their positions."""
     log = stored(given_messages)
     place = data.draw(st.integers(0, len(log.data) - 1))
     broken = bytearray(log.data)

@@ -1,4 +1,4 @@
-"""The exactly-once run with few messages and a real Spark, and its verdict on an incorrect archive."""
+"""The exactly-once run with few messages and a real Spark."""
 
 from __future__ import annotations
 

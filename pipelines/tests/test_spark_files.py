@@ -109,7 +109,7 @@ def test_quick_range_check_agrees_with_the_bounds(world: StoreWorld) -> None:
     """Two units are checked instead of a search; without a status page the search decides."""
     third, tenth = physical_of(world, ORDERS, 3), physical_of(world, ORDERS, 10)
     store = Store(world.root)
-    assert not store.has_units(ORDERS, 3, 10), "no status page covers the log"
+    assert not store.has_units(ORDERS, 3, 10), "expected a search if no status page has the end of the log"
     with page_over(world, min_physical=third, wrote=1 << 30, confirmed=tenth, committed=1 << 30):
         store = Store(world.root)
         assert store.bounds(ORDERS) == Bounds(3, 10)
@@ -260,7 +260,7 @@ def test_foreign_names_are_neither_queues_nor_segments(world: StoreWorld) -> Non
 
 
 def test_epochs_come_from_the_newer_copy_of_the_identity(world: StoreWorld) -> None:
-    """A `store.json` that was rolled back is older than its twin, which a start would use, too."""
+    """A `store.json` that was rolled back is older than its backup, which a start would use, too."""
     path = Path(world.root, "store.json")
     newer = decode_sealed(path.read_bytes(), StoreIdentity)
     path.write_bytes(encode_sealed(replace(newer, generation=newer.generation - 1, epochs=[Epoch(0, 0)])))
@@ -284,11 +284,11 @@ def test_topic_deleted_during_listing_hides_no_other(world: StoreWorld, monkeypa
 
 def test_range_deleted_on_one_replica_is_read_from_another(world: StoreWorld, tmp_path: Path) -> None:
     """The next replica returns exactly the same rows."""
-    twin = written_store(tmp_path / "two")
+    second = written_store(tmp_path / "two")
     os.remove(f"{world.root}/commitlog/{0:020d}")
-    task = task_of(world, twin, ranges=ranges_of(twin))
+    task = task_of(world, second, ranges=ranges_of(second))
 
-    assert places_of(rows_of(task, settings_of(world, twin))) == sorted(sent_places(twin))
+    assert places_of(rows_of(task, settings_of(world, second))) == sorted(sent_places(second))
 
 
 @pytest.mark.parametrize(
@@ -304,12 +304,12 @@ def test_damaged_record_is_read_from_another_replica_or_named(
     world: StoreWorld, tmp_path: Path, position: int, value: bytes, reason: str
 ) -> None:
     """A damaged record never becomes a row; if no replica has a good copy, the error names record and replica."""
-    twin = written_store(tmp_path / "two")
+    second = written_store(tmp_path / "two")
     physical = physical_of(world, ORDERS, 5)
     flip(world, physical, position, value)
 
-    rows = rows_of(task_of(world, twin), settings_of(world, twin))
-    assert places_of(rows) == sorted(sent_places(twin))
+    rows = rows_of(task_of(world, second), settings_of(world, second))
+    assert places_of(rows) == sorted(sent_places(second))
 
     with pytest.raises(DamagedRecord, match=rf"{world.root}: .*orders/broker-a/0 at offset 5.*{physical}.*{reason}"):
         rows_of(task_of(world), settings_of(world))

@@ -73,7 +73,7 @@ class Kubelet:
 
     def _start(self, name: str, pod: dict[str, Any]) -> None:
         [container] = pod["spec"]["containers"]
-        assert container["args"] == ["executor"], "the image's program gets the argument executor"
+        assert container["args"] == ["executor"], "expected the argument executor for the program of the image"
         variables = {one["name"]: one["value"] for one in container["env"] if "value" in one}
         fields = {
             one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one
@@ -96,7 +96,7 @@ class Kubelet:
 
 
 def test_driver_creates_and_deletes_executor_pods(server: ApiServer, tmp_path: Path) -> None:
-    """Two of them, admitted under `restricted`, owned by the driver's pod; the work is done in them; no right lacks."""
+    """Two of them, admitted under `restricted` and owned by the driver's pod, do the work; no right is missing."""
     one = pipeline(
         schedule="@hourly",
         engine={"mode": "kubernetes", "driver": {"heap": "512Mi"},
@@ -114,8 +114,8 @@ def test_driver_creates_and_deletes_executor_pods(server: ApiServer, tmp_path: P
     assert status == 201, answer
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     assert server.ask("PATCH", f"{PODS}/the-driver/status", ready, "application/merge-patch+json")[0] == 200
-    way_in = json.loads(server.kubeconfig(tmp_path, "shop", "orders-archive").read_text())
-    (tmp_path / "token").write_text(way_in["users"][0]["user"]["token"])
+    kubeconfig = json.loads(server.kubeconfig(tmp_path, "shop", "orders-archive").read_text())
+    (tmp_path / "token").write_text(kubeconfig["users"][0]["user"]["token"])
     runtime = {
         "spark.master": f"k8s://{server.url}",
         "spark.driver.host": "127.0.0.1",
@@ -124,7 +124,7 @@ def test_driver_creates_and_deletes_executor_pods(server: ApiServer, tmp_path: P
         "spark.blockManager.port": "0",
         "spark.kubernetes.executor.podTemplateFile": str(tmp_path / "executor.json"),
         "spark.kubernetes.authenticate.oauthTokenFile": str(tmp_path / "token"),
-        "spark.kubernetes.authenticate.caCertFile": way_in["clusters"][0]["cluster"]["certificate-authority"],
+        "spark.kubernetes.authenticate.caCertFile": kubeconfig["clusters"][0]["cluster"]["certificate-authority"],
         "spark.log.level": "WARN",
     }
     document = json.loads(config["data"]["pipeline.json"])

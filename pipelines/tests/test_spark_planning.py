@@ -24,7 +24,7 @@ from pyspark_rocketmq.planning import (
 
 BROKERS = ("broker-a", "broker-b")
 PLAIN = {name: (Replica(name, 1, "a:1"), Replica(name, 0, "a:2")) for name in BROKERS}
-WITH_BYTES = {
+WITH_SIDECARS = {
     name: (Replica(name, 1, "a:1", sidecar="http://a"), Replica(name, 0, "a:2", "http://b")) for name in BROKERS
 }
 
@@ -73,7 +73,7 @@ def rows_of(task: Task, rows: list[Row]) -> list[tuple[QueueId, int]]:
     return found
 
 
-@given(wanted(), st.sampled_from([PLAIN, WITH_BYTES]), st.integers(1, 5000), st.integers(1, 9), st.integers(1, 4))
+@given(wanted(), st.sampled_from([PLAIN, WITH_SIDECARS]), st.integers(1, 5000), st.integers(1, 9), st.integers(1, 4))
 def test_tasks_together_have_the_requested_messages(
     drawn: tuple[list[Row], list[Extent]],
     replicas: dict[str, tuple[Replica, ...]],
@@ -95,7 +95,7 @@ def test_tasks_together_have_the_requested_messages(
 def test_task_has_one_broker_and_is_never_empty(drawn: tuple[list[Row], list[Extent]], bytes_target: int) -> None:
     """A worker reads a task from one broker's replicas, and has something to read."""
     _, extents = drawn
-    for task in plan_tasks(extents, WITH_BYTES, SplitOptions(("offset",), bytes_target=bytes_target)):
+    for task in plan_tasks(extents, WITH_SIDECARS, SplitOptions(("offset",), bytes_target=bytes_target)):
         assert task.ranges and all(one.queue.broker == task.broker and one.count > 0 for one in task.ranges)
         assert task.physical is None or task.physical[0] < task.physical[1]
 
@@ -111,22 +111,22 @@ def test_dense_stretch_is_read_as_a_whole() -> None:
     cut = SplitOptions(("offset",), bytes_target=300_000)
 
     assert is_dense(dense) and not is_dense(sparse)
-    assert [task.physical for task in plan_tasks(dense, WITH_BYTES, cut)] == [
+    assert [task.physical for task in plan_tasks(dense, WITH_SIDECARS, cut)] == [
         (0, 333333),
         (333333, 666666),
         (666666, 1000000),
     ]
-    assert [task.physical for task in plan_tasks(sparse, WITH_BYTES, cut)] == [None]
+    assert [task.physical for task in plan_tasks(sparse, WITH_SIDECARS, cut)] == [None]
 
 
 @pytest.mark.parametrize(
     ("transport", "replicas", "expected"),
     [
-        (TransportKind.AUTO, WITH_BYTES["broker-a"], True),
-        (TransportKind.AUTO, (*WITH_BYTES["broker-a"], Replica("broker-a", 2, "a:3")), False),
+        (TransportKind.AUTO, WITH_SIDECARS["broker-a"], True),
+        (TransportKind.AUTO, (*WITH_SIDECARS["broker-a"], Replica("broker-a", 2, "a:3")), False),
         (TransportKind.AUTO, (Replica("broker-a", 0, "a:1", directory="/data"),), True),
         (TransportKind.AUTO, (), False),
-        (TransportKind.PULL, WITH_BYTES["broker-a"], False),
+        (TransportKind.PULL, WITH_SIDECARS["broker-a"], False),
         (TransportKind.HTTP, PLAIN["broker-a"], True),
     ],
     ids=["sidecars", "one without", "directory", "no replica", "pull", "http"],

@@ -74,7 +74,7 @@ def test_batches_with_random_limits_are_together_the_log(brokers: Group) -> None
             reader.stop()
             reader = stream(brokers, subscribe="pieces")
             again = rows_of(reader, offset, end)
-        assert again is None or sorted(again) == sorted(first), f"seed {seed}: a batch that is done again is another"
+        assert again is None or sorted(again) == sorted(first), f"seed {seed}: a repeated batch has other rows"
         rows, offset = rows + first, end
         reader.stop()
 

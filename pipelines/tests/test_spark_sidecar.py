@@ -69,7 +69,7 @@ def test_busy_sidecar_is_retried() -> None:
     ],
     ids=["cut", "more than asked", "nothing", "no range"],
 )  # fmt: skip
-def test_invalid_response_is_unreachable(answer: Scripted) -> None:
+def test_invalid_response_is_an_error_of_the_replica(answer: Scripted) -> None:
     """A response that is truncated, too long, or something else makes the reader try the next replica."""
     with ScriptedSidecar(answer) as sidecar, pytest.raises(ViewError):
         sidecar.client().log_bytes(0, 5, etag="", fast_port=None)

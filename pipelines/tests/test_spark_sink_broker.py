@@ -92,7 +92,7 @@ class Scene:
         return found
 
     def end(self, halves: HalfMessageList, count: int) -> None:
-        """Commit only the first half messages, as a driver does that dies after them."""
+        """Commit only the first ``count`` half messages, as a driver does that dies after them."""
 
         async def some() -> None:
             async with TransactionProducer(self.name_server, group_of(self.query), answers_checks=False) as producer:

@@ -55,7 +55,7 @@ async def test_driver_may_die_at_any_call(dies_at: int, is_executed: bool, again
     await attempt(world, batch=1).commit(world.store(["d"]))
 
     assert sorted(world.delivered) == [*ROWS, "d"]
-    assert all(row in ROWS for row in world.open_rows), "half messages of dead attempts, which no marker lists"
+    assert all(row in ROWS for row in world.open_rows), "a half message of a live batch was left open"
 
 
 async def test_replay_delivers_the_decided_rows() -> None:
@@ -162,7 +162,7 @@ async def test_commit_marker_after_its_abort_marker_is_invalid() -> None:
 
 
 async def test_partly_expired_batch_is_raised_as_a_loss() -> None:
-    """Brokers have given up half of it: the rest is delivered, and the commit still fails."""
+    """Brokers have given up a part of it: the rest is delivered, and the commit still fails."""
     world = World()
     halves = world.store(ROWS)
     with pytest.raises(Died):

@@ -243,7 +243,7 @@ def test_half_message_list_is_packed_and_unpacked(places: list[tuple[str, str, i
     assert join_lists([found, HalfMessageList()]).refs == halves.refs
 
 
-def test_million_half_messages_fit_in_few_markers() -> None:
+def test_half_message_takes_few_bytes_in_a_list() -> None:
     """In log order each half message takes a few bytes."""
     halves = HalfMessageList(HalfMessageRef("T", "a", number, number * 700 + number % 3) for number in range(100_000))
     assert len(halves.pack()) < 300_000

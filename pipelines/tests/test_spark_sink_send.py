@@ -71,7 +71,7 @@ def test_request_is_not_larger_than_configured(threaded: ThreadedCluster) -> Non
 
 
 def test_unacknowledged_batch_is_sent_again(threaded: ThreadedCluster) -> None:
-    """A lost response, a busy broker, a broken connection: at least once, and here stored twice."""
+    """After a lost response it is sent again, and here stored twice."""
     broker = threaded.cluster.broker("broker-a")
 
     def store_and_lose(command: Command, connection: object) -> None:

@@ -136,13 +136,13 @@ def test_stream_reads_all_and_continues_from_its_checkpoint(
     query = stream.run()
     assert stream.places() == places(sent)
     assert stream.batch_counts(query) == [70, 70, 60]
-    assert lag_of_group(brokers, "billing", "stream") == dict.fromkeys(range(4), (50, 50))
+    assert offsets_and_ends(brokers, "billing", "stream") == dict.fromkeys(range(4), (50, 50))
 
     sent += brokers.send(100, topic="stream")
     stream.options |= {"maxRowsPerTrigger": "1000", "minPartitions": "5", "transport": "pull"}
     stream.run()
     assert stream.places() == places(sent)
-    assert lag_of_group(brokers, "billing", "stream") == dict.fromkeys(range(4), (75, 75))
+    assert offsets_and_ends(brokers, "billing", "stream") == dict.fromkeys(range(4), (75, 75))
 
     stream.run()
     assert stream.places() == places(sent)
@@ -162,8 +162,8 @@ def test_lag_of_a_query_is_reported(spark: SparkSession, brokers: Group, tmp_pat
     assert all(one.rows == one.seconds == 0 for one in query_lag(json.loads(query.recentProgress[-1].json)))
 
 
-def lag_of_group(brokers: Group, group: str, topic: str) -> dict[int, tuple[int, int]]:
-    """Return the lag as `gantry group lag` computes it: the queue's end minus the group's offset."""
+def offsets_and_ends(brokers: Group, group: str, topic: str) -> dict[int, tuple[int, int]]:
+    """Return the group's offset and the end of each queue; `gantry group lag` shows their difference."""
     with PullConsumer(brokers.name_server, group) as consumer:
         return {
             queue.queue_id: (consumer.committed(queue) or 0, consumer.max_offset(queue))

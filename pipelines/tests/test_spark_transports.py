@@ -161,7 +161,7 @@ def test_interrupted_pull_continues_on_another_replica(running: Group, bytes_max
         assert proxy.cuts > 0
 
 
-def test_task_without_replicas_names_the_missing_messages(running: Group) -> None:
+def test_task_without_reachable_replica_names_its_messages(running: Group) -> None:
     """When patience ends the error names the missing messages, and the error of each replica."""
     settings = settings_of(running, TransportKind.PULL, patience_ms=1_000, name_servers="127.0.0.1:1")
     (port,) = free_ports(1)
@@ -218,8 +218,8 @@ def test_task_continues_on_the_master_when_its_slave_dies(tmp_path: Path, way: T
 
 
 @pytest.mark.slow
-def test_restarted_broker_is_waited_for(tmp_path: Path) -> None:
-    """All replicas are away for some seconds, as in a rolling update: the task and the driver continue afterwards."""
+def test_restarted_sidecar_is_waited_for(tmp_path: Path) -> None:
+    """The only replica is away for some seconds, as in a rolling update; the task and the driver continue then."""
     with group(tmp_path, slaves=0) as made:
         made.send(COUNT, bytes_each=800)
         settings = made.settings(TransportKind.HTTP, **SMALL)

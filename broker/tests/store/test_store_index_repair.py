@@ -14,7 +14,7 @@ from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.recovery_point import RecoveryPointFile
 from gantry_broker.store.settings import INDEX_HEADER_BYTES
 from gantry_testing.store_world import StoreWorld, make_world
-from gantry_testing.verifying import log_byte
+from gantry_testing.verifying import overwrite_log
 
 COUNT = 150
 
@@ -199,7 +199,7 @@ def test_an_index_that_had_no_room_catches_up_without_a_restart() -> None:
 def heal(world: StoreWorld, number: int) -> None:
     """Write the former bytes of a message again, as a replica's are written."""
     start = sorted(world.records)[number]
-    log_byte(world, start, world.records[start])
+    overwrite_log(world, start, world.records[start])
     world.store.guard.damage.mark_good(start, start + len(world.records[start]))
 
 
@@ -211,7 +211,7 @@ def test_message_that_a_start_has_skipped_is_indexed_when_it_is_healed(
     """A start that rebuilds the index skips damage; a message that is healed later is found by its keys again."""
     world.close()
     for number in numbers:
-        log_byte(world, sorted(world.records)[number] + 90, b"\xee")
+        overwrite_log(world, sorted(world.records)[number] + 90, b"\xee")
     world.disk.remove_tree(world.path("index"))
     if is_queue_lost:
         world.disk.remove_tree(world.path("consumequeue"))
@@ -234,7 +234,7 @@ def test_message_that_a_start_has_skipped_is_indexed_when_it_is_healed(
 def test_healed_message_with_entries_costs_no_rebuild(world: StoreWorld) -> None:
     """A message that was damaged after it was indexed is still in the index."""
     start = sorted(world.records)[70]
-    log_byte(world, start + 90, b"\xee")
+    overwrite_log(world, start + 90, b"\xee")
     assert world.store.guard.message_at(start) is None
 
     heal(world, 70)

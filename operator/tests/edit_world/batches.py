@@ -19,7 +19,7 @@ from gantry_spec.manifest.reading import group_of
 
 LEAVES = sorted({row.path for row in ROWS})
 SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
-"""Fields of which two rows edit different parts. Of any other, one row's default is another's edit."""
+"""Fields of which several rows may be in one batch, since they edit different parts of them."""
 
 SUMMED = {"resources", "writeBuffer.medium", "writeBuffer.buffers", "writeBuffer.segmentSize"}
 """The fields that a pod's memory limit is the sum of: at most one of them in a batch."""

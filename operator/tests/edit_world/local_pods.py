@@ -38,13 +38,13 @@ from gantry_status import PageReader, Phase, StatusPageError
 from gantry_testing.accounts import ACCOUNTS, ADMIN
 from gantry_testing.local import Dialogue
 
-ANYBODY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+ANY_CERTIFICATE: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Accepts any certificate, since only this machine answers."""
-ANYBODY.check_hostname, ANYBODY.verify_mode = False, ssl.CERT_NONE
+ANY_CERTIFICATE.check_hostname, ANY_CERTIFICATE.verify_mode = False, ssl.CERT_NONE
 
 KEY: Final = bytes(32)
 EPOCH: Final = 1000
-NOBODY: Final[Mapping[str, str]] = {}
+NO_NAME_SERVERS: Final[Mapping[str, str]] = {}
 ANSWER_S: Final = 60.0
 WAIT_S: Final = 240.0
 
@@ -60,7 +60,7 @@ class LocalPod:
         *,
         pod: str = f"{GROUP}-0-master-0",
         secrets: Secrets | None = None,
-        name_servers: Mapping[str, str] = NOBODY,
+        name_servers: Mapping[str, str] = NO_NAME_SERVERS,
     ) -> None:
         """``buffers`` is a folder in memory, for write buffers of that medium."""
         self.starts = 0
@@ -122,7 +122,7 @@ class LocalPod:
     def _order(self, what: str, order: Mapping[str, Any]) -> None:
         headers = {"Authorization": f"Bearer {self._token}"}
         url = f"{self._sidecar}/v1/role/{what}"
-        answer = httpx.post(url, json=order, headers=headers, timeout=ANSWER_S, verify=ANYBODY)
+        answer = httpx.post(url, json=order, headers=headers, timeout=ANSWER_S, verify=ANY_CERTIFICATE)
         assert answer.status_code == 200, answer.text
 
     def _make_volumes(self) -> None:
@@ -205,7 +205,7 @@ class LocalPod:
         headers = {"Authorization": f"Bearer {self._token}"}
         url = f"{self._sidecar}/v1/status"
         try:
-            found: dict[str, Any] = httpx.get(url, headers=headers, timeout=ANSWER_S, verify=ANYBODY).json()
+            found: dict[str, Any] = httpx.get(url, headers=headers, timeout=ANSWER_S, verify=ANY_CERTIFICATE).json()
         except httpx.HTTPError:
             return {}
         return found
@@ -222,13 +222,13 @@ class LocalPod:
 
     async def config(self) -> dict[str, str]:
         """Return the settings that the broker reports."""
-        async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
+        async with Admin(self._nowhere, client_settings=self._client_settings()) as admin:
             found = await admin.brokers.config(self.address)
         return {key: self._here.as_there(value) for key, value in found.items()}
 
     async def tables(self) -> dict[str, Any]:
         """Return the topics and groups that the broker reports."""
-        async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
+        async with Admin(self._nowhere, client_settings=self._client_settings()) as admin:
             topics = await admin.brokers.topic_table(self.address)
             groups = await admin.brokers.group_table(self.address)
         return {
@@ -238,9 +238,9 @@ class LocalPod:
 
     async def write(self, count: int = 20) -> None:
         """Send a number of messages, all acknowledged."""
-        may = self._as_we_may()
-        assert may.credentials is None, "messages are not written with accounts"
-        tls = may.tls.client_context() if isinstance(may.tls, ClientTlsSettings) else None
+        given = self._client_settings()
+        assert given.credentials is None, "cannot write messages to a broker with accounts"
+        tls = given.tls.client_context() if isinstance(given.tls, ClientTlsSettings) else None
         channel = await Channel.connect(self.address, on_request=lambda command, channel: None, tls=tls)
         try:
             for _ in range(count):
@@ -248,8 +248,8 @@ class LocalPod:
         finally:
             await channel.close()
 
-    async def door(self) -> dict[str, str]:
-        """Return whether the broker answers a client without an account and certificate."""
+    async def plain_access(self) -> dict[str, str]:
+        """Return whether the broker answers a client without account and certificate: `plain`, yes or no."""
         try:
             async with Admin(self._nowhere) as admin:
                 await admin.brokers.config(self.address)
@@ -272,7 +272,7 @@ class LocalPod:
         """An address without a listener, since no name server is used."""
         return "127.0.0.1:1"
 
-    def _as_we_may(self) -> ClientSettings:
+    def _client_settings(self) -> ClientSettings:
         access = self._started_with.get("access", {})
         authority = self._here.places[configuration.CERTIFICATES] / "ca.crt"
         return ClientSettings(

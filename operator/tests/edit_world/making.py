@@ -7,8 +7,8 @@ from typing import Any, Final
 from edit_world.row import Effect, Fields, Row, Shown, Source, at
 
 CONFIG, STATUS, TABLES, ROUTES = Source.CONFIG, Source.STATUS, Source.TABLES, Source.ROUTES
-ARGUMENTS, POD, DOOR, OBJECT = Source.ARGUMENTS, Source.POD, Source.DOOR, Source.OBJECT
-SAID, MODEL = Source.STATUS_OF_GROUP, Source.MODEL
+ARGUMENTS, POD, CLIENT_ACCESS, OBJECT = Source.ARGUMENTS, Source.POD, Source.DOOR, Source.OBJECT
+GROUP_STATUS, MODEL = Source.STATUS_OF_GROUP, Source.MODEL
 NOTHING: Final[Fields] = {}
 YES, NO = "yes", "no"
 
@@ -47,7 +47,7 @@ def of_pod(path: str, before: Any, after: Any, key: str, was: str, becomes: str)
     return edit(Effect.ROLL, path, before, after, SETS, Shown(POD, key, was, becomes))
 
 
-def decided(path: str, before: Any, after: Any, *shown: Shown, more: frozenset[str] = frozenset()) -> Row:
+def decision_row(path: str, before: Any, after: Any, *shown: Shown, more: frozenset[str] = frozenset()) -> Row:
     """Return a row of a field that only the operator's decisions use."""
     model = Shown(MODEL, path, str(before), str(after))
     return edit(Effect.DECIDED, path, before, after, more, model, *shown)

@@ -5,7 +5,7 @@ The effect of an edit is one of these kinds, and each is checked against the ren
     HOT       a running broker, its sidecar or a name server adopts it; no broker's pod is recreated
     ROLL      brokers' pods get another template, and are recreated one after the other
     OBJECTS   other objects of the cluster change, without an effect on brokers
-    DECIDED   no object changes: the operator decides by the new value from now on
+    DECIDED   no object but alerts changes: the operator decides by the new value from now on
     REFUSED   the API server refuses the edit, and so do we
 
 The effect shows in values of reports, before and after. Reports of the same names are made without a cluster (pods as
@@ -73,7 +73,7 @@ class Source(StrEnum):
     """The object of the running pod."""
 
     DOOR = "door"
-    """Whether the broker answers a client of a kind: `plain`, `signed`, `tls`."""
+    """Whether the broker answers a client without account and certificate; the only key is `plain`."""
 
     OBJECT = "object"
     """An object of the cluster: `Kind/name:path`, or whether it exists."""

@@ -71,7 +71,7 @@ LIVE: Final[dict[str, tuple[str, str]]] = {
 """Lines of a `broker.conf` that a running broker adopts, each before and after."""
 
 
-PROMISES: Final = (
+DURABILITY: Final = (
     roll(
         "replication.mode", "Sync", "Async",
         Shown(CONFIG, "brokerRole", "SYNC_MASTER", "ASYNC_MASTER"),
@@ -129,7 +129,7 @@ PROMISES: Final = (
     refused("writeBuffer.segmentSize", "8Mi", "16Mi", "the file size of a store cannot change"),
 )  # fmt: skip
 
-TABLES_KEPT: Final = (
+TOPICS_AND_GROUPS: Final = (
     table_row(
         "topics[].name", {}, {"topics": [{"name": "added", "queues": 5}]},
         "topics.added.queues", ABSENT, "5",

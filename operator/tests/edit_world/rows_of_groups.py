@@ -1,4 +1,4 @@
-"""Rows about groups: numbers of members, placement, volumes, loss bounds, and access."""
+"""Rows about groups: numbers of members, images, name servers, volumes, loss bounds, and access."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from edit_world.making import (
     ALERTS,
     ARGUMENTS,
     CLAIM,
+    CLIENT_ACCESS,
     CONF,
     CONFIG,
-    DOOR,
+    GROUP_STATUS,
     NAME_SERVER,
     NO,
     OBJECT,
     POD,
     ROUTES,
-    SAID,
     SETS,
     STARTED,
     STATUS,
     YES,
     appearing,
-    decided,
+    decision_row,
     edit,
     going,
     refused,
@@ -31,10 +31,10 @@ from edit_world.making import (
 from edit_world.row import ABSENT, Effect, Fields, Row, Shown, at
 
 OPEN: Final[Fields] = {"access": {"external": {"type": "NodePort"}}}
-WAYS_IN: Final = ("orders-0", "orders-0-master-0", "orders-0-slave-0", "orders-nameserver")
-OUTER: Final = frozenset(f"Service/{name}-external" for name in WAYS_IN)
+SERVICES: Final = ("orders-0", "orders-0-master-0", "orders-0-slave-0", "orders-nameserver")
+OUTER: Final = frozenset(f"Service/{name}-external" for name in SERVICES)
 OWN_NAME_SERVERS: Final = ";".join(f"orders-nameserver-{one}.orders-nameserver.shop.svc:9876" for one in (0, 1))
-HOME: Final = "StatefulSet/orders-0-master:spec"
+MASTER_SET: Final = "StatefulSet/orders-0-master:spec"
 
 CERTIFICATES: Final = {
     name: datetime(year, 1, 1, tzinfo=UTC) for name, year in (("certificates", 2035), ("renewed", 2036))
@@ -56,13 +56,13 @@ COUNTS: Final = (
             *("StatefulSet/orders-1-master", "StatefulSet/orders-1-slave", "PodDisruptionBudget/orders-1-slaves"),
         ),
         Shown(ARGUMENTS, "--peer", "1", "3"),
-        Shown(SAID, "shards", "1", "2"),
-        Shown(SAID, "ready", "1/1", "2/2"),
+        Shown(GROUP_STATUS, "shards", "1", "2"),
+        Shown(GROUP_STATUS, "ready", "1/1", "2/2"),
     ),
     edit(
         Effect.OBJECTS, "slaves", 1, 2, CONF | {"StatefulSet/orders-0-slave"} | appearing("Service/orders-0-slave-1"),
         Shown(ARGUMENTS, "--peer", "1", "2"),
-        Shown(SAID, "eachShard.0.inSync", "1", "2"),
+        Shown(GROUP_STATUS, "eachShard.0.inSync", "1", "2"),
     ),
     edit(
         Effect.ROLL, "image", "localhost/gantry:e2e", "localhost/gantry:next", SETS | NAME_SERVER,
@@ -94,40 +94,40 @@ COUNTS: Final = (
 VOLUMES: Final = (
     edit(
         Effect.OBJECTS, "storage.size", "1Gi", "2Gi", SETS,
-        Shown(OBJECT, f"{HOME}.volumeClaimTemplates.0.spec.resources.requests.storage", "1Gi", "2Gi"),
+        Shown(OBJECT, f"{MASTER_SET}.volumeClaimTemplates.0.spec.resources.requests.storage", "1Gi", "2Gi"),
         Shown(OBJECT, f"{CLAIM}:spec.resources.requests.storage", "1Gi", "2Gi"),
     ),
     refused("storage.size", "1Gi", "512Mi", "a volume can only grow", "storage.size: less"),
     refused("storage.storageClassName", "", "other", "the storage class of a volume cannot change"),
     edit(
         Effect.OBJECTS, "storage.retain", "Always", "Never", SETS,
-        Shown(OBJECT, f"{HOME}.persistentVolumeClaimRetentionPolicy.whenDeleted", "Retain", "Delete"),
+        Shown(OBJECT, f"{MASTER_SET}.persistentVolumeClaimRetentionPolicy.whenDeleted", "Retain", "Delete"),
         Shown(OBJECT, f"{CLAIM}:metadata.ownerReferences.0.kind", ABSENT, "StatefulSet"),
     ),
     edit(
         Effect.HOT, "storage.reservedTime", "72h", "48h", CONF,
         Shown(CONFIG, "fileReservedTime", "72", "48"),
     ),
-    decided("storage.replaceAfter", "0s", "30s"),
+    decision_row("storage.replaceAfter", "0s", "30s"),
 )  # fmt: skip
 
 LOSS: Final = (
-    decided("durability.maxAtRiskBytes", "64Mi", "1Ki", more=ALERTS),
-    decided("durability.maxAtRisk", "1m", "1ms"),
-    decided(
+    decision_row("durability.maxAtRiskBytes", "64Mi", "1Ki", more=ALERTS),
+    decision_row("durability.maxAtRisk", "1m", "1ms"),
+    decision_row(
         "failover.mode", "Automatic", "Manual",
-        Shown(SAID, "eachShard.0.decision.ifMasterDies?failover.mode is Manual", NO, YES),
+        Shown(GROUP_STATUS, "eachShard.0.decision.ifMasterDies?failover.mode is Manual", NO, YES),
     ),
-    decided("failover.maxDataLossBytes", "0", "1Gi"),
-    decided("failover.after", "5s", "30s"),
-    decided("failover.switchback", False, True),
+    decision_row("failover.maxDataLossBytes", "0", "1Gi"),
+    decision_row("failover.after", "5s", "30s"),
+    decision_row("failover.switchback", False, True),
 )  # fmt: skip
 
 ACCESS: Final = (
     edit(
         Effect.ROLL, "access.aclSecret", "", "accounts", STARTED | NAME_SERVER,
         Shown(CONFIG, "aclEnable", "false", "true"),
-        Shown(DOOR, "plain", YES, NO),
+        Shown(CLIENT_ACCESS, "plain", YES, NO),
         also={"access": {"tlsSecret": ""}},
     ),
     edit(

@@ -64,7 +64,7 @@ class Surroundings:
         return kept
 
     def as_there(self, value: str) -> str:
-        """Return a value with the addresses that the pod would show."""
+        """Return a value with the addresses that name servers have in the pod."""
         for address, here in self._name_servers.items():
             value = value.replace(here, address)
         return value

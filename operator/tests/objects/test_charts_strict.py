@@ -1,4 +1,4 @@
-"""The schemas and alerts of the charts beyond the defaults: no schema is open, and alerts fire."""
+"""The schemas and alerts of the charts beyond the defaults: only parts for pods are open, and alerts fire."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_schemas_are_closed(chart: Path) -> None:
 
 @pytest.mark.parametrize("chart", [OPERATOR, GROUP], ids=["operator", "group"])
 def test_schema_and_defaults_have_the_same_keys(chart: Path) -> None:
-    """Every value has a default, and every default is in the schema."""
+    """Every value of the top level has a default, and every default there is in the schema."""
     values = yaml.safe_load((chart / "values.yaml").read_text())
 
     assert set(schema_of(chart)["properties"]) - {"global"} == set(values)
@@ -85,7 +85,7 @@ def test_dashboard_is_valid_for_grafana(name: str) -> None:
 
 
 def rules_in(folder: Path) -> Path:
-    """Return the alerting rules of the chart, as Prometheus reads them."""
+    """Write the alerting rules of the chart to a file as Prometheus reads it, and return its path."""
     [rule] = [one for one in documents(OPERATOR, *MONITORING) if one["kind"] == "PrometheusRule"]
     path = folder / "rules.yaml"
     path.write_text(yaml.safe_dump(rule["spec"]))
@@ -93,7 +93,7 @@ def rules_in(folder: Path) -> Path:
 
 
 def promtool(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Return the path of Prometheus' own tool."""
+    """Run Prometheus' own tool in a folder, and return the result."""
     return subprocess.run(["promtool", *words], cwd=folder, capture_output=True, text=True, check=False)
 
 

@@ -35,7 +35,7 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
     ("another field or Gantry itself controls it", {"broker": {"brokerRole": "SLAVE"}}),
 ]
-"""Every rule, by the message of the API server, and a spec that violates it."""
+"""Every rule that the API server evaluates, by its message, and a spec that violates it."""
 
 SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("unknown field", {"shard": 2}),
@@ -117,7 +117,7 @@ def test_api_server_fills_in_our_defaults(server: ApiServer, spec: dict[str, Any
     ids=["grow", "same in other words", "shrink", "class", "same segment", "other segment", "counts"],
 )
 def test_only_mutable_fields_can_be_edited(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
-    """Immutable fields cannot be edited, and a volume only grows; every such rule is tried."""
+    """Immutable fields cannot be edited, and a volume only grows; TLS is tried in ``test_edit_api_server``."""
     path = f"{GROUPS}/edited"
     assert server.apply(path, document({}, "edited"))[0] in (200, 201)
 

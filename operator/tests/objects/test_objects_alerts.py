@@ -138,7 +138,7 @@ def test_alert_fires_for_its_reason(name: str, tmp_path: Path) -> None:
 
     assert name in found
     if name != "GantryCertificateEnds":  # an hour later the rest has no samples any more
-        assert found <= {name, "GantrySendsRefused"}, "another alert does not apply"
+        assert found <= {name, "GantrySendsRefused"}, f"alerts fire without their reason: {found}"
 
 
 def test_every_alert_is_tested_and_documented() -> None:

@@ -37,7 +37,7 @@ def allowed(budget: Object, objects: tuple[Object, ...], pods: Pods, healthy: se
 
 
 def with_roles(objects: tuple[Object, ...], masters: dict[int, int]) -> Pods:
-    """Return every pod with its role label; ``masters`` names the member of each shard."""
+    """Return every pod with its role label; ``masters`` has the master of each shard, by default member 1."""
     found = []
     for pod, labels, home in pods_of(objects):
         place = names.member_of("orders", pod)

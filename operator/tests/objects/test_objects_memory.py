@@ -21,12 +21,12 @@ def sums(resources: dict[str, Any] | None = None, **buffer: Any) -> tuple[int, i
     found = broker_resources(spec)
     request, limit = (parse_size(found[name]["memory"]) // MEBIBYTE for name in ("requests", "limits"))
     pages = {found[name].get("hugepages-2Mi", "0") for name in ("requests", "limits")}
-    assert len(pages) == 1, "request and limit of hugepages are the same, or the API server refuses the pod"
+    assert len(pages) == 1, "request and limit of hugepages differ: the API server would refuse the pod"
     return request, limit, parse_size(pages.pop()) // MEBIBYTE
 
 
 def test_hugepages_are_not_part_of_the_memory() -> None:
-    """3 buffers of 64Mi, each after one page: 198Mi; the memory is the default with the small volume."""
+    """3 buffers of 64Mi, each after one page: 198Mi; the memory is the default and the volume of the status page."""
     assert sums(medium="HugePages-2Mi", buffers=3, segmentSize="64Mi") == (1040, 1040, 198)
     assert sums(medium="Off", segmentSize="64Mi") == (1040, 1040, 0)
 

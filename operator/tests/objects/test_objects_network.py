@@ -24,7 +24,7 @@ def may(source: Source, component: str, port: int, **spec: Any) -> bool:
     labels = next(labels for _, labels, _ in pods_of(objects) if labels[names.COMPONENT_LABEL] == component)
     policies = [one["spec"] for one in of_kind(objects, "NetworkPolicy").values()]
     mine = [one for one in policies if is_selected(labels, one["podSelector"])]
-    assert len(mine) == 1, "each pod has one policy"
+    assert len(mine) == 1, f"expected one policy for the pod, found {len(mine)}"
     return any(
         port in [one["port"] for one in rule["ports"]]
         and (not rule.get("from") or any(_is(source, one) for one in rule["from"]))
@@ -55,7 +55,7 @@ def _is(source: Source, peer: dict[str, Any]) -> bool:
     ids=["client", "broker", "operator", "prometheus", "pod with the operator's label", "another group"],
 )
 def test_ports_admit_only_their_clients(source: Source, ports: set[int]) -> None:
-    """Clients reach the broker; replication is for the group, orders for the operator and the group."""
+    """Clients reach the broker; replication is for the group, the sidecar for the group, operator and Prometheus."""
     asked = {10909, 10911, 10912, 10913, 10921, 8080, 8081, 9876}
 
     assert {port for port in asked if may(source, "broker", port)} == ports

@@ -25,7 +25,7 @@ def test_no_external_access_by_default() -> None:
 
 
 def test_every_internal_service_of_clients_has_an_external_one() -> None:
-    """It selects the same pods: the master in every role, each broker, the name servers at their external listener."""
+    """It selects the same pods: the master, each broker in any role, the name servers at their external listener."""
     objects = rendered(group(slaves=1, **OUTSIDE))
     services = of_kind(objects, "Service")
     outer = {name: one for name, one in services.items() if one["spec"].get("type") == "LoadBalancer"}

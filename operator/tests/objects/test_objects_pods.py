@@ -38,7 +38,7 @@ def test_every_pod_passes_restricted_pod_security(each: list[Object]) -> None:
         assert list(broken_rules(template["spec"])) == []
 
 
-def drop_capabilities(spec: Object) -> None:
+def keep_capabilities(spec: Object) -> None:
     """Let one container keep its capabilities."""
     spec["containers"][0]["securityContext"]["capabilities"] = {}
 
@@ -84,7 +84,7 @@ def no_apparmor_of_container(spec: Object) -> None:
 
 
 SPOILERS = [
-    drop_capabilities, run_as_root, host_volume, unconfined, escalation, unmasked_proc, selinux_of_container,
+    keep_capabilities, run_as_root, host_volume, unconfined, escalation, unmasked_proc, selinux_of_container,
     no_apparmor_of_pod, no_apparmor_of_container,
 ]  # fmt: skip
 

@@ -102,7 +102,7 @@ def test_no_other_name_is_a_member(pod: str) -> None:
 
 
 def test_every_service_selects_its_pods() -> None:
-    """A member's Service selects its pod in every role; the shard's selects the master by name, ready or not."""
+    """A member's Service selects its pod in any role; the shard's the master, by name or, if unknown, by its label."""
     objects = rendered(group(shards=2, slaves=1))
     services, pods = of_kind(objects, "Service"), {pod: labels for pod, labels, _ in pods_of(objects)}
 
@@ -121,7 +121,7 @@ def test_every_service_selects_its_pods() -> None:
     known = facts(shards=(ShardFacts(number=1, slaves=1, master_pod="orders-1-slave-0"),))
     services = of_kind(render(group(shards=2, slaves=1, access={"external": {"type": "NodePort"}}), known), "Service")
     pods["orders-1-master-0"] = pods["orders-1-master-0"] | {names.ROLE_LABEL: "master"}
-    assert taken("orders-1") == taken("orders-1-external") == ["orders-1-slave-0"], "regardless of the present labels"
+    assert taken("orders-1") == taken("orders-1-external") == ["orders-1-slave-0"], "expected the known master"
 
 
 def test_host_names_in_the_configuration_exist() -> None:
@@ -151,7 +151,7 @@ def test_topics_and_groups_of_the_spec_are_in_the_config_map() -> None:
 
     assert (list(declared.topics), list(declared.groups)) == (one.spec.topics, one.spec.groups)
     assert sidecar["args"][sidecar["args"].index("--topics-file") + 1] == "/etc/gantry/group/topics.json"
-    assert "--regain" in sidecar["args"], "a shard continues while the API server is unavailable"
+    assert "--regain" in sidecar["args"], "without it a shard would stop while the API server is unavailable"
 
 
 def environment(stateful_set: Object) -> dict[str, str]:
@@ -171,7 +171,9 @@ def test_secrets_of_a_group_are_derived_and_only_in_its_secret() -> None:
     assert values["read-tokens"] == f"reader:{values['read-token']}\n"
     assert len({token, values["read-token"], values["replication"]}) == 3
     assert token not in json.dumps(rendered(one))
-    assert "Secret" not in {document["kind"] for document in rendered(one)}, "it is created, and never applied"
+    assert "Secret" not in {document["kind"] for document in rendered(one)}, (
+        "the Secret is rendered, and would be applied"
+    )
     assert group_token(KEY, one) == token
     others = {group_token(KEY, group("orders", "other")), group_token(bytes(reversed(KEY)), one)}
     assert token not in others and len(others) == 2

@@ -48,7 +48,7 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 @final
 class ModelClock:
-    """The clock of one operator, which the cluster advances."""
+    """The clock of the cluster and of all its operators, which the cluster advances."""
 
     def __init__(self) -> None:
         self.ms = 100_000
@@ -69,16 +69,18 @@ class ModelCluster:
         self.api.deleting = self._delete_pod
         self.clock: Final = ModelClock()
         self.shards: Final[dict[int, PodShard]] = {}
-        self.silent: Final[set[str]] = set()
+        self.unreachable: Final[set[str]] = set()
         """The unreachable machines, whose processes continue to run."""
 
         self.ghosts: Final[set[tuple[int, int]]] = set()
         """Shard and member of unreachable processes that continue to run after the forced deletion of their pods."""
 
-        self.deaf: Final[set[str]] = set()
+        self.unresponsive: Final[set[str]] = set()
         """The pods whose sidecar does not answer."""
 
         self.load = 1.0
+        """The share of their greatest load that masters take."""
+
         self.is_scheduling = True
         """Whether new pods are scheduled."""
 
@@ -105,7 +107,7 @@ class ModelCluster:
     @property
     def group(self) -> Object:
         found = self.api.found(GROUPS, NAMESPACE, GROUP)
-        assert found is not None, "it is there"
+        assert found is not None, "the group does not exist"
         return found
 
     def edit(self, **fields: Any) -> None:
@@ -152,11 +154,11 @@ class ModelCluster:
 
     def cut(self, node: str) -> None:
         """Partition a machine from all others; Kubernetes notices it."""
-        self.silent.add(node)
+        self.unreachable.add(node)
         self._node(node, is_ready="Unknown")
 
     def mend(self, node: str) -> None:
-        self.silent.discard(node)
+        self.unreachable.discard(node)
         self._node(node)
 
     def cordon(self, node: str) -> None:
@@ -180,12 +182,12 @@ class ModelCluster:
 
     def place(self, pod: Object) -> names.PodPlace:
         found = names.member_of(GROUP, pod["metadata"]["name"])
-        assert found is not None, "only pods of brokers are asked about"
+        assert found is not None, f"{pod['metadata']['name']} is not the pod of a broker"
         return found
 
     def node_of(self, shard: int, member: int) -> str:
         pod = self.pod(shard, member)
-        assert pod is not None, "it is there"
+        assert pod is not None, f"member {member} of shard {shard} has no pod"
         return str(pod["spec"]["nodeName"])
 
     def lease(self, shard: int) -> LeaseRecord | None:
@@ -234,7 +236,7 @@ class ModelCluster:
         away = {
             self.place(pod).member
             for pod in self.pods()
-            if self.place(pod).shard == shard.number and pod["spec"].get("nodeName") in self.silent
+            if self.place(pod).shard == shard.number and pod["spec"].get("nodeName") in self.unreachable
         }
         away |= {member for number, member in self.ghosts if number == shard.number}
         others = set(shard.brokers) - away
@@ -242,7 +244,7 @@ class ModelCluster:
         return {frozenset({one, other}) for one in away for other in reached}
 
     def _renewed(self, shard: PodShard) -> None:
-        """Renew a Lease as a sidecar does: only its revision changes."""
+        """Renew a Lease as a sidecar does: only `renewTime` and the revision change."""
         document = self.api.found(LEASES, NAMESPACE, names.shard_name(GROUP, shard.number))
         if document is not None and shard.masters() and self.clock.ms % 3_000 < 250:
             document["spec"]["renewTime"] = self.clock.wall().isoformat()
@@ -304,7 +306,7 @@ class ModelCluster:
         if node is None and self.is_scheduling:
             self._schedule(pod, shard, member)
             return
-        if node is None or node in self.silent:
+        if node is None or node in self.unreachable:
             return
         fleet = self.shards[shard]
         deleted = pod["metadata"].get("deletionTimestamp")
@@ -335,7 +337,7 @@ class ModelCluster:
             for other in self.pods()
             if self.place(other).shard == shard and self.place(other).member != member
         }
-        able = {node["metadata"]["name"] for node in nodes if not node["spec"].get("unschedulable")} - self.silent
+        able = {node["metadata"]["name"] for node in nodes if not node["spec"].get("unschedulable")} - self.unreachable
         off = {node["metadata"]["name"] for node in nodes if node["spec"].get("taints")}
         for home in sorted(homes):
             if home in able - taken - off:
@@ -358,7 +360,7 @@ class ModelCluster:
 
     def _claim_of(self, pod: Object) -> Object:
         claim = self.api.found(CLAIMS, NAMESPACE, f"data-{pod['metadata']['name']}")
-        assert claim is not None, "a pod has its claim"
+        assert claim is not None, f"{pod['metadata']['name']} has no claim"
         return claim
 
     def _delete_pod(self, pod: Object, grace_s: int | None) -> bool:
@@ -367,7 +369,7 @@ class ModelCluster:
             self.terminate(pod)
             return False
         shard, member = self.place(pod)
-        if pod["spec"].get("nodeName") in self.silent:
+        if pod["spec"].get("nodeName") in self.unreachable:
             self.ghosts.add((shard, member))
         elif shard in self.shards:
             self.shards[shard].crash(member)
@@ -405,7 +407,12 @@ class ModelCluster:
                 name = pod["metadata"]["name"]
                 place = self.place(pod)
                 broker = self.shards[place.shard].brokers.get(place.member)
-                if pod["spec"]["nodeName"] in self.silent or name in self.deaf or broker is None or not broker.is_up:
+                if (
+                    pod["spec"]["nodeName"] in self.unreachable
+                    or name in self.unresponsive
+                    or broker is None
+                    or not broker.is_up
+                ):
                     break
                 return place
         raise SidecarUnavailable(f"{peer.host} does not answer")

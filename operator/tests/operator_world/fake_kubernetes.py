@@ -37,7 +37,7 @@ class FakeKubernetes:
         self.watchers: Final[list[Watcher]] = []
         self.refuse: Callable[[str, ObjectRef], ApiError | None] = lambda verb, ref: None
         self.is_compared = True
-        """Whether revisions and uids are compared: a twin turns this off."""
+        """Whether revisions and uids are compared; a counterexample turns this off."""
 
         self.deleting: Callable[[Object, int | None], bool] = lambda document, grace_s: True
         """Returns whether a pod that is deleted is gone at once."""
@@ -48,11 +48,11 @@ class FakeKubernetes:
     # -- the port ------------------------------------------------------------------------------------------------------
 
     async def get(self, ref: ObjectRef) -> Object:
-        self._come("get", ref)
+        self._record_call("get", ref)
         return copied(self._find(ref))
 
     async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> Listed:
-        self._come("list", ObjectRef(kind, namespace, ""))
+        self._record_call("list", ObjectRef(kind, namespace, ""))
         return [
             copied(one)
             for ref, one in sorted(self.objects.items(), key=lambda pair: (pair[0].namespace, pair[0].name))
@@ -69,7 +69,7 @@ class FakeKubernetes:
     async def patch(
         self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", subresource: str = ""
     ) -> Object:
-        self._come("patch", ref)
+        self._record_call("patch", ref)
         known = self._find(ref)
         metadata = known["metadata"]
         self._compare(ref, uid or (change.get("metadata") or {}).get("uid", ""), metadata["uid"])
@@ -85,14 +85,14 @@ class FakeKubernetes:
 
     async def create(self, document: Object) -> Object:
         ref = ref_of(document)
-        self._come("create", ref)
+        self._record_call("create", ref)
         if ref in self.objects:
             raise Conflict(str(ref), "it exists", 409)
         return self.put(copied(document))
 
     async def delete(self, ref: ObjectRef, *, uid: str, grace_s: int | None = None, is_orphaning: bool = False) -> None:
-        assert uid, "nothing is deleted by its name alone"
-        self._come("delete", ref)
+        assert uid, f"{ref} is deleted by its name alone"
+        self._record_call("delete", ref)
         known = self.objects.get(ref)
         if known is None:
             return
@@ -119,7 +119,7 @@ class FakeKubernetes:
             metadata |= {"uid": metadata.get("uid") or f"uid-{self._next()}", "generation": 1}
         metadata["resourceVersion"] = str(self._next())
         self.objects[ref] = document
-        self._tell("ADDED" if known is None else "MODIFIED", document)
+        self._notify_watchers("ADDED" if known is None else "MODIFIED", document)
         return copied(document)
 
     def remove(self, ref: ObjectRef) -> None:
@@ -130,7 +130,7 @@ class FakeKubernetes:
         for key in [key for key in self._applied if key[0] == ref]:
             del self._applied[key]
         document["metadata"]["resourceVersion"] = str(self._next())
-        self._tell("DELETED", document)
+        self._notify_watchers("DELETED", document)
 
     def found(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return a copy of an object, without a call."""
@@ -143,7 +143,7 @@ class FakeKubernetes:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _apply(self, ref: ObjectRef, document: Mapping[str, Any], manager: str) -> Object:
-        self._come("status" if manager == STATUS_MANAGER else "apply", ref)
+        self._record_call("status" if manager == STATUS_MANAGER else "apply", ref)
         before = self._applied.get((ref, manager), {})
         head = {"apiVersion": ref.kind.api_version, "kind": ref.kind.name}
         known = self.objects.get(ref) or head | {"metadata": {"name": ref.name, "namespace": ref.namespace}}
@@ -152,7 +152,7 @@ class FakeKubernetes:
         self._applied[ref, manager] = copied(dict(document))
         return answer
 
-    def _come(self, verb: str, ref: ObjectRef) -> None:
+    def _record_call(self, verb: str, ref: ObjectRef) -> None:
         error = self.refuse(verb, ref)
         if error is not None:
             raise error
@@ -168,7 +168,7 @@ class FakeKubernetes:
         if self.is_compared and wanted and wanted != found:
             raise Conflict(str(ref), f"it is {found}, and {wanted} was meant", 409)
 
-    def _tell(self, what: str, document: Object) -> None:
+    def _notify_watchers(self, what: str, document: Object) -> None:
         for watcher in list(self.watchers):
             watcher(what, copied(document))
 
@@ -229,4 +229,4 @@ def kind_at(path: str, kinds: tuple[Kind, ...]) -> tuple[ObjectRef, str]:
     raise KeyError(path)
 
 
-assert kind_of({"apiVersion": "v1", "kind": "Pod"}) is PODS, "one table for both"
+assert kind_of({"apiVersion": "v1", "kind": "Pod"}) is PODS, "expected one table of kinds in `api`"

@@ -1,4 +1,7 @@
-"""The same API in memory, over real HTTP, for the real port. A test can make it answer late, wrongly or not at all."""
+"""The API of ``FakeKubernetes`` over HTTP, for the operator's own client ``KubernetesApi``.
+
+A test can make it answer late, wrongly or not at all.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ class HttpKubernetes:
         """Method, path with query and content type of every request."""
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer any request of the real port."""
+        """Answer any request of ``KubernetesApi``."""
         self.requests.append((request.method, request.path_qs, request.headers.get("Content-Type", "")))
         await asyncio.sleep(self.delay_s)
         if self.is_breaking:
-            assert request.transport is not None, "it is connected"
+            assert request.transport is not None, "the connection is already closed"
             request.transport.abort()
         if self.raw is not None:
             return web.Response(status=self.raw[0], body=self.raw[1])
@@ -76,9 +79,9 @@ class HttpKubernetes:
                 await self.fake.delete(ref, uid=uid, grace_s=body.get("gracePeriodSeconds"))
                 return {"kind": "Status"}
             case "PATCH" if kind == "application/apply-patch+yaml":
-                assert query["force"] == "true" and query["fieldManager"], "as it is meant"
+                assert query["force"] == "true" and query["fieldManager"], f"apply without force or manager: {query}"
                 if part == "status":
-                    assert query["fieldManager"] == STATUS_MANAGER, "another manager"
+                    assert query["fieldManager"] == STATUS_MANAGER, f"a status by another manager: {query}"
                     return await self.fake.apply_status(ref, body["status"])
                 return await self.fake.apply(body)
             case "PATCH" if kind == "application/merge-patch+json":
@@ -92,7 +95,7 @@ def failure(status: int, message: str) -> web.Response:
 
 @asynccontextmanager
 async def http_kubernetes(**options: Any) -> AsyncIterator[tuple[HttpKubernetes, KubernetesApi]]:
-    """Start a server, and yield it with the real port to it."""
+    """Start a server, and yield it with a ``KubernetesApi`` that is connected to it."""
     server = HttpKubernetes(FakeKubernetes())
     async with http_server(application(server.answer)) as port:
         settings = Configuration()

@@ -18,7 +18,7 @@ ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLo
 
 
 def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
-    """Return a new operator process, which only knows what watches report."""
+    """Return the loop of a new operator process, which knows the listed objects and what watches report."""
     cache = Cache()
     for document in list(cluster.api.objects.values()):
         cache.apply_event(None, document)

@@ -38,7 +38,7 @@ class PodShard(Fleet):
 
     @lease.setter
     def lease(self, record: LeaseRecord | None) -> None:
-        assert record is None, "the record is in the cluster"
+        assert record is None, "cannot set a record: it is read from the cluster"
 
     def begin(self, member: int, claim: str) -> None:
         """Start a pod's broker on a claim."""
@@ -124,7 +124,7 @@ class PodShard(Fleet):
         if broker.store.epoch == epoch:
             return
         if expected.continues and (broker.role, broker.store.epoch) != (Role.MASTER, expected.continues):
-            raise Refused("expected the master of that epoch, but the broker has no role")
+            raise Refused(f"expected the master of epoch {expected.continues}, but the broker is {broker.role}")
         if place < (expected.last_epoch, expected.end):
             raise Refused("expected a longer log")
 

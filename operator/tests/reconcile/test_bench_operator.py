@@ -117,7 +117,7 @@ def broken() -> None:
     raise InvariantViolation("two masters")
 
 
-# -- what is made of what was read -------------------------------------------------------------------------------------
+# -- the figures -------------------------------------------------------------------------------------------------------
 
 
 def event(number: int, after_s: float, verb: str = "patch", **reference: str) -> str:

@@ -54,7 +54,7 @@ def test_edit_is_accepted_or_refused_as_in_the_table(server: ApiServer, number: 
         assert row.refusal in answer["message"]
         return
     assert status == 200, answer
-    assert answer["metadata"]["generation"] == 2, "the server sees another spec"
+    assert answer["metadata"]["generation"] == 2, "expected a new generation"
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["shards", "slaves", "image"])

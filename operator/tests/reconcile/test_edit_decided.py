@@ -1,7 +1,8 @@
-"""Edits by which the operator decides otherwise: each is made on a group that runs, then comes what it is about.
+"""Edits of a running group, in a model cluster: which decisions they change, and which pods they restart.
 
-Brokers are models, and the operator is the real loop. What happens with the value before is its own twin: every test
-sees both, and they differ.
+For a decision, each edit is made on a group that runs, and then the event happens that the field is about. Brokers are
+models, and the operator is the real loop. What happens with the value before is its own twin: every test sees both, and
+they differ.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Seen = Callable[[Play], Awaitable[str]]
 
 
 async def turns(play: Play, seconds: float) -> None:
-    """Run this many rounds of the model."""
+    """Run rounds for so many seconds of the model."""
     until_ms = play.cluster.clock.ms + seconds * 1000
     while play.cluster.clock.ms < until_ms:
         await play.turn()
@@ -68,8 +69,8 @@ async def volume_is_lost(play: Play) -> str:
     return "waited for" if after is not None and uid_of(after) == before else "replaced"
 
 
-async def disks_stand_still(play: Play) -> str:
-    """Return whether the group reports, some seconds later, that more bytes are at risk than allowed."""
+async def disks_and_copies_stop(play: Play) -> str:
+    """Stop flushes and copies; return whether the group then reports that more is at risk than allowed."""
     for shard in play.cluster.shards.values():
         shard.flush = lambda number: None  # type: ignore[method-assign]
         shard.copy = lambda number, records: None  # type: ignore[method-assign]
@@ -89,10 +90,10 @@ def edit(play: Play, fields: Fields) -> None:
 SCENES: dict[str, tuple[dict[str, Any], Seen, str, str]] = {
     "storage.replaceAfter": (TWO_SLAVES, volume_is_lost, "waited for", "replaced"),
     "durability.maxAtRiskBytes": (
-        ASYNC | {"durability": {"maxAtRisk": "1h"}}, disks_stand_still, "DurabilityMet=True", "DurabilityMet=False",
+        ASYNC | {"durability": {"maxAtRisk": "1h"}}, disks_and_copies_stop, "DurabilityMet=True", "DurabilityMet=False",
     ),
     "durability.maxAtRisk": (
-        ASYNC | {"durability": {"maxAtRiskBytes": "1Gi", "maxAtRisk": "1h"}}, disks_stand_still,
+        ASYNC | {"durability": {"maxAtRiskBytes": "1Gi", "maxAtRisk": "1h"}}, disks_and_copies_stop,
         "DurabilityMet=True", "DurabilityMet=False",
     ),
     "failover.mode": (TWO_SLAVES, master_is_cut_off, "soon", "never"),
@@ -143,8 +144,8 @@ async def test_live_edits_restart_no_pod(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("batch", ROLLED, ids=name)
-async def test_other_edits_restart_every_pod_once(batch: Batch) -> None:
-    """After all such edits together each pod was recreated once, and no acknowledged message is lost."""
+async def test_rolled_edits_restart_every_pod(batch: Batch) -> None:
+    """After all such edits together each pod was recreated, and no acknowledged message is lost."""
     before, after, play = await edited(batch)
 
     assert before.keys() == after.keys()
@@ -165,5 +166,5 @@ async def test_edit_changes_the_decision(row: Row) -> None:
     await edited.until(edited.is_well, "the edit is applied")
     pods = {uid_of(pod) for pod in edited.cluster.pods()}
     await turns(edited, 1.0)
-    assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "no pod is recreated"
+    assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "a pod was recreated"
     assert await scene(edited) == after

@@ -52,15 +52,15 @@ async def wait_for_addresses(address: str, wanted: set[str], seconds_max: float)
     return found
 
 
-def expected_addresses(row: Row) -> tuple[str, str]:
-    """Return what the row expects for external clients."""
+def expected_access(row: Row) -> tuple[str, str]:
+    """Return whether the row expects external clients to get an address, before and after: yes or no."""
     [shown] = [one for one in row.shown if one.source is Source.ROUTES]
     return shown.before, shown.after
 
 
 async def test_edit_enables_and_disables_external_addresses(tmp_path: Path) -> None:
-    """External clients get the external address while it is enabled, others the internal one; no pod is restarted."""
-    assert (expected_addresses(OPENED), expected_addresses(CLOSED)) == (("no", "yes"), ("yes", "no"))
+    """External clients get the external address while it is enabled, others the internal one. No broker restarts."""
+    assert (expected_access(OPENED), expected_access(CLOSED)) == (("no", "yes"), ("yes", "no"))
     closed, opened = (merged(OPENED.spec(side), KEPT) for side in (OPENED.before, OPENED.after))
     with (
         LocalNameServer(tmp_path / "names") as server,

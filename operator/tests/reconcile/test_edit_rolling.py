@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Return a pair that is stopped after the test, also in memory."""
+    """Return a pair that is stopped after the test, and whose buffers in memory are deleted then."""
     buffers = Path(tempfile.mkdtemp(prefix="gantry-buffers-", dir=MEMORY))
     made = certificates()
     try:
@@ -56,7 +56,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         shutil.rmtree(buffers)
 
 
-def follows(master: LocalPod, seconds_max: float) -> bool:
+def has_caught_up_slave(master: LocalPod, seconds_max: float) -> bool:
     """Return whether the master has, in time, a slave with all that it wrote."""
     deadline = time.monotonic() + seconds_max
     while time.monotonic() < deadline:
@@ -81,7 +81,7 @@ def begin(pair: Pair, spec: Mapping[str, Any]) -> None:
     pair.second.follow(1000, pair.first)
     wait_for(lambda: is_followed(pair.first), "the slave follows", FOLLOWS_S)
     asyncio.run(pair.first.write())
-    assert follows(pair.first, FOLLOWS_S)
+    assert has_caught_up_slave(pair.first, FOLLOWS_S)
 
 
 @pytest.mark.parametrize("batch", ROLLED, ids=lambda batch: batch.name)
@@ -91,10 +91,10 @@ def test_brokers_before_and_after_an_edit_follow_each_other(pair: Pair, batch: B
 
     assert pair.second.have(batch.after)
     pair.second.follow(1000, pair.first)
-    assert follows(pair.first, FOLLOWS_S), "the slave that was started again has everything"
+    assert has_caught_up_slave(pair.first, FOLLOWS_S), "the restarted slave did not catch up"
     pair.second.promote(2000, 1)
     pair.first.follow(2000, pair.second)
-    assert follows(pair.second, FOLLOWS_S), "the old master has everything"
+    assert has_caught_up_slave(pair.second, FOLLOWS_S), "the old master did not catch up as a slave"
 
 
 @pytest.mark.parametrize("row", SWITCHED, ids=str)
@@ -105,7 +105,7 @@ def test_edit_that_brokers_could_not_roll_over_is_refused(pair: Pair, row: Row) 
     assert pair.second.have(row.spec(row.after))
     pair.second.follow(1000, pair.first)
 
-    assert not follows(pair.first, NEVER_S)
+    assert not has_caught_up_slave(pair.first, NEVER_S)
     assert pair.second.have(row.spec(row.before))
     pair.second.follow(1000, pair.first)
-    assert follows(pair.first, FOLLOWS_S), "it was the edit"
+    assert has_caught_up_slave(pair.first, FOLLOWS_S), "without the edit the slave did not catch up either"

@@ -58,7 +58,7 @@ ROLLED = batches(rows(Effect.ROLL))
 
 @pytest.fixture
 def pod(tmp_path: Path) -> Iterator[LocalPod]:
-    """Return a pod that is stopped after the test, also in memory."""
+    """Return a pod that is stopped after the test, and whose buffers in memory are deleted then."""
     buffers = Path(tempfile.mkdtemp(prefix="gantry-buffers-", dir=MEMORY))
     try:
         with LocalPod(tmp_path, buffers) as made:
@@ -82,7 +82,7 @@ async def reported(pod: LocalPod, batch: Batch) -> Reported:
         Source.STATUS: await asyncio.to_thread(pod.status),
         Source.TABLES: await pod.tables(),
         Source.ARGUMENTS: pod.arguments(),
-        Source.DOOR: await pod.door(),
+        Source.DOOR: await pod.plain_access(),
     }
     return {
         str(row): {f"{one.source} {one.key}": found(reports[one.source], one) for one in shown_here(row)}

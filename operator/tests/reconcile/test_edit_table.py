@@ -89,7 +89,7 @@ def test_walk_covers_parts_and_items() -> None:
 def test_row_edits_only_its_field_and_names_its_reports(row: Row) -> None:
     """Both sides differ at that leaf alone, and so do all values that report it."""
     if not row.refusal:
-        assert row.shown, "something reports it"
+        assert row.shown, "no report shows the edit"
         before, after = side(row, row.before).spec, side(row, row.after).spec
         assert before != after
     assert values_at(row.before, row.path) != values_at(row.after, row.path)
@@ -119,9 +119,9 @@ def test_edit_restarts_pods_only_as_in_the_table(row: Row) -> None:
 
     assert (hashes[0] != hashes[1]) is (row.effect in STARTS_PODS)
     if row.effect is Effect.HOT:
-        assert row.changes == {"ConfigMap/orders-0"}, "which is mounted, and changes under the pod"
+        assert row.changes == {"ConfigMap/orders-0"}, "a live edit changes more than the mounted ConfigMap"
     if row.effect is Effect.DECIDED:
-        assert row.changes <= {"PrometheusRule/orders"}, "no other object depends on it"
+        assert row.changes <= {"PrometheusRule/orders"}, "an edit of a decision changes more than alerts"
 
 
 @pytest.mark.parametrize("row", EDITED, ids=str)
@@ -168,7 +168,7 @@ def test_every_live_key_is_tested() -> None:
     assert LIVE.keys() == LIVE_KEYS - {"fileReservedTime"}
 
 
-SAID_TWICE = {"shutdownTimeout", "maxMessageSize"}
+OVERRIDABLE_KEYS = {"shutdownTimeout", "maxMessageSize"}
 """The rendered keys that a line of `broker` may override."""
 
 
@@ -179,9 +179,9 @@ def test_line_of_a_broker_cannot_override_a_field() -> None:
     lines = f"{configuration.startup_conf(one, 0)}{configuration.live_conf(one)}".splitlines()
     own = {"brokerId", "brokerIP1", "brokerMasterIP"}
 
-    assert {line.partition("=")[0] for line in lines} | own <= RESERVED_KEYS | SAID_TWICE
-    assert not RESERVED_KEYS & SAID_TWICE
-    assert effective_settings(BrokerSettings()).keys() >= RESERVED_KEYS, "and each is a key that there is"
+    assert {line.partition("=")[0] for line in lines} | own <= RESERVED_KEYS | OVERRIDABLE_KEYS
+    assert not RESERVED_KEYS & OVERRIDABLE_KEYS
+    assert effective_settings(BrokerSettings()).keys() >= RESERVED_KEYS, "a reserved key is no setting"
 
 
 def test_observed_state_does_not_change_templates() -> None:

@@ -201,10 +201,9 @@ def test_role_label_is_removed_before_it_is_added(
     assert plan_label_changes(healthy(), now) == (removed, added)
 
 
-def test_unreachable_master_keeps_its_label() -> None:
+def test_master_that_reports_no_role_keeps_its_label() -> None:
     """No other member has its role. A member that reports another role, or is in an election, is not labelled."""
-    silent = healthy()
-    lost = with_report(silent, 1, role=Role.UNASSIGNED)
+    lost = with_report(healthy(), 1, role=Role.UNASSIGNED)
     assert lost.lease is not None and lost.lease.record is not None
     electing = msgspec.structs.replace(
         lost,
@@ -336,7 +335,7 @@ def test_accepted_loss_is_removed_with_the_last_promotion_request() -> None:
     assert without_disk_replacement({"gantry.dev/replace-disk": "0/2"}, 0, 2) == {"gantry.dev/replace-disk": None}
 
 
-async def test_order_that_was_repeated_meanwhile_is_kept() -> None:
+async def test_order_that_was_changed_meanwhile_is_kept() -> None:
     """An order is removed only from the version in which it was read, so a write in between is not overwritten."""
     bench = Bench()
     seen = bench.put(GROUPS, GROUP, metadata={"annotations": {"gantry.dev/promote": "0=2"}})
@@ -358,8 +357,8 @@ def rendered(replicas: int = 1) -> list[Object]:
     ]  # fmt: skip
 
 
-async def test_object_is_applied_again_only_when_changed_or_missing() -> None:
-    """At rest there are no calls; a changed object is applied alone; a deleted StatefulSet is created again."""
+async def test_changed_or_missing_object_is_applied_at_once() -> None:
+    """Otherwise there are no calls for half an hour; then all are applied again, which reverts changes by others."""
     bench = Bench()
     applier = Applier((NAMESPACE, GROUP), bench.cache, bench.api, bench.clock)
     for _ in range(5):
@@ -375,7 +374,7 @@ async def test_object_is_applied_again_only_when_changed_or_missing() -> None:
     bench.api.put(rendered()[0] | {"data": {"a": "of another writer"}})
     await applier.apply([rendered()[0], rendered(2)[1]])
     found = bench.api.found(CONFIG_MAPS, NAMESPACE, "g-0")
-    assert found is not None and found["data"] == {"a": "1"}, "changes by others are reverted after a while"
+    assert found is not None and found["data"] == {"a": "1"}, "a change by another writer was not reverted"
 
 
 async def test_stateful_set_with_changed_immutable_fields_is_recreated_around_its_pods() -> None:
@@ -473,7 +472,7 @@ async def test_claims_grow_and_never_shrink() -> None:
 # -- scheduler ---------------------------------------------------------------------------------------------------------
 
 
-class Orders:
+class SlowSidecars:
     """Sidecars that take their time, independently of one another."""
 
     def __init__(self) -> None:
@@ -482,7 +481,7 @@ class Orders:
         self.refuses = ""
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
-        raise AssertionError("nothing is observed here")
+        raise AssertionError("unexpected observation")
 
     topics = status
 
@@ -497,7 +496,7 @@ class Orders:
 
 async def test_hanging_broker_delays_no_other_and_gets_no_second_order() -> None:
     """Each broker has one action at a time; actions that are decided meanwhile are dropped, and nothing raises."""
-    bench, sidecars, refusals = Bench(), Orders(), []
+    bench, sidecars, refusals = Bench(), SlowSidecars(), []
     bench.pod("g-0-master-0")
     bench.pod("g-0-slave-0")
     sidecars.free[1] = asyncio.Event()
@@ -530,7 +529,7 @@ async def test_hanging_broker_delays_no_other_and_gets_no_second_order() -> None
 
 async def test_repeated_order_does_not_trigger_a_round_at_once() -> None:
     """A pod takes a while to terminate: the repeated decision must not start the next round at once."""
-    bench, sidecars, hurried = Bench(), Orders(), []
+    bench, sidecars, hurried = Bench(), SlowSidecars(), []
     bench.pod("g-0-slave-0")
     scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
@@ -547,7 +546,7 @@ async def test_repeated_order_does_not_trigger_a_round_at_once() -> None:
 
 async def test_pending_actions_are_cancelled_with_the_group() -> None:
     """No task is left when the loop of the group is closed."""
-    bench, sidecars = Bench(), Orders()
+    bench, sidecars = Bench(), SlowSidecars()
     bench.pod("g-0-master-0")
     sidecars.free[1] = asyncio.Event()
     scheduler = ActionScheduler(
@@ -563,7 +562,7 @@ async def test_pending_actions_are_cancelled_with_the_group() -> None:
     assert not scheduler.is_busy
 
 
-class Emptied(Orders):
+class MasterOfRemovedShard(SlowSidecars):
     """The master of a shard that is scaled away; messages may arrive before it is drained."""
 
     def __init__(self, wrote: int) -> None:
@@ -576,7 +575,7 @@ class Emptied(Orders):
         return {"role": "MASTER", "wrote": self.wrote, "is_draining": self.is_draining}
 
     async def order(self, peer: Peer, order: orders.AnyOrder, expected: Expected | None = None) -> None:
-        assert isinstance(order, orders.Drain), "nothing else is ordered"
+        assert isinstance(order, orders.Drain), f"expected a drain, got {order}"
         self.wrote += self.comes
         self.is_draining = True
 
@@ -584,7 +583,7 @@ class Emptied(Orders):
 @pytest.mark.parametrize("comes", [0, 1_000], ids=["nothing came", "a message came at the last"])
 async def test_shard_is_removed_only_if_no_message_arrived_meanwhile(comes: int) -> None:
     """Its master is drained first, and its log must end where it ended when it was found empty."""
-    bench, sidecars = Bench(), Emptied(7_000)
+    bench, sidecars = Bench(), MasterOfRemovedShard(7_000)
     bench.stateful_sets(0)
     pod = bench.pod("g-0-master-0")
     sidecars.comes = comes

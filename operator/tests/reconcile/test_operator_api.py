@@ -1,4 +1,4 @@
-"""The port to Kubernetes: preconditions, server-side apply and errors, with the real port and with the fake."""
+"""The client for Kubernetes: preconditions, server-side apply and errors, as `KubernetesApi` and as the fake."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_each_status_is_mapped_to_its_error(status: int, kind: type[ApiErr
 
     assert "g-0-master-0" in str(caught.value)
     assert "the-token" not in str(caught.value)
-    assert len(server.requests) == 1, "nothing is tried again behind our back"
+    assert len(server.requests) == 1, "the request was retried"
 
 
 async def test_slow_server_does_not_block_the_event_loop() -> None:
@@ -172,8 +172,8 @@ async def test_slow_server_does_not_block_the_event_loop() -> None:
         counting.cancel()
 
     assert all(isinstance(one, Unavailable) for one in outcomes)
-    assert time.monotonic() - began < 60.0, "no call has waited for an answer"
-    assert turns >= 3, "a loop that is held for as long as that turns once"
+    assert time.monotonic() - began < 60.0, "a call waited for its answer beyond its deadline"
+    assert turns >= 3, "the event loop was blocked"
 
 
 async def test_write_without_an_answer_is_not_retried() -> None:

@@ -69,7 +69,7 @@ async def test_token_is_sent_to_a_sidecar_that_proves_to_know_it(tmp_path: Path)
         async with sidecar.listening() as peer:
             assert (await sidecars.status(peer))["role"] == "MASTER"
             await sidecars.order(peer, Fence(epoch=5))
-        assert sidecar.shown == [f"Bearer {TOKEN}"] * 2, "and not with the question for the proof"
+        assert sidecar.shown == [f"Bearer {TOKEN}"] * 2, "expected no token in the request for the proof"
 
         sidecar.party = Party(tmp_path / "two", trustme.CA())
         async with sidecar.listening(peer.port) as peer:
@@ -122,7 +122,7 @@ async def answered(sidecars: HttpSidecars, peer: Peer) -> Mapping[str, Any]:
 
 @pytest.mark.verify
 async def test_real_sidecar_accepts_orders_over_tls(tmp_path: Path) -> None:
-    """It has the options of its pod; without a certificate it cannot prove anything."""
+    """It has the options of its pod; it cannot prove to know another token, and does not answer without TLS."""
     party = Party(tmp_path / "certificates", trustme.CA())
     tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]
     store = tmp_path / "store"

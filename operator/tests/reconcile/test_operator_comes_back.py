@@ -34,7 +34,7 @@ async def test_loop_ends_with_its_group() -> None:
 
 
 class Deleted:
-    """A group that was deleted and created again: the first Secret still exists when the second one is created."""
+    """A group that was deleted and recreated, while the Secret of the first group still exists."""
 
     def __init__(self, *, is_begun: bool) -> None:
         self.bench = bench = Bench()
@@ -71,7 +71,9 @@ async def test_pod_that_waits_for_its_secret_gets_it() -> None:
 
     [made] = scene.there
     assert made["data"] == secret(group(), TOKEN)["data"]
-    assert len(scene.bench.api.calls) == 2, "one found the old one, one has made it"
+    assert len(scene.bench.api.calls) == 2, (
+        "expected one call that finds the old Secret, and one that creates the new one"
+    )
 
 
 async def test_secret_is_not_requested_when_all_brokers_run() -> None:
@@ -91,7 +93,7 @@ async def test_secret_is_not_requested_when_all_brokers_run() -> None:
 
 
 async def brought_back(play: Play) -> None:
-    """Return a group whose claims a user has created for its volumes: with the right names, and without labels."""
+    """Run a group whose claims a user has created for its volumes: with the right names, and without labels."""
     await play.begun()
     play.cluster.delete()
     for claim in play.cluster.api.of_kind(CLAIMS):

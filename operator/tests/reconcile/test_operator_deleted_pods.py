@@ -77,7 +77,7 @@ class World:
     ids=["by force", "politely", "machine off", "never placed", "cut off", "restarting", "between runs", "given up"],
 )
 def test_last_state_of_a_deleted_pod_shows_how_it_ended(pod: Object, machine: Machine, had_ended: bool) -> None:
-    """It was deleted by force if its container ran, or if its machine could have started the container again.
+    """It was deleted by force if its container ran, or its machine could have started it again; not if that was off.
 
     The phase proves nothing: the control plane sets it to Failed for a pod of a machine that does not answer.
     """

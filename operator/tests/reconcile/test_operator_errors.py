@@ -1,4 +1,4 @@
-"""Repeated errors are logged once, a terminating namespace differs from missing rights, and no event is lost."""
+"""Repeated errors are logged once a minute, a terminating namespace is not a missing right, and no event is lost."""
 
 from __future__ import annotations
 

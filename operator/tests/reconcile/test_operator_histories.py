@@ -66,10 +66,10 @@ class History:
         cluster, dice = self.cluster, self.random.random()
         nodes = [f"node-{number}" for number in range(4)]
         pods = cluster.pods()
-        if dice < 0.03 and not cluster.silent:
+        if dice < 0.03 and not cluster.unreachable:
             cluster.cut(self.random.choice(nodes))
-        elif dice < 0.09 and cluster.silent:
-            cluster.mend(next(iter(cluster.silent)))
+        elif dice < 0.09 and cluster.unreachable:
+            cluster.mend(next(iter(cluster.unreachable)))
         elif dice < 0.12 and pods:
             cluster.terminate(self.random.choice(pods))
         elif dice < 0.14 and pods:
@@ -92,7 +92,7 @@ class History:
     async def calm(self) -> None:
         """End all faults: the group must recover by itself."""
         self.is_away = False
-        for node in list(self.cluster.silent):
+        for node in list(self.cluster.unreachable):
             self.cluster.mend(node)
         self.cluster.annotate(promote=None)
         play = Play.of(self.cluster, self.loops[0])
@@ -112,5 +112,5 @@ async def test_no_history_violates_a_guarantee_and_all_recover(seed: int) -> Non
     await history.run()
     await history.calm()
 
-    assert history.cluster.shards[0].judge.safe, "something was acknowledged"
+    assert history.cluster.shards[0].judge.safe, "no message was acknowledged"
     assert history.loops[0].key == (NAMESPACE, GROUP)

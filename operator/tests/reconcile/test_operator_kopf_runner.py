@@ -70,7 +70,7 @@ def nodes(server: ApiServer) -> Iterator[None]:
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(loop.run_until_complete, run())
         try:
-            assert began.wait(180), "they stand in"
+            assert began.wait(180), "the stand-ins did not start"
             yield
         finally:
             loop.call_soon_threadsafe(end.set)
@@ -108,7 +108,7 @@ def kept_settings(server: ApiServer) -> str:
 
 
 def is_well(server: ApiServer, slaves: int) -> bool:
-    """Return whether the status reports a ready group, whose slaves are all electable, each in an epoch of its own."""
+    """Return whether the status reports a ready group with its first member as master, and so many electable slaves."""
     found_conditions, lease = conditions(server, "orders"), items(server, LEASES).get("orders-0")
     record = None if lease is None else record_of(lease["metadata"]["annotations"])
     if record is None or record.newest is None or len(record.newest.electable) != slaves:
@@ -157,7 +157,7 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             assert server.ask("DELETE", ORDERS)[0] == 200
             second.wait_for_log("stopped reconciling group")
         second.demand_order()
-    assert server.ask("GET", ORDERS)[0] == 404, "no finalizer has held it back"
+    assert server.ask("GET", ORDERS)[0] == 404, "the deleted group still exists"
 
 
 @pytest.mark.verify
@@ -238,7 +238,7 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
             for name in items(server, path):
                 server.ask("DELETE", f"{path}/{name}")
             wait_for("the operator runs some rounds", after(SOME_ROUNDS_S))
-            assert items(server, path) == {}, "nothing is made any more"
+            assert items(server, path) == {}, "objects were created again in a terminating namespace"
         run.wait_for_log(message)
         assert server.ask("DELETE", f"{groups}/orders")[0] == 200
         run.wait_for_log("stopped reconciling group")
@@ -246,13 +246,13 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """Wait this long, and return true."""
+    """Return a condition that holds after so many seconds."""
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() >= deadline
 
 
 def of_refusals(run: Run) -> list[str]:
-    """Return the log lines about the terminating namespace, each with its reason."""
+    """Return the messages of the log lines about the terminating namespace."""
     return [line["message"] for line in run.lines if "being terminated" in str(line)]
 
 

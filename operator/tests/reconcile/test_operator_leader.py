@@ -18,9 +18,9 @@ from gantry_operator.leader_election import Candidate, LeaderLease, Leadership, 
 
 TIMINGS: Final = LeaseTimings(duration_ms=1_500, renew_deadline_ms=1_000, retry_ms=200)
 QUICK: Final = LeaseTimings(retry_ms=20)
-"""The default timings, for a clock that runs twenty times too fast, while sleeping does not."""
+"""The default timings but for retries, for a clock that runs twenty times too fast, while sleeping does not."""
 
-LOOK_MS_MAX: Final = 1_000
+READ_STEP_MS_MAX: Final = 1_000
 """The largest step between two reads of that clock, so that a due renewal comes before a Lease expires."""
 
 SEEDS: Final = range(150)
@@ -134,7 +134,7 @@ class Game:
             candidate.handle_failure()
             return
         seen = self.lease.seen()
-        assert seen is not None, "it was just written"
+        assert seen is not None, "the Lease is missing after a write"
         candidate.handle_write(seen, sent_ms, answered_ms)
 
 
@@ -198,9 +198,7 @@ def test_released_lease_is_acquired_at_once() -> None:
     taker.handle_read(LeaderLease("2", ""), TIMINGS.retry_ms + 5)
     assert taker.next_step(TIMINGS.retry_ms + 6) == Write("2")
     taker.handle_failure()
-    assert taker.next_step(TIMINGS.retry_ms + 7) == Sleep(2 * TIMINGS.retry_ms + 6), (
-        "a write that failed is not tried at once"
-    )
+    assert taker.next_step(TIMINGS.retry_ms + 7) == Sleep(2 * TIMINGS.retry_ms + 6), "a failed write is retried at once"
 
 
 def test_lost_answer_makes_no_leader() -> None:
@@ -228,12 +226,12 @@ class TestClock:
 
     def __init__(self) -> None:
         self._now_ms = 0.0
-        self._looked_at = asyncio.get_running_loop().time()
+        self._last_read_s = asyncio.get_running_loop().time()
 
     def now_ms(self) -> int:
         now = asyncio.get_running_loop().time()
-        self._now_ms += min((now - self._looked_at) * 20_000, LOOK_MS_MAX)
-        self._looked_at = now
+        self._now_ms += min((now - self._last_read_s) * 20_000, READ_STEP_MS_MAX)
+        self._last_read_s = now
         return int(self._now_ms)
 
     def wall(self) -> datetime:

@@ -1,4 +1,7 @@
-"""Objects that an edit makes superfluous are deleted: external Services and replaced name servers, but no others."""
+"""Objects that an edit makes superfluous are deleted: external Services, name servers, Services of removed slaves.
+
+Objects of other owners are kept.
+"""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_broker_that_answers_counts_as_running() -> None:
         assert memory.correct_process(Process.STOPPED) == corrected
 
     memory.take_process(pods.ProcessState(Process.STOPPED, "u/1/b"), "u", 300)
-    assert memory.correct_process(Process.STOPPED) is Process.STOPPED, "it has ended again since"
+    assert memory.correct_process(Process.STOPPED) is Process.STOPPED, "expected the end of the next run to count"
     assert memory.correct_process(Process.RUNNING) is Process.RUNNING
 
 
@@ -221,7 +221,7 @@ def test_last_report_of_an_earlier_version_is_read_and_replaced() -> None:
 
     back = parse_last_report(annotations, clock)
     assert back is not None and (back.epoch, back.wrote) == (3000, 7)
-    assert is_annotation_outdated(former, annotations), "the next write uses the new name"
+    assert is_annotation_outdated(former, annotations), "expected a write under the new name"
 
     both = annotations | {LAST_REPORT: format_last_report(newer, clock)}
     back = parse_last_report(both, clock)
@@ -277,7 +277,7 @@ def test_late_deletion_event_does_not_remove_the_successor() -> None:
     assert cache.get(ref) is None
 
 
-# -- a look ------------------------------------------------------------------------------------------------------------
+# -- an observation ----------------------------------------------------------------------------------------------------
 
 
 class FakeSidecars:
@@ -303,7 +303,7 @@ class FakeSidecars:
         raise SidecarUnavailable("no request is expected")
 
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
-        raise AssertionError("a look orders nothing")
+        raise AssertionError("unexpected order during an observation")
 
 
 def observer_with(fake_sidecars: FakeSidecars, *pods_there: Object) -> GroupObserver:
@@ -384,7 +384,7 @@ async def test_all_sidecars_are_requested_at_the_same_time() -> None:
     assert len(first.shards[0].members) == 5
 
 
-async def test_stopped_master_is_confirmed_once_by_the_api_server() -> None:
+async def test_stopped_master_is_checked_once_at_the_api_server() -> None:
     """The cache may be old: before an election rests on it, the pod is read, after the Lease was observed."""
     record = LeaseRecord(epoch=1000, terms=(Term(epoch=1000, master=1, identity="s"),))
     head: Object = {"name": shard_name(GROUP, 0), "namespace": NAMESPACE, "uid": "l", "resourceVersion": "3"}
@@ -402,7 +402,9 @@ async def test_stopped_master_is_confirmed_once_by_the_api_server() -> None:
     seen = await observer.observe(group, GroupRequests(), "token")
     again = await observer.observe(group, GroupRequests(), "token")
 
-    assert seen.shards[0].members[0].process is Process.RUNNING, "the cache was old"
+    assert seen.shards[0].members[0].process is Process.RUNNING, (
+        "expected the state from the API server, not from the old cache"
+    )
     assert [verb for verb, _ in api.calls] == ["get"]
     assert again.shards[0].members[0].process is Process.RUNNING
 

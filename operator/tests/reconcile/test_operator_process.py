@@ -112,7 +112,7 @@ async def test_process_does_not_need_a_user_name(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_kind_that_is_installed_later_is_discovered() -> None:
-    """A kind that the API server does not serve yet is checked again; if no kind is missing, there are no calls."""
+    """A kind that the API server does not serve yet is checked again; one that it serves is not."""
     api = FakeKubernetes()
     unknown = {CRON_JOBS, POD_MONITORS}
     api.refuse = lambda verb, ref: NotFound("list", "no such resource", 404) if ref.kind in unknown else None
@@ -149,7 +149,7 @@ async def test_kind_of_the_operators_chart_is_waited_for() -> None:
 
 
 async def test_operator_key_is_created_once() -> None:
-    """Two operators at once, and all later ones, get the same key; it is long, and in no error text."""
+    """Three operators at once, and all later ones, get the same key; it is long, and in no error text."""
     api = FakeKubernetes()
 
     keys = await asyncio.gather(*(operator_key(api, "gantry-system", "op") for _ in range(3)))
@@ -225,7 +225,9 @@ async def test_incomplete_requests_do_not_block_probes() -> None:
             halves.append((reader, writer))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200 "), "and the connection ends"
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 "), (
+            "expected an answer, and then the end of the connection"
+        )
         halves.append((reader, writer))
         assert sum(one.at_eof() or one.exception() is not None for one, _ in halves) >= 300 - 32
         for _, writer in halves:
@@ -382,7 +384,7 @@ async def test_real_sidecar_reports_executes_and_refuses(
 
 @asynccontextmanager
 async def answering(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[Peer]:
-    """Serve a fixed answer that does not come from a sidecar."""
+    """Serve the answers of a handler in place of a sidecar."""
     async with http_server(application(handler)) as port:
         yield Peer("127.0.0.1", port, TOKEN)
 

@@ -147,14 +147,14 @@ def test_operator_may_create_all_objects_of_a_group(server: ApiServer, spec: dic
     ],
 )
 def test_operator_has_no_unneeded_rights(server: ApiServer, method: str, path: str) -> None:
-    """It cannot read Secrets, and cannot change cluster-wide objects."""
+    """It reads no Secret but its own key, and cannot delete or create cluster-wide objects, pods or Deployments."""
     status, answer = server.ask(method, path, {} if method in ("POST", "PATCH") else None, user=ACCOUNT)
 
     assert status == 403, answer
 
 
 def test_operator_cannot_grant_more_rights_than_it_has(server: ApiServer) -> None:
-    """A Role that reads Secrets is refused, because the operator cannot read any."""
+    """A Role that reads Secrets is refused, because the operator cannot read any in that namespace."""
     head = {"name": "orders-0", "namespace": "shop"}
     rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": head, "rules": [rule]}
@@ -250,7 +250,7 @@ def test_stopped_operator_releases_its_lease_at_once(server: ApiServer, started:
     assert holder(server).startswith("first")
 
     took_s = ended(first)
-    assert not holder(server).startswith("first"), "it has not waited for the end of its Lease"
+    assert not holder(server).startswith("first"), "the stopped leader still holds its Lease"
     wait_for("the second one leads", lambda: holder(server).startswith("second"))
     for number in range(1, ENDS_MAX):
         if took_s < END_S_MAX:
@@ -269,4 +269,4 @@ def test_stopped_operator_releases_its_lease_at_once(server: ApiServer, started:
         assert holder(server).startswith("second")
         time.sleep(0.1)
     third.process.terminate()
-    assert third.process.wait(timeout=180) == 0, "one that only waits ends in order, too"
+    assert third.process.wait(timeout=180) == 0, "a waiting candidate did not end in order"

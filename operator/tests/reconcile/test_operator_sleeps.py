@@ -29,7 +29,7 @@ def stateful_sets(server: ApiServer) -> dict[str, Any]:
     return {one["metadata"]["name"]: one for one in server.ask("GET", SETS)[1]["items"]}
 
 
-def pods(server: ApiServer) -> dict[str, int]:
+def replicas(server: ApiServer) -> dict[str, int]:
     return {name: one["spec"]["replicas"] for name, one in stateful_sets(server).items()}
 
 
@@ -52,10 +52,10 @@ def test_hibernated_group_has_no_pods_and_gets_all_back(
     """Volumes survive although they are deleted with removed slaves; the operator lacks no right."""
     awake = {"orders-0-master": 1, "orders-0-slave": 2, "orders-nameserver": 2}
     operator = started("sleeper")
-    wait_for("its StatefulSets are there", lambda: pods(server) == awake)
+    wait_for("its StatefulSets are there", lambda: replicas(server) == awake)
 
     hibernate(server, "true")
-    wait_for("none makes pods", lambda: set(pods(server).values()) == {0})
+    wait_for("none makes pods", lambda: set(replicas(server).values()) == {0})
     wait_for("the status reports it", lambda: hibernated_status(server) == "True")
     for name in ("orders-0-master", "orders-0-slave"):
         home = stateful_sets(server)[name]
@@ -63,7 +63,7 @@ def test_hibernated_group_has_no_pods_and_gets_all_back(
         assert home["metadata"]["annotations"]["gantry.dev/hibernated-replicas"] == str(awake[name])
 
     hibernate(server, None)
-    wait_for("all make pods again", lambda: pods(server) == awake)
+    wait_for("all make pods again", lambda: replicas(server) == awake)
     wait_for(
         "no StatefulSet is marked as hibernated",
         lambda: not any("hibernated" in str(one["metadata"]) for one in stateful_sets(server).values()),

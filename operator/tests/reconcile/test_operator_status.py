@@ -36,8 +36,10 @@ def status_with(shard: ObservedShard, before: dict[str, Any] | None = None, **mo
     """Return the status of a group with this one shard."""
     spec = spec_with(slaves=1)
     group = BrokerGroup(metadata=Metadata(name="g", namespace="shop", generation=4), spec=spec)
-    look = observed(shard)
-    facts = StatusFacts(group, look, decide(spec, look, NOW_MS), explain(spec, look, NOW_MS), **more)
+    observation = observed(shard)
+    facts = StatusFacts(
+        group, observation, decide(spec, observation, NOW_MS), explain(spec, observation, NOW_MS), **more
+    )
     status = msgspec.to_builtins(status_of(facts, before or {}, NOW))
     assert isinstance(status, dict)
     return status
@@ -116,7 +118,7 @@ def test_condition_keeps_its_last_transition_time() -> None:
 
 
 def test_urgent_changes_are_written_at_once_and_others_every_ten_seconds() -> None:
-    """Masters, conditions and actions are urgent. Another lag or time waits; the same status is never written again."""
+    """Masters, conditions and actions are urgent, another lag waits; a status with only other times is not written."""
     written = status_with(healthy())
     behind = status_with(with_report(healthy(wrote=100_000), 1, slaves=healthy().members[0].report.slaves))  # type: ignore[union-attr]
     no_master = status_with(with_report(healthy(), 1, role="UNASSIGNED"))
@@ -129,7 +131,9 @@ def test_urgent_changes_are_written_at_once_and_others_every_ten_seconds() -> No
     assert is_worth_a_write(no_master, written, 0)
     assert not is_worth_a_write(later, written, 1 << 40)
     assert is_worth_a_write(written, {}, 0)
-    assert is_worth_a_write(written, {"eachShard": [{"number": 0}]}, 0), "of an older operator"
+    assert is_worth_a_write(written, {"eachShard": [{"number": 0}]}, 0), (
+        "expected a status of an older operator to be replaced at once"
+    )
 
 
 def test_invalid_spec_keeps_the_rest_of_the_status() -> None:

@@ -61,7 +61,7 @@ class Creation:
 
 
 async def test_first_rounds_of_new_groups_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All threads for calls are used and none twice; a waiting group is not stale, and all get their first round."""
+    """As many run at once as there are threads for calls. Waiting groups are not stale, and all get a round later."""
     creation = Creation(monkeypatch)
     async with creation.reconciled() as resources:
         assert len(creation.begun) == FIRST_ROUNDS_MAX == THREADS

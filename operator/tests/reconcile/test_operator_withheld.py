@@ -140,7 +140,7 @@ async def test_hibernated_group_resumes_with_all_its_messages(spec: dict[str, An
 
     play.cluster.annotate(hibernate=None)
     await play.until(play.is_well, "it is resumed")
-    assert epoch(play) == was, "the epoch was created before the hibernation, and has its master now"
+    assert epoch(play) == was, "expected the epoch that was taken for the hibernation"
     assert play.cluster.master(0) == 1
     assert before <= safe(play)
     assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
@@ -202,8 +202,8 @@ async def test_new_hibernated_group_creates_no_pods() -> None:
     await play.until(play.is_well, "it starts")
 
 
-async def hibernated_with_deleted_volumes() -> set[str]:
-    """Return the uids of claims, where a StatefulSet deletes the volumes of pods that it no longer creates."""
+async def claims_while_hibernated() -> set[str]:
+    """Return the uids of claims of a hibernated group with `retain: Never`."""
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
     play.cluster.annotate(hibernate="true")
     await play.until(lambda: is_scaled_down(play), "it is hibernated")
@@ -227,7 +227,7 @@ async def hibernated_without_retention() -> tuple[str, int]:
 
 async def test_pods_are_kept_until_their_volumes_are_retained() -> None:
     """This holds with `retain: Never`, and where the StatefulSet could not be changed in time."""
-    assert len(await hibernated_with_deleted_volumes()) == 2
+    assert len(await claims_while_hibernated()) == 2
 
     refusal, left = await hibernated_without_retention()
 
@@ -274,7 +274,7 @@ async def test_deleted_group_is_restored_from_its_volumes() -> None:
 
 
 async def test_deleted_group_is_restored_without_its_masters_volume() -> None:
-    """One of two slaves, whose acks were needed by one, has all messages only if both of them report."""
+    """A send needed the ack of one of the two slaves: which one has all messages is known only if both report."""
     play = await lost(SYNC | {"slaves": 2}, "data-g-0-master-0")
     before = set(safe(play))
 

@@ -26,7 +26,7 @@ async def test_new_group_becomes_ready() -> None:
     assert [play.cluster.labels(shard) for shard in (0, 1)] == [{1: "master", 2: "slave", 3: "slave"}] * 2
     assert (status["master"], status["ready"], status["shards"]) == ("g-0-master-0,g-1-master-0", "2/2", 2)
     assert status["epoch"] % 1000 == 0 and status["epoch"] > 0
-    assert all(shard.judge.safe for shard in play.cluster.shards.values()), "sends are acknowledged"
+    assert all(shard.judge.safe for shard in play.cluster.shards.values()), "a shard has acknowledged no send"
 
 
 async def test_no_api_calls_at_rest() -> None:
@@ -137,7 +137,7 @@ async def test_service_moves_to_the_new_master_by_one_change() -> None:
 
 
 async def test_switchover_happens_once_and_removes_its_order() -> None:
-    """`promote: 0=2`: drained, moved without loss, and the annotation is removed with its accepted loss."""
+    """`promote: 0=3`: drained, moved without loss, and the annotation is removed with its accepted loss."""
     play = await Play(SYNC | {"slaves": 2}).begun()
 
     play.cluster.annotate(promote="0=3", accept_loss="64Ki")
@@ -169,8 +169,8 @@ async def test_edit_rolls_slaves_first_and_then_switches_over() -> None:
     await play.until(play.is_well, "the group is ready")
 
     first = [name for name in gone if name.startswith("g-0-")]
-    assert sorted(gone) == sorted(old), "each once"
-    assert first[-1] == "g-0-master-0", "the master last"
+    assert sorted(gone) == sorted(old), "expected each pod to be deleted once"
+    assert first[-1] == "g-0-master-0", "the master was not restarted last"
     images = {container["image"] for pod in play.cluster.pods() for container in pod["spec"]["containers"]}
     assert images == {"gantry:next"}
     assert all(shard.judge.lost == set() for shard in play.cluster.shards.values())
@@ -245,7 +245,7 @@ def electable(play: Play) -> set[int]:
 
 
 async def test_shards_are_scaled_out_and_an_empty_one_is_removed() -> None:
-    """A shard without new messages is removed: pods, then all objects except volumes. One in use stays."""
+    """A shard without messages is removed: pods, then all objects except volumes. One with messages stays."""
     play = await Play(SYNC).begun()
 
     play.cluster.edit(shards=2)
@@ -254,18 +254,18 @@ async def test_shards_are_scaled_out_and_an_empty_one_is_removed() -> None:
     play.cluster.edit(shards=1)
     for _ in range(60):
         await play.turn()
-    assert play.cluster.master(1) == 1, "messages are left on it"
-    assert play.cluster.shards[1].brokers[1].is_withdrawn, "and none come to it"
+    assert play.cluster.master(1) == 1, "the shard was removed with messages on it"
+    assert play.cluster.shards[1].brokers[1].is_withdrawn, "the shard still takes messages"
     assert play.condition("ScalingIn") == ("True", "Draining", "shard 1: 5 messages of 1 topics: orders")
     play.cluster.messages, play.cluster.delayed_messages = 0, 1
     for _ in range(60):
         await play.turn()
-    assert play.cluster.master(1) == 1, "a delayed message is left on it"
+    assert play.cluster.master(1) == 1, "the shard was removed with a delayed message on it"
     assert play.condition("ScalingIn") == ("True", "Draining", f"shard 1: 1 messages of 1 topics: {SCHEDULE_TOPIC}")
     play.cluster.delayed_messages = 0
     await play.until(
         lambda: not [one for one in play.cluster.api.of_kind(STATEFUL_SETS) if "-1-" in one["metadata"]["name"]],
-        "the second shard is swept",
+        "the objects of the second shard are deleted",
     )
     await play.until(play.is_well, "one shard")
 
@@ -344,7 +344,7 @@ async def test_invalid_spec_changes_nothing_and_is_reported() -> None:
 
 
 async def test_restarted_operator_continues_a_failover() -> None:
-    """This holds for each round of a failover: the process keeps no state that matters."""
+    """This holds after several numbers of rounds: the process keeps no state that matters."""
     for turns in range(20, 44, 3):
         await failed_over_by_two(turns)
 

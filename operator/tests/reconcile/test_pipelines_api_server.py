@@ -219,8 +219,8 @@ def test_pods_pass_restricted_pod_security(server: ApiServer, kind: str, mode: s
         ("GET", "/api/v1/namespaces/gantry-system/pods", False),
     ],
 )
-def test_driver_may_only_create_executors(server: ApiServer, method: str, path: str, is_allowed: bool) -> None:
-    """It may create pods in its own namespace; no Secrets, no claims, and nothing in other namespaces."""
+def test_driver_may_only_manage_pods(server: ApiServer, method: str, path: str, is_allowed: bool) -> None:
+    """It may read, create and delete pods in its own namespace; no Secrets, no claims, nothing in other namespaces."""
     for made in rendered(pipeline(engine={"mode": "kubernetes"})):
         if made["kind"] in ("ServiceAccount", "RoleBinding"):
             assert server.apply(path_of(made), made)[0] in (200, 201)

@@ -274,7 +274,7 @@ async def test_workload_of_a_younger_pipeline_is_deleted(scene: Scene) -> None:
     assert not scene.has(STATEFUL_SETS) and not scene.has(ROLE_BINDINGS)
     before = len(scene.api.calls)
     await scene.reconcile()
-    assert scene.api.calls[before:] == [], "nothing is left to do"
+    assert scene.api.calls[before:] == [], "expected no calls in the next round"
 
     scene.api.remove(ObjectRef(KIND["TopicAnalytics"], "shop", "figures"))
     await scene.reconcile()
@@ -282,7 +282,7 @@ async def test_workload_of_a_younger_pipeline_is_deleted(scene: Scene) -> None:
 
 
 def in_archive() -> dict[str, Any]:
-    """Return the part of a spec that names the folder of the other archive."""
+    """Return the part of a spec that names the destination of the archive `orders`."""
     return {"destination": {"pvc": {"claimName": "archive"}}}
 
 

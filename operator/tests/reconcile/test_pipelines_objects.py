@@ -50,7 +50,7 @@ def pod_templates(objects: Any) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_workload_follows_from_the_schedule(kind: str, spec: dict[str, Any], workload: str) -> None:
-    """A schedule makes a CronJob; without it, a continuous pipeline has one pod without a twin, and an audit a Job."""
+    """A schedule makes a CronJob; without it, a continuous pipeline has a StatefulSet, and an audit a Job."""
     assert rendered(pipeline(kind, **spec))[-1]["kind"] == workload
 
 
@@ -74,7 +74,7 @@ def test_suspended_workloads_start_nothing(kind: str, schedule: str, path: str) 
 
 
 def test_final_exit_codes_end_a_job() -> None:
-    """An invalid configuration, lost messages and an audit's finding are not retried."""
+    """An invalid configuration, a missing object, lost messages and an audit's finding are not retried."""
 
     def codes(kind: str) -> list[int]:
         rules = rendered(pipeline(kind, schedule="@daily"))[-1]["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]
@@ -214,7 +214,9 @@ def test_executors_reach_the_driver_by_a_fixed_name_and_ports() -> None:
     ports = {one["port"] for one in service["spec"]["ports"]}
 
     assert conf["spark.driver.host"] == f"{service['metadata']['name']}.shop.svc"
-    assert conf["spark.kubernetes.executor.useDriverPodIP"] == "false", "or they get the address it listens on"
+    assert conf["spark.kubernetes.executor.useDriverPodIP"] == "false", (
+        "executors would get the address that the driver listens on"
+    )
     assert {int(conf["spark.driver.port"]), int(conf["spark.driver.blockManager.port"])} <= ports
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
     selector = {"matchLabels": service["spec"]["selector"]}

@@ -127,7 +127,7 @@ def test_report_of_an_ended_run_is_the_last_run() -> None:
     assert [(one.topic, one.done, one.latest) for one in status.queues] == [("t", 70, 75)]
 
 
-def test_driver_without_a_report_has_only_an_exit_code() -> None:
+def test_driver_without_a_report_has_the_state_of_its_container() -> None:
     """It was killed for its memory, or its termination message is the end of a log."""
     oom = ended(137, text="java.lang.OutOfMemoryError", reason="OOMKilled")
     run = status_of(view("TopicArchive", pod(phase="Failed", state=oom), spec=CRON)).last_run
@@ -254,7 +254,7 @@ def test_any_page_results_in_a_valid_status(page: dict[str, Any]) -> None:
 
 
 def test_events_are_recorded_on_changes() -> None:
-    """Done, failed and blocked are recorded once, when they occur."""
+    """A done run and a blocked pipeline are recorded once, when they occur."""
     text = report_text(driver_report(end="2026-01-01T00:05:00Z", rows=70, text="70 messages"))
     done = status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
     assert [(one.reason, one.is_warning) for one in events_of({}, done)] == [("RunDone", False)]

@@ -15,7 +15,7 @@ from gantry_spec.observed import LastReport, report_of
 
 PEAK = 4 << 20
 TERM = Term(epoch=1_000, master=1, identity="store-1", electable=(Voter(2, "store-2"),))
-WORD = LastReport(epoch=1_000, asked_ms=5_000, epoch_start=0, wrote=100, peak_bytes_per_s=PEAK)
+LAST_REPORT = LastReport(epoch=1_000, asked_ms=5_000, epoch_start=0, wrote=100, peak_bytes_per_s=PEAK)
 
 
 def winner(end: int) -> Ballot:
@@ -25,24 +25,26 @@ def winner(end: int) -> Ballot:
 
 def test_a_longer_log_of_the_winner_does_not_exclude_an_unobserved_loss() -> None:
     """The load of a master may have risen after its last report, so its reported peak is no upper bound."""
-    assert loss_of(TERM, winner(150), [], WORD, silent_by_ms=5_900).at_most == PEAK
-    assert loss_of(TERM, winner(100), [], WORD, silent_by_ms=5_900).at_most == PEAK
-    assert loss_of(TERM, winner(90), [], WORD, silent_by_ms=6_100).at_most == 10 + 2 * PEAK
+    assert loss_of(TERM, winner(150), [], LAST_REPORT, silent_by_ms=5_900).at_most == PEAK
+    assert loss_of(TERM, winner(100), [], LAST_REPORT, silent_by_ms=5_900).at_most == PEAK
+    assert loss_of(TERM, winner(90), [], LAST_REPORT, silent_by_ms=6_100).at_most == 10 + 2 * PEAK
 
 
 def test_an_idle_master_is_not_assumed_to_stay_idle() -> None:
     """While neither its slave nor the operator was in contact with it, its load may have started."""
-    idle = msgspec.structs.replace(WORD, peak_bytes_per_s=0)
+    idle = msgspec.structs.replace(LAST_REPORT, peak_bytes_per_s=0)
 
     assert loss_of(TERM, winner(100), [], idle, silent_by_ms=5_001).at_most == UNOBSERVED_BYTES_PER_S > 0
     assert loss_of(TERM, winner(100), [], idle, silent_by_ms=15_000).at_most == 10 * UNOBSERVED_BYTES_PER_S
-    assert loss_of(TERM, winner(100), [], idle, silent_by_ms=5_000).at_most == 0, "the last report is final"
+    assert loss_of(TERM, winner(100), [], idle, silent_by_ms=5_000).at_most == 0, (
+        "expected no loss if the master ended with its last report"
+    )
 
 
 def test_the_loss_is_exact_if_the_last_report_is_newer_than_the_last_acknowledgement() -> None:
     """The loss is the difference of the logs, without an estimate."""
-    assert loss_of(TERM, winner(100), [], WORD, silent_by_ms=5_000).at_most == 0
-    assert loss_of(TERM, winner(70), [], WORD, silent_by_ms=4_000).at_most == 30
+    assert loss_of(TERM, winner(100), [], LAST_REPORT, silent_by_ms=5_000).at_most == 0
+    assert loss_of(TERM, winner(70), [], LAST_REPORT, silent_by_ms=4_000).at_most == 30
 
 
 SYNC_TERM = Term(
@@ -74,7 +76,7 @@ def test_a_member_that_lacks_log_data_is_not_elected() -> None:
 
     assert count_ballots(record, ballots).winner == ballots[1]
     assert count_ballots(record, [voter(1, 900), *ballots[1:]]).winner == voter(1, 900), (
-        "the twin: with nothing missing it is"
+        "expected the member to win with nothing missing"
     )
     assert count_ballots(record, [ballots[0]], is_forced=True).winner is None
     assert "missing" in count_ballots(record, [ballots[0]], is_forced=True).reason
@@ -95,12 +97,12 @@ def test_a_member_with_damaged_records_loses_only_among_equal_logs() -> None:
 
     assert count_ballots(record, [damaged, equal, shorter]).winner == equal
     assert count_ballots(record, [voter(1, 900), equal, shorter]).winner == voter(1, 900), (
-        "the twin: the last master is kept"
+        "expected the last master to win without damage"
     )
     assert count_ballots(record, [damaged, shorter]).winner == damaged
     assert count_ballots(record, [damaged, equal], preferred=1).winner == damaged
     assert count_ballots(record, [damaged, voter(2, 900, damaged_bytes=10)]).winner == damaged, (
-        "both are: the last master"
+        "expected the last master among two damaged ones"
     )
     assert count_ballots(record, [voter(2, 900, damaged_bytes=1), voter(3, 900, damaged_bytes=1)]).winner is not None
 
@@ -128,7 +130,7 @@ def test_a_report_contains_the_missing_bytes() -> None:
     [(1, 1, 1), (2, 1, 2), (2, 2, 1), (3, 1, 3), (3, 2, 2), (4, 2, 3), (1, 0, 1), (3, 0, 1)],
 )
 def test_the_number_of_needed_promises_overlaps_every_acknowledgement(slaves: int, acks: int, needed: int) -> None:
-    """It is S - k + 1, so any k slaves include one that has promised."""
+    """With k needed acks of S slaves it is S - k + 1, so any k slaves include one that has promised."""
     assert promises_needed(slaves, acks) == needed
 
 

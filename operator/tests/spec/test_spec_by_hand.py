@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from spec_world.decisions import deaf, decided, silent, waits
+from spec_world.decisions import decided, silent, waits, without_contact
 from spec_world.observations import ADDRESS, EPOCH, NOW_MS, healthy, with_member, with_record, with_report
 
 from gantry_spec import actions as act
@@ -30,7 +30,7 @@ def with_manual_request(shard: ObservedShard, **order: Any) -> ObservedShard:
 
 def reordered(shard: ObservedShard, **order: Any) -> ObservedShard:
     """Return the shard with changed fields of its request."""
-    assert shard.request is not None, "the shard has a request"
+    assert shard.request is not None, "the shard has no request"
     return msgspec.structs.replace(shard, request=msgspec.structs.replace(shard.request, **order))
 
 
@@ -155,9 +155,9 @@ def test_an_unexpected_winner_gets_an_epoch_with_its_own_number() -> None:
 def test_a_manual_promotion_awaits_no_timeout_of_the_master() -> None:
     """Neither its silence nor its contact with slaves delays the promotion."""
     shard = unreached(with_manual_request(healthy(slaves=2)), 1)
-    hearing, not_hearing = ordered(shard), ordered(deaf(shard, 2, 3))
+    connected, disconnected = ordered(shard), ordered(without_contact(shard, 2, 3))
 
-    assert [type(one) for one in hearing] == [type(one) for one in not_hearing] == [act.TakeEpoch]
+    assert [type(one) for one in connected] == [type(one) for one in disconnected] == [act.TakeEpoch]
 
 
 def test_too_few_voters_are_refused_before_any_promise() -> None:
@@ -187,7 +187,7 @@ def test_the_report_of_an_old_master_is_no_proof_without_a_lease() -> None:
     ballot = Ballot(1, "store-1", EPOCH, EPOCH, 10_000, is_complete=True, grant_expires_ms=0)
 
     assert "2 of the slaves [2, 3]" in refused(shard).why
-    assert count_ballots(record, [ballot]).winner == ballot, "with a Lease it is enough"
+    assert count_ballots(record, [ballot]).winner == ballot, "expected the report to suffice with a Lease"
     assert count_ballots(record, [ballot], manual_request=shard.request).winner is None
 
 
@@ -202,7 +202,9 @@ def test_a_requested_member_with_everything_acknowledged_wins() -> None:
 
     assert isinstance(record_action, act.RecordMaster) and record_action.record.newest is not None
     assert record_action.record.newest.master == 2
-    assert isinstance(take, act.TakeEpoch) and take.record.epoch % EPOCH_STRIDE == 1, "otherwise the longest log wins"
+    assert isinstance(take, act.TakeEpoch) and take.record.epoch % EPOCH_STRIDE == 1, (
+        "expected the longest log to win without a requested member"
+    )
     refusal = refused(asynchronous)
     assert refusal.remedy == "promote --to 1 first, then --to 2" and refusal.can_be_forced
 
@@ -237,7 +239,7 @@ def test_an_impossible_manual_promotion_is_refused(order: dict[str, Any], reason
     assert refused(unreached(with_manual_request(healthy(slaves=2), **order), 1)).why == reason
 
 
-# -- S of the new term -------------------------------------------------------------------------------------------------
+# -- the electable set of the new term ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_after_a_drain_only_members_with_the_whole_log_vote() -> None:
         and record_action.record.newest is not None
         and record_action.record.newest.master == 3
     )
-    assert record_action.record.newest.acks_needed == 1, "the new term counts as the broker does"
+    assert record_action.record.newest.acks_needed == 1, "expected the acks that the broker needs"
     (again,) = decided(observed(after(1, 2)))
     assert isinstance(again, act.TakeEpoch) and again.record.epoch % EPOCH_STRIDE == 1
     assert "must vote, and [1, 2, 3] cannot" in waits(observed(after(2)))

@@ -19,13 +19,13 @@ from gantry_spec.pipelines.parts import Engine, PipelineSpec, Transport
 SELF = re.compile(r"\b(?:self|oldSelf)((?:\.[a-zA-Z]+)+)(\()?")
 
 
-def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every schema below a schema, with its path."""
+def schemas_in(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a schema and every schema below it, with their paths."""
     yield path, schema
     for name, inner in schema.get("properties", {}).items():
-        yield from leaves(inner, f"{path}.{name}")
+        yield from schemas_in(inner, f"{path}.{name}")
     if "items" in schema:
-        yield from leaves(schema["items"], f"{path}[]")
+        yield from schemas_in(schema["items"], f"{path}[]")
 
 
 def spec_schema() -> dict[str, Any]:
@@ -50,10 +50,10 @@ def filled(schema: dict[str, Any], value: Any) -> Any:
 
 def test_the_schema_is_structural() -> None:
     """Every field has one type or is a size, there is no `anyOf`, and only settings of pods preserve unknown fields."""
-    for path, schema in leaves(group_schema()):
+    for path, schema in schemas_in(group_schema()):
         assert ("type" in schema) != schema.get("x-kubernetes-int-or-string", False), path
         assert not {"anyOf", "oneOf", "allOf", "$ref", "const"} & schema.keys(), path
-    keeping = [path for path, schema in leaves(spec_schema()) if schema.get("x-kubernetes-preserve-unknown-fields")]
+    keeping = [path for path, schema in schemas_in(spec_schema()) if schema.get("x-kubernetes-preserve-unknown-fields")]
     assert keeping == [
         ".resources",
         ".template.tolerations[]",
@@ -68,7 +68,7 @@ def test_every_field_has_a_description() -> None:
         assert field.description.endswith((".", ":")), f"{path} has no sentence"
     bare = [
         path
-        for path, schema in leaves(group_schema())
+        for path, schema in schemas_in(group_schema())
         if path.startswith((".spec.", ".status.")) and not path.endswith("[]") and not schema.get("description")
     ]
     assert bare == []

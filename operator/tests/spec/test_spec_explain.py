@@ -49,7 +49,7 @@ def test_the_forecast_shows_a_forbidden_loss_in_bytes() -> None:
 
 
 def test_a_blocked_candidate_has_a_reason() -> None:
-    """It has no recent report, another store, or is not electable."""
+    """It has no recent report, or another store."""
     silent = with_report(healthy(slaves=2), 2, asked_ms=NOW_MS - 60_000)
     strange = with_report(silent, 3, identity="another")
 
@@ -63,12 +63,12 @@ def test_a_blocked_candidate_has_a_reason() -> None:
 
 
 def test_an_unknown_loss_is_not_shown_as_zero() -> None:
-    """This covers an unreadable Lease, a shard without a master, and a master without a report."""
+    """This covers an unreadable Lease, a shard without a master, and a master without a reported peak load."""
     unread = msgspec.structs.replace(healthy(), lease=None)
     unborn = with_record(healthy(number=1), None)
-    silent = with_report(healthy(number=2, acks_needed=0), 1, peak_bytes_per_s=None)
+    without_peak = with_report(healthy(number=2, acks_needed=0), 1, peak_bytes_per_s=None)
 
-    outlooks = explain(spec_with(**ASYNC, shards=3), observed(unread, unborn, silent), NOW_MS)
+    outlooks = explain(spec_with(**ASYNC, shards=3), observed(unread, unborn, without_peak), NOW_MS)
 
     assert [one.loss_at_most for one in outlooks] == [None, None, None]
     assert [one.blocked_by[0] for one in outlooks] == [
@@ -85,8 +85,8 @@ def test_the_forecast_names_mode_and_pause_as_blockers() -> None:
     assert outlook.blocked_by == ("the group is paused", "failover.mode is Manual")
 
 
-def test_the_forecast_loss_is_the_recorded_loss() -> None:
-    """The loss in the Lease equals the forecast if nothing changed in between."""
+def test_the_recorded_loss_is_at_most_the_forecast() -> None:
+    """The loss in the Lease does not exceed the forecast if nothing changed in between."""
     spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "2Mi"})
     shard: ObservedShard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
     [outlook] = explain(spec, observed(shard), NOW_MS)
@@ -96,11 +96,13 @@ def test_the_forecast_loss_is_the_recorded_loss() -> None:
     for number in (1, 2):
         fenced = with_report(fenced, number, promised_epoch=4_000, granted_ms=0)
     fenced = with_report(fenced, 1, wrote=10_000)
-    crowns = [one for one in decide(spec, observed(fenced), NOW_MS).actions if isinstance(one, act.RecordMaster)]
+    record_actions = [
+        one for one in decide(spec, observed(fenced), NOW_MS).actions if isinstance(one, act.RecordMaster)
+    ]
 
     assert outlook.loss_at_most is not None
-    assert crowns[0].record.newest is not None
-    assert crowns[0].record.newest.loss <= outlook.loss_at_most
+    assert record_actions[0].record.newest is not None
+    assert record_actions[0].record.newest.loss <= outlook.loss_at_most
 
 
 def test_the_docs_show_the_printed_forecast() -> None:
@@ -121,7 +123,7 @@ def test_every_order_action_becomes_an_order_of_the_control_socket() -> None:
     """It has the fields of the action, except those for the sender and the gate."""
     ours = {"shard", "why", "member", "last_epoch", "end", "continues", "is_ordered"}
     kinds = [kind for kind in vars(act).values() if isinstance(kind, type) and issubclass(kind, act.OrderAction)]
-    assert len(kinds) == 8, "seven, and their base class"
+    assert len(kinds) == 8, "expected seven kinds of order actions, and their base class"
     for kind in kinds:
         if kind is act.OrderAction:
             continue

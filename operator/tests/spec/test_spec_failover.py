@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from spec_world.decisions import deaf, decided, silent, waits
+from spec_world.decisions import decided, silent, waits, without_contact
 from spec_world.observations import (
     EPOCH,
     NOW_MS,
@@ -34,7 +34,7 @@ ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
 
 def test_an_epoch_is_taken_before_any_promise_is_requested() -> None:
     """No member is asked for a promise or promoted before the new epoch is in the Lease."""
-    [take] = decided(deaf(silent(healthy(), 1), 2))
+    [take] = decided(without_contact(silent(healthy(), 1), 2))
 
     assert isinstance(take, act.TakeEpoch)
     assert (take.expected, take.record.epoch, take.record.is_settled) == ("7", NEXT, False)
@@ -45,7 +45,7 @@ def test_a_failed_master_is_awaited_for_the_timeout() -> None:
     """Its process may be back in a moment with all its data."""
     shard = silent(healthy(), 1, for_ms=2_000, process=Process.STOPPED)
 
-    assert "master 1 does not answer" in waits(deaf(shard, 2))
+    assert "master 1 does not answer" in waits(without_contact(shard, 2))
 
 
 def test_a_master_in_contact_with_its_slaves_has_not_failed() -> None:
@@ -55,7 +55,7 @@ def test_a_master_in_contact_with_its_slaves_has_not_failed() -> None:
 
 def test_no_election_starts_that_cannot_succeed() -> None:
     """Slaves that have promised stop following the old master, so the votes are counted first."""
-    shard = deaf(silent(silent(healthy(slaves=2), 1), 3), 2)
+    shard = without_contact(silent(silent(healthy(slaves=2), 1), 3), 2)
 
     assert "2 of the slaves [2, 3] of epoch 3000 must vote, and [3] cannot" in waits(shard, spec_with(slaves=2))
 
@@ -151,7 +151,7 @@ def test_a_newer_promise_of_a_member_leads_to_a_newer_epoch() -> None:
 @pytest.mark.parametrize("mode", ["Manual", "Disabled"])
 def test_the_role_moves_only_on_request(mode: str) -> None:
     """In Manual mode a request moves the role, in Disabled mode nothing does."""
-    shard, spec = deaf(silent(healthy(), 1), 2), spec_with(failover={"mode": mode})
+    shard, spec = without_contact(silent(healthy(), 1), 2), spec_with(failover={"mode": mode})
 
     assert f"failover.mode is {mode}" in waits(shard, spec)
 
@@ -165,7 +165,7 @@ def test_the_role_moves_only_on_request(mode: str) -> None:
 
 def dead_async(*, gap: int, stopped_ms: int = 3_000) -> ObservedShard:
     """Return an asynchronous shard whose master's process has ended and whose slave lacks ``gap`` bytes."""
-    shard = deaf(
+    shard = without_contact(
         silent(healthy(acks_needed=0), 1, process=Process.STOPPED, stopped_by_ms=NOW_MS - 20_000 + stopped_ms), 2
     )
     return with_report(shard, 2, wrote=10_000 - gap)
@@ -185,8 +185,8 @@ def test_a_loss_within_the_limit_is_accepted() -> None:
 
     assert [type(one) for one in decided(shard, spec)] == [act.Start, act.TakeEpoch]
 
-    word = LastReport(epoch=EPOCH, asked_ms=NOW_MS - 20_000, epoch_start=0, wrote=10_000, peak_bytes_per_s=1_000)
-    shard = msgspec.structs.replace(promised(electing(shard), 2), last_report=word)
+    last_report = LastReport(epoch=EPOCH, asked_ms=NOW_MS - 20_000, epoch_start=0, wrote=10_000, peak_bytes_per_s=1_000)
+    shard = msgspec.structs.replace(promised(electing(shard), 2), last_report=last_report)
     shard = with_member(shard, 1, process_asked_ms=NOW_MS, acks_needed=0)
     record_action = decided(shard, spec)[1]
     assert isinstance(record_action, act.RecordMaster)
@@ -198,7 +198,7 @@ def test_a_loss_within_the_limit_is_accepted() -> None:
 
 
 def test_an_unknown_loss_is_never_within_a_limit() -> None:
-    """Without a last report of the master only a person can accept the loss."""
+    """If the master's peak load is unknown, only a person can accept the loss."""
     spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "1Gi"})
     shard = with_report(dead_async(gap=0), 1, peak_bytes_per_s=None)
 

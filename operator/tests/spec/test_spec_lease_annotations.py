@@ -47,7 +47,7 @@ def test_fields_have_stable_names() -> None:
     assert written.keys() == {"epoch", "terms", "goal", "duration_ms"}
     assert written["goal"].keys() == {"why", "promotion_request", "to", "loss_accepted", "may_move"}
     assert json.loads(msgspec.json.encode(RECORD_OF_TWO)).keys() == {"version", *written}, (
-        "the local Lease file has the same names"
+        "expected the same names in the local Lease file"
     )
 
 

@@ -43,7 +43,9 @@ def test_only_slaves_are_behind_the_master_that_the_lease_names() -> None:
     assert bytes_behind(stale) == {1: None, 2: 1_000, 3: None}
     assert bytes_behind(with_report(shard, 3, role=Role.UNASSIGNED)) == {1: None, 2: 1_000, 3: None}
     assert bytes_behind(with_report(shard, 1, role=Role.UNASSIGNED)) == {1: None, 2: None, 3: None}
-    assert bytes_behind(unread) == {1: None, 2: 1_000, 3: 0}, "the member that reports the role is taken"
+    assert bytes_behind(unread) == {1: None, 2: 1_000, 3: 0}, (
+        "expected the member that reports the role to count as the master"
+    )
 
 
 def test_each_fault_loses_what_does_not_survive_it() -> None:
@@ -64,7 +66,7 @@ def test_unacknowledged_bytes_are_not_at_risk() -> None:
 
 
 def test_a_second_slave_covers_the_loss_of_the_first() -> None:
-    """Only what the furthest slave alone has is at risk with its loss."""
+    """With the loss of the furthest slave only what the second one lacks is at risk."""
     slaves = (SlaveState(number=2, received=9_000), SlaveState(number=3, received=6_000))
     shard = with_report(healthy(slaves=2, acks_needed=0), 1, slaves=slaves)
 
@@ -180,7 +182,9 @@ def test_a_slave_may_stop_while_enough_others_are_in_sync() -> None:
     assert not blocked.is_allowed
     assert "acknowledgements need 1 slaves, but 0 would remain; withdraw first" in blocked.reason
     assert check_action(restart(2), whole(acknowledging=(2,), is_draining=True), spec).is_allowed
-    assert check_action(restart(3), whole(acknowledging=(2,)), spec).is_allowed, "no send waits for its ack"
+    assert check_action(restart(3), whole(acknowledging=(2,)), spec).is_allowed, (
+        "expected that a slave may stop whose ack no send needs"
+    )
 
 
 def test_a_master_may_stop_only_drained_and_flushed() -> None:

@@ -199,7 +199,7 @@ def test_a_file_may_hold_several_groups() -> None:
 
 @given(st.integers(0, 1 << 50))
 def test_a_size_survives_formatting_and_parsing(size: int) -> None:
-    """The text is the shortest one with the exact value."""
+    """The text has the exact value, with the largest binary suffix that divides it."""
     assert parse_size(size_text(size)) == size
 
 

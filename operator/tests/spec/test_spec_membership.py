@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from spec_world.decisions import deaf, decided, silent, waits
+from spec_world.decisions import decided, silent, waits, without_contact
 from spec_world.observations import (
     ADDRESS,
     EPOCH,
@@ -57,7 +57,7 @@ def test_a_healthy_group_is_left_alone() -> None:
 
 def test_the_same_observation_gives_the_same_decision() -> None:
     """No state is kept between two calls."""
-    group = observed(deaf(silent(healthy(slaves=2), 1), 2, 3))
+    group = observed(without_contact(silent(healthy(slaves=2), 1), 2, 3))
     spec = spec_with(slaves=2)
 
     assert decide(spec, group, NOW_MS) == decide(spec, group, NOW_MS)
@@ -65,7 +65,7 @@ def test_the_same_observation_gives_the_same_decision() -> None:
 
 def test_a_paused_group_is_not_touched() -> None:
     """No action is decided for a paused group, even if its members fail."""
-    group = observed(deaf(silent(healthy(), 1), 2), is_paused=True)
+    group = observed(without_contact(silent(healthy(), 1), 2), is_paused=True)
 
     assert waits(group) == "the group is paused"
     assert decide(spec_with(), group, NOW_MS).condition("Paused").is_true
@@ -159,7 +159,7 @@ def test_an_empty_volume_has_no_vote(empties: tuple[int, ...], is_proven: bool) 
         [taken] = decided(msgspec.structs.replace(shard, restore="restore 0"), spec_with(slaves=2))
         assert isinstance(taken, act.TakeEpoch)
         assert taken.record.goal is not None and taken.record.goal.loss_accepted is None
-        assert taken.record.terms[0].identity == "", "the store that was the master is not here"
+        assert taken.record.terms[0].identity == "", "expected no identity for a master whose store is lost"
 
 
 def test_without_acks_only_the_masters_volume_is_a_proof() -> None:

@@ -129,7 +129,7 @@ def test_an_impossible_promotion_request_is_dropped_with_its_reason() -> None:
 
 
 def test_the_role_leaves_a_drained_machine() -> None:
-    """If there is no other member, no action is possible."""
+    """If the other member's machine is drained, too, nothing is done."""
     assert [type(one) for one in decided(with_member(healthy(), 1, is_leaving=True))] == [act.Drain]
     both = with_member(with_member(healthy(), 1, is_leaving=True), 2, is_leaving=True)
     assert decided(both) == []
@@ -162,7 +162,7 @@ def test_the_role_of_an_outdated_or_leaving_member_1_returns_once(shape: Shape) 
     def masters() -> list[int]:
         """Return the masters of all terms after some rounds; one that stays over several terms is listed once."""
         for _ in range(4):
-            assert history.calm(40) < 20, "no person is needed"
+            assert history.calm(40) < 20, "the shard recovers only by a request of a person"
             history.advance_second()
         assert history.is_well()
         return [number for number, _ in groupby(world.judge.masters.values())]
@@ -186,7 +186,7 @@ def swapped(slaves: int = 1) -> ObservedShard:
 def _swapped(member: Member) -> Member:
     """Return a member after members 1 and 2 were exchanged."""
     number, report = SWAPPED.get(member.number, member.number), member.report
-    assert report is not None, "all have reported"
+    assert report is not None, f"member {member.number} has no report"
     followers = [SWAPPED.get(one.number, one.number) for one in report.slaves]
     acks = tuple(SlaveState(number=one, identity=f"store-{one}", received=10_000) for one in followers)
     fields: dict[str, Any] = {"identity": f"store-{number}", "ha_address": f"{number}.example:10912", "slaves": acks}
@@ -258,7 +258,9 @@ def test_a_shard_is_withdrawn_before_its_only_electable_slave_stops() -> None:
     assert [type(one) for one in decided(outdated(joining(), 2), spec=spec_with(**TWO))] == [act.Withdraw]
     assert [type(one) for one in decided(outdated(healthy(slaves=2), 2), spec=spec_with(**TWO))] == [act.Restart]
     [restart] = decided(outdated(joining(), 3), spec=spec_with(**TWO))
-    assert isinstance(restart, act.Restart) and restart.member == 3, "its acks do not count, so no send misses them"
+    assert isinstance(restart, act.Restart) and restart.member == 3, (
+        "expected a restart at once of the slave whose acks do not count"
+    )
 
 
 def test_sends_are_refused_until_enough_slaves_are_electable() -> None:
@@ -385,7 +387,7 @@ def test_a_removed_shard_is_withdrawn_before_it_counts_as_empty() -> None:
     assert "until it has no messages: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
     still = with_report(surplus, 1, is_draining=True)
     assert [type(one) for one in decided(healthy(), still)] == [act.Resume], (
-        "it must deliver due messages, or it never becomes empty"
+        "a drained shard would never deliver its due messages"
     )
     scaling_in = decide(spec_with(), observed(healthy(), emptying), NOW_MS).condition("ScalingIn")
     assert (scaling_in.is_true, scaling_in.reason, scaling_in.message) == (

@@ -1,6 +1,6 @@
 """Recovery of a broker's role after a restart of its process: the pure decision, and histories of model worlds.
 
-Each counterexample disables one check; the judge of the model world must detect a role that is recovered wrongly.
+Each counterexample disables checks; the judge of the model world must detect a role that is recovered wrongly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spec_world.brokers import Broker
 from spec_world.history import History
 from spec_world.judge import InvariantViolation
-from spec_world.observations import EPOCH as LOOKS_EPOCH
+from spec_world.observations import EPOCH as OBSERVED_EPOCH
 from spec_world.observations import NOW_MS, healthy, spec_with, with_member, with_report
 from spec_world.run_histories import Tally, run
 from spec_world.shapes import Shape
@@ -69,7 +69,7 @@ def test_the_master_recovers_its_role_with_enough_slaves_of_its_epoch() -> None:
     """With one ack one of two slaves is enough, since a newer epoch needs the promises of both."""
     assert decide_recovery(recovery_input()) == Regain(EPOCH)
     assert decide_recovery(recovery_input(peers={2: slave(role=Role.UNASSIGNED)})) == Regain(EPOCH), (
-        "it may have been killed, too"
+        "expected a slave without a role to count, since it may have been killed, too"
     )
 
 
@@ -165,8 +165,8 @@ def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_com
     """A complete log may have been master again; an incomplete one was given no role."""
     shard = with_report(healthy(acks_needed=0), 1, role=Role.UNASSIGNED, is_complete=is_complete)
     shard = with_member(shard, 1, boot_id="boot-1b", started_by_ms=NOW_MS - 9_000)
-    word = LastReport(epoch=LOOKS_EPOCH, asked_ms=NOW_MS - 10_000, boot_id="boot-1", wrote=10_000)
-    shard_view = ShardView(spec_with(), msgspec.structs.replace(shard, last_report=word), NOW_MS)
+    last_report = LastReport(epoch=OBSERVED_EPOCH, asked_ms=NOW_MS - 10_000, boot_id="boot-1", wrote=10_000)
+    shard_view = ShardView(spec_with(), msgspec.structs.replace(shard, last_report=last_report), NOW_MS)
 
     assert shard_view.silent_by_ms(shard_view.term, shard_view.possible_ballots()) == (
         NOW_MS if is_complete else NOW_MS - 9_000
@@ -237,7 +237,7 @@ class Scene:
     def returns(self) -> None:
         """Restart member 1 and let its sidecar check for recovery. Raises ``InvariantViolation``."""
         self.world.restart(1)
-        self.world.sidecars.find(1)
+        self.world.sidecars.check_recovery(1)
 
 
 def replaced_master(*cut: int | str) -> Scene:
@@ -276,12 +276,12 @@ def test_the_judge_detects_recovery_that_ignores_promises() -> None:
     """Counterexample: slaves count although they have promised or begun a newer epoch."""
     scene = replaced_master("api")
 
-    def deaf(known: RecoveryInput) -> RecoveryInput:
+    def without_promises(known: RecoveryInput) -> RecoveryInput:
         epoch = known.report.epoch
         before = slave(epoch=epoch, promised_epoch=epoch, last_epoch=epoch, wrote=0)
         return known._replace(peers=dict.fromkeys(known.peers, before))
 
-    scene.world.sidecars.see = deaf
+    scene.world.sidecars.alter_input = without_promises
 
     with pytest.raises(InvariantViolation, match="comes back"):
         scene.returns()

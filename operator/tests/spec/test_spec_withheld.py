@@ -91,7 +91,7 @@ def test_conditions_show_a_fence_only_when_it_is_effective() -> None:
     assert (result.condition("Fenced").is_true, result.condition("Fenced").message) == (True, "shards [0]")
     assert (result.condition("Available").is_true, result.condition("Available").reason) == (False, "Fenced")
     partitioned = decide(spec_with(), observed(fenced(silent(healthy(), 1))), NOW_MS)
-    assert not partitioned.condition("Fenced").is_true, "an unreachable master may still take sends"
+    assert not partitioned.condition("Fenced").is_true, "a shard with an unreachable master counts as fenced"
 
 
 def test_shards_are_fenced_independently() -> None:
@@ -209,7 +209,7 @@ def observe_all(world: World, name: int) -> None:
 
 
 def hibernated_world(seed: int) -> World:
-    """Return a world that was hibernated after a random history, with every acknowledged record on every disk."""
+    """Return a world that was hibernated after a random history, and resumed; check its logs and its master."""
     history = History(SHAPES[seed % len(SHAPES)], seed)
     history.run(150)
     history.heal()

@@ -80,12 +80,12 @@ def is_found(shapes: tuple[Shape, ...], *, histories: int, steps: int = 500) -> 
 
 
 def test_no_fault_is_detected_with_all_rules() -> None:
-    """The same histories detect the counterexamples below."""
+    """These are the first of the histories that detect the counterexamples below."""
     assert not any(is_found(shapes, histories=24) for shapes in (SYNC, ASYNC, CAREFUL))
 
 
 def test_a_promotion_without_enough_promises_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: fewer than S - k + 1 promises are required."""
+    """Counterexample: one promise is enough, whichever slaves have acknowledged."""
     monkeypatch.setattr(ballot, "promises_needed", lambda electable, acks_needed: 0)
 
     assert is_found(SYNC, histories=200)
@@ -111,8 +111,8 @@ def test_a_loss_beyond_the_limit_is_detected(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_loss_calculated_from_an_old_report_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counterexample: what the master took after its last report is not counted."""
 
-    def unaware(term: Term, winner: Ballot, ballots: list[Ballot], word: LastReport | None, _: int) -> Loss:
-        return ballot.loss_of(term, winner, ballots, word, 0)
+    def unaware(term: Term, winner: Ballot, ballots: list[Ballot], last_report: LastReport | None, _: int) -> Loss:
+        return ballot.loss_of(term, winner, ballots, last_report, 0)
 
     monkeypatch.setattr(view, "loss_of", unaware)
 

@@ -50,10 +50,10 @@ class Store:
     """Whether the broker lost its role in that epoch."""
 
     lacks: set[Record] = field(default_factory=set)
-    """The acknowledged records that are known to be lost."""
+    """The records that this store had and lost, as the broker knows."""
 
     owes: set[Record] = field(default_factory=set)
-    """The acknowledged records of earlier disks of this member, which the broker does not know of."""
+    """The records that earlier disks of this member had, which the broker does not know of."""
 
     @property
     def last_epoch(self) -> int:
@@ -80,7 +80,9 @@ class Broker:
     is_withdrawn: bool = False
     master: str = ""
     last_heartbeat_ms: int | None = None
-    gave_until_ms: int = 0
+    granted_until_ms: int = 0
+    """Until when a grant of this member may still hold."""
+
     acks: dict[int, tuple[str, int]] = field(default_factory=dict)
     """In a master: the store and the number of received records of each slave, by number."""
 
@@ -99,7 +101,7 @@ class Broker:
         self.is_up, self.boot, self.role = True, self.boot + 1, Role.UNASSIGNED
         self.forget()
         if self.store.epoch and self.store.master_id != self.number:
-            self.gave_until_ms = now_ms + GRANT_MS
+            self.granted_until_ms = now_ms + GRANT_MS
 
     def forget(self) -> None:
         """Reset the state that a process keeps only in a role."""
@@ -110,7 +112,7 @@ class Broker:
     # -- orders --------------------------------------------------------------------------------------------------------
 
     def promise(self, epoch: int) -> None:
-        self._give(epoch)
+        self._record_promise(epoch)
         if self.store.epoch < epoch:
             if self.role is Role.MASTER:
                 self._lose_role()
@@ -124,7 +126,7 @@ class Broker:
             return False
         if epoch <= max(store.last_epoch, store.epoch):
             raise Refused("the epoch is not new")
-        self._give(epoch)
+        self._record_promise(epoch)
         self.forget()
         self.role, store.epoch, store.master_id, store.is_over = Role.MASTER, epoch, self.number, False
         store.electable = tuple(number for number in electable if number != self.number)
@@ -138,7 +140,7 @@ class Broker:
             raise Refused("it is the master of that epoch")
         if (self.role, self.store.epoch, self.master) == (Role.SLAVE, epoch, master):
             return
-        self._give(epoch)
+        self._record_promise(epoch)
         self.forget()
         self.role, self.master, self.store.is_over = Role.SLAVE, master, False
         if self.store.epoch != epoch:
@@ -148,7 +150,7 @@ class Broker:
     def fence(self, epoch: int) -> None:
         if self.role is Role.MASTER and epoch < self.store.epoch:
             raise Refused("it is the master of a newer epoch")
-        self._give(epoch)
+        self._record_promise(epoch)
         self._lose_role()
         self.store.is_over = True
 
@@ -178,7 +180,7 @@ class Broker:
         self.is_draining = True
         self.store.flushed = len(self.store.log)
 
-    def _give(self, epoch: int) -> None:
+    def _record_promise(self, epoch: int) -> None:
         if epoch < self.store.promised:
             raise Refused("a newer epoch was promised")
         self.store.promised = epoch
@@ -203,7 +205,7 @@ class Broker:
         store.electable, store.master_id = master.store.electable, master.number
         store.acks_recorded = master.acks_needed
         mine += theirs[same : same + records]
-        self.last_heartbeat_ms, self.gave_until_ms = now_ms, now_ms + GRANT_MS
+        self.last_heartbeat_ms, self.granted_until_ms = now_ms, now_ms + GRANT_MS
         if len(mine) == len(theirs):
             store.lacks.clear()  # it has everything that its master has, which is the reference
             store.owes.clear()
@@ -273,7 +275,7 @@ class Broker:
             ha_address=self.address,
             master=self.master,
             heartbeat_age_ms=None if self.last_heartbeat_ms is None else now_ms - self.last_heartbeat_ms,
-            granted_ms=max(0, self.gave_until_ms - now_ms),
+            granted_ms=max(0, self.granted_until_ms - now_ms),
             is_complete=store.is_complete,
             is_draining=self.is_draining,
             is_withdrawn=self.is_withdrawn,

@@ -32,7 +32,7 @@ def silent(shard: ObservedShard, number: int, for_ms: int = 20_000, **changes: A
     return with_member(shard, number, **({"process": Process.UNKNOWN} | changes))
 
 
-def deaf(shard: ObservedShard, *numbers: int) -> ObservedShard:
+def without_contact(shard: ObservedShard, *numbers: int) -> ObservedShard:
     """Return the shard with slaves that have lost contact with the master."""
     for number in numbers:
         shard = with_report(shard, number, heartbeat_age_ms=20_000)

@@ -29,8 +29,10 @@ class Fleet:
         self.lease: LeaseRecord | None = None
         self.brokers: dict[int, Broker] = {}
         self.lost_disks: dict[int, int] = {}
+        """The time of the loss of a disk, by member."""
+
         self.cut: set[frozenset[int | str]] = set()
-        """The pairs that cannot reach each other: member numbers, ``op0``, ``api``."""
+        """The pairs that cannot reach each other: numbers of members, deciders ``op0`` and ``op1``, ``api``."""
 
         self.judge: Final = Judge(spec)
         self._serial = 0

@@ -25,7 +25,7 @@ class History:
         self.dice: Final = random.Random(seed)
         self.shape: Final = shape
         self.manual_interventions = 0
-        """How often the shard could recover only by a person's request."""
+        """How often a person's request was made, since the shard had not recovered in half of a calm phase."""
 
         self._requests = 0
         self._in_flight: list[tuple[int, int, int]] = []
@@ -196,7 +196,7 @@ class History:
             self.world.cut.add(frozenset({end, "api"}))
 
     def _check_recovery(self) -> None:
-        self.world.sidecars.find(self._number())
+        self.world.sidecars.check_recovery(self._number())
 
     def _regain(self) -> None:
         self.world.sidecars.order(self.dice.randrange(1 << 16))

@@ -3,8 +3,9 @@
 one master            an epoch never has two masters
 no late recovery      no broker recovers its role after a newer epoch has begun
 no late ack           no broker acknowledges a record that the master of a newer epoch does not have
-no loss               with k >= 1 no promotion loses an acknowledged record
-no unannounced loss   with k = 0 a promotion loses at most what was announced and allowed
+no loss               where acks are needed no promotion loses an acknowledged record
+no unannounced loss   where none is needed a promotion loses at most what was announced and allowed
+no removed copy       no store is removed with the only copy of an acknowledged record, unless a person accepts that
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Judge:
 
         self.lost: Final[set[Record]] = set()
         self.masters: Final[dict[int, int]] = {}
+        """The master of each epoch."""
+
         self.losses: Final[list[tuple[int, int]]] = []
         """The lost and the announced bytes of each lossy promotion."""
 
@@ -41,7 +44,7 @@ class Judge:
         self._newest: tuple[int, frozenset[Record]] = (0, frozenset())
 
     def lacks_something(self, store: Store) -> bool:
-        """Return whether a store lacks a record that it has acknowledged."""
+        """Return whether a store lacks a record that it, or an earlier disk of its member, had."""
         return not (store.lacks | store.owes) <= set(store.log)
 
     def acknowledged(self, broker: Broker, end: int) -> None:

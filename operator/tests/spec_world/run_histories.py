@@ -81,7 +81,7 @@ def main() -> int:
     sys.stdout.write(
         f"{arguments.count} histories, {tally.promotions} epochs, {tally.acknowledged} records acknowledged and kept,"
         f" {len(tally.losses)} announced losses of {lost} bytes, {tally.manual_interventions} manual interventions,"
-        f" {tally.roles_regained} roles regained, {tally.rejoined} masters followed again,"
+        f" {tally.roles_regained} roles regained, {tally.rejoined} slaves rejoined,"
         f" {failures} wrong, {seconds:.0f} s\n"
     )
     return 1 if failures else 0

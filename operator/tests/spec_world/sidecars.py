@@ -29,12 +29,12 @@ class Sidecars:
         self._fleet: Final = fleet
         self.roles_regained = 0
         self.rejoined = 0
-        self.see: Callable[[RecoveryInput], RecoveryInput] = lambda alone: alone
+        self.alter_input: Callable[[RecoveryInput], RecoveryInput] = lambda known: known
         """A hook with which counterexamples change the input of the check."""
 
         self._under_way: Final[list[tuple[int, Regain | Rejoin]]] = []
 
-    def alone(self, number: int) -> RecoveryInput | None:
+    def recovery_input(self, number: int) -> RecoveryInput | None:
         """Return what a broker's sidecar knows now; None if the broker does not run."""
         fleet, broker = self._fleet, self._fleet.brokers.get(number)
         if broker is None or not broker.is_up:
@@ -52,13 +52,13 @@ class Sidecars:
             record=fleet.lease if is_read else None,
         )
 
-    def find(self, number: int) -> None:
+    def check_recovery(self, number: int) -> None:
         """Check whether a broker may recover its role, and queue the resulting order."""
-        alone = self.alone(number)
+        known = self.recovery_input(number)
         found = (
             StayUnassigned("its broker does not run")
-            if alone is None
-            else role_recovery.decide_recovery(self.see(alone))
+            if known is None
+            else role_recovery.decide_recovery(self.alter_input(known))
         )
         if isinstance(found, Regain):
             self._fleet.judge.check_regained_role(number, found.epoch)

@@ -195,7 +195,7 @@ class World(Fleet):
                 is_new = broker.store.epoch != epoch
                 is_gone = action.continues and (broker.role, broker.store.epoch) != (Role.MASTER, action.continues)
                 if is_new and is_gone:
-                    raise Refused("expected the master of that epoch, but the broker has no role")
+                    raise Refused(f"expected the master of epoch {action.continues}, but the broker is {broker.role}")
                 if is_new and place < (action.last_epoch, action.end):
                     raise Refused("expected a longer log")
                 if broker.promote(epoch, electable, self.next_serial()):

@@ -63,7 +63,7 @@ class Plan:
 
 
 def plans(draw: random.Random, kills: int, messages: int) -> list[Plan]:
-    """Return plans with `kills` kills, which cover all kinds and crash points, each with other settings."""
+    """Return plans with `kills` kills, of all kinds and crash points in turn, each with random settings."""
     kinds = [(Death.POINT, point) for point in DRIVER_POINTS] + [(Death.WORKER_POINT, point) for point in WORKER_POINTS]
     kinds += [(death, "") for death in (Death.ALL, Death.DRIVER, Death.JVM, Death.WORKER, Death.EARLY)]
     draw.shuffle(kinds)

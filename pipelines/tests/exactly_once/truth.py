@@ -34,7 +34,7 @@ def read_log(name_server: str, topic: str, path: Path) -> tuple[int, set[int]]:
     with PullConsumer(name_server, "ExactlyOnceTruth") as consumer, pq.ParquetWriter(path, SCHEMA) as parquet:
         for queue in consumer.queues(topic):
             offset, end = consumer.min_offset(queue), consumer.max_offset(queue)
-            assert offset == 0, "nothing of it has expired"
+            assert offset == 0, f"messages of {queue} have expired"
             rows: list[dict[str, Any]] = []
             while offset < end:
                 result = consumer.fetch(queue, offset, messages_max=PULL)

@@ -1,4 +1,7 @@
-"""`make exactly-once-sink`: kills of driver, workers and brokers; exits with 0 if each row is in the topic once."""
+"""`make exactly-once-sink`: kills of driver, workers and brokers.
+
+Exits with 0 if each row is in the topic once, and if enough kills were executed.
+"""
 
 from __future__ import annotations
 

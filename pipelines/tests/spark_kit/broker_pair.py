@@ -1,7 +1,7 @@
 """A real master and a real slave with their sidecars, and stores that they have written: `gantry up`, small files.
 
-The messages are of every kind that occurs in a log: with keys and without, with tags, delayed, in several topics and
-queues, from a few bytes to some thousands, and of a topic that was deleted and created again. A seed determines them.
+The messages are of many kinds: with and without tags, delayed, in several topics and queues, from a few bytes to some
+thousands, and of a topic that was deleted and created again. A seed determines them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A driver to be killed: one streaming query into Parquet, in a process of its own. `python driver.py OPTIONS FOLDER`.
+"""A driver to be killed: one streaming query into Parquet, in a process of its own.
 
-It prints `batch N` after each batch, so that a test knows its progress.
+    python driver.py OPTIONS FOLDER CORES
+
+About once a second it prints `batch N` if a newer batch with rows is done, and `ended` at the end of the query.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ def say(line: str) -> None:
 
 
 def main(options: dict[str, str], folder: Path, cores: int) -> None:
-    """Run the query until it is killed or, with `availableNow`, until the present messages are written."""
+    """Run the query until it is killed or, if the option `ends` is true, until the present messages are written."""
     ends = options.pop("ends") == "true"
     spark = spark_session("driver", cores=cores, conf={"spark.driver.memory": "1g"})
     frame = spark.readStream.format("rocketmq").options(**options).load()

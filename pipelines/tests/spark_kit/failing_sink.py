@@ -63,7 +63,7 @@ class FailingSink(DataSource):
         from pyspark_rocketmq.sink import parse_write
 
         options = {name: value for name, value in self.options.items() if name.lower() not in (POINT, FILE)}
-        assert parse(options).is_transactional, "nothing fails in a commit that does nothing"
+        assert parse(options).is_transactional, "expected a transactional sink, whose commit has crash points"
         writer = FailingWriter(*parse_write(options, schema))
         writer.point, writer.file = self.options[POINT_OPTION], self.options[FILE_OPTION]
         return writer

@@ -1,7 +1,7 @@
 """Brokers in memory for the driver's side of the source: logs, queues, epochs, deletions, forks.
 
-A broker's log is a list of records of any queues; a fork truncates it, and another epoch continues. Each fault that a
-test may inject is a method: `expire`, `begin_epoch`, `fork`, `add_queue`.
+A broker's log is a list of records of any queues; a fork truncates it, and another epoch continues. A test changes
+them with `add_queue`, `append`, `expire`, `begin_epoch` and `fork`; a broker's `hidden` makes a replica lag.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class FakeBroker:
     records: list[FakeRecord] = field(default_factory=list)
     queues: dict[QueueId, list[FakeRecord]] = field(default_factory=dict)
     begins: dict[QueueId, int] = field(default_factory=dict)
+    """The first offset of a queue that has not expired."""
+
     epochs: list[EpochStart] = field(default_factory=lambda: [EpochStart(1, 0)])
     hidden: dict[QueueId, int] = field(default_factory=dict)
     """The end of a queue as a replica shows it that is behind."""
@@ -160,6 +162,7 @@ class FakeClock:
         self.now = 0.0
         self.slept: list[float] = []
         self.at: dict[int, object] = {}
+        """Actions by the number of the sleep after which they run, from 1."""
 
     def now_s(self) -> float:
         return self.now

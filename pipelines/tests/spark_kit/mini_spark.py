@@ -41,7 +41,7 @@ class Query:
     worker: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def lived(self) -> int:
+    def run_process(self) -> int:
         """Run in a process of its own, and return the exit code."""
         return exit_code_of(live, self, DEADLINE_S)
 

@@ -40,7 +40,7 @@ class ObjectStore:
     def start(self) -> None:
         """Start the server on the folder, and wait until it answers."""
         program = object_store_program()
-        assert program is not None, "tests that use it have the mark needs_object_store"
+        assert program is not None, "no program of an object store: the test lacks the mark needs_object_store"
         keys = {"ROOT_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"]}
         words = [str(program), "--quiet", "--port", f"127.0.0.1:{self.port}", "posix", str(self.folder)]
         with (self.folder.parent / "object-store.log").open("ab") as log:

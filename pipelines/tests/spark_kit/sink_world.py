@@ -6,7 +6,7 @@
     await attempt(world).commit(world.store(rows))          # the work of its successor
     assert world.delivered == rows
 
-This module decides nothing: it only records repeated requests for a half message, and the test checks them.
+This module decides nothing. A half message ends once, as in a broker: a repeated request for it changes nothing.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class Life:
         self._is_executed: Final = is_executed
         self.calls = 0
 
-    def begins(self) -> None:
+    def begin_call(self) -> None:
         self.calls += 1
         if self.calls == self._dies_at and not self._is_executed:
             raise Died
 
-    def ends(self) -> None:
+    def end_call(self) -> None:
         if self.calls == self._dies_at:
             raise Died
 
@@ -104,20 +104,20 @@ class WorldQueue:
         self._life: Final = life
 
     async def bounds(self) -> tuple[int, int]:
-        self._life.begins()
+        self._life.begin_call()
         return self._world.first, len(self._world.markers) - self._world.hidden
 
     async def read(self, begin: int, end: int) -> dict[int, bytes]:
-        self._life.begins()
+        self._life.begin_call()
         world = self._world
-        assert end <= len(world.markers) - world.hidden, "hidden messages are never read"
+        assert end <= len(world.markers) - world.hidden, "a hidden marker is read"
         return {offset: world.markers[offset] for offset in range(max(begin, world.first), end)}
 
     async def append(self, body: bytes, keys: tuple[str, ...]) -> int:
-        self._life.begins()
+        self._life.begin_call()
         self._world.markers.append(body)
         self._world.hidden = 0
-        self._life.ends()
+        self._life.end_call()
         return len(self._world.markers) - 1
 
 
@@ -138,9 +138,9 @@ class WorldTransactionEnder:
         return sum(self._end(place, HalfState.ROLLED_BACK) for place in halves)
 
     def _end(self, place: HalfMessageRef, state: HalfState) -> bool:
-        self._life.begins()
+        self._life.begin_call()
         is_in_state = self._world.end(place.half_offset, state)
-        self._life.ends()
+        self._life.end_call()
         return is_in_state
 
 

@@ -186,7 +186,7 @@ def other_record(log: Log, root: Path, rng: random.Random) -> str:
     properties = message.properties_bytes[:-SEAL_BYTES]
     fields = {name: getattr(message, name) for name in message.__dataclass_fields__ if not name.startswith("_")}
     record = encode_record(type(message)(**{**fields, "body": body, "properties_bytes": properties}), is_sealed=True)
-    assert len(record) == one.size, "a record of the same length"
+    assert len(record) == one.size, "the other record has another length"
     put(log, root, one.physical, record)
     return f"another whole record at {one.physical}"
 

@@ -55,7 +55,7 @@ class Life:
     takeover_s: float = 0.6
     """Lock timeout of a start in an object store, in seconds."""
 
-    def lived(self) -> int:
+    def run_process(self) -> int:
         """Run in a process of its own, and return the exit code."""
         return exit_code_of(live, self)
 
@@ -80,7 +80,7 @@ def live(life: Life) -> None:
     checkpoint.mkdir(parents=True, exist_ok=True)
     os.environ.update(life.environment)
     storage = storage_of(life.destination or life.root)
-    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), watched(storage, life.takeover_s)) as writer:
+    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), acquire_lock(storage, life.takeover_s)) as writer:
         number = 0
         starts = dict.fromkeys(life.log.ends, 0) | writer.manifest.ends() if not any(checkpoint.iterdir()) else {}
         while True:
@@ -101,7 +101,7 @@ def live(life: Life) -> None:
             list(expire(writer, life.expire_days, life.now_ms))
 
 
-def watched(storage: Storage, takeover_s: float) -> lock.WriterLock:
+def acquire_lock(storage: Storage, takeover_s: float) -> lock.WriterLock:
     """Take the writer lock with a short takeover timeout; it is then renewed at the usual interval."""
     usual = lock.TAKEOVER_S, lock.HEARTBEAT_INTERVAL_S
     try:
@@ -210,7 +210,7 @@ def _replace(owner: type, name: str, value: object) -> None:
 
 GUARDS: Final = {
     "staging": seen_at_once,
-    "showing": left_staged,
-    "finishing": left_half_exchanged,
+    "publishing": left_staged,
+    "completing": left_half_exchanged,
     "exchange": exchanged_in_steps,
 }

@@ -1,7 +1,7 @@
 """Loaded by every Python process of one Spark program: the sink's crash points execute the suite's order.
 
-The folder in `SINK_KILLS` contains the order, `point count action`; a file with one byte for each hit of a point, over
-all processes of this life; and `reached`, as soon as the order was executed, which happens once.
+The folder in `SINK_KILLS` contains the order, `point count action`; a file with one byte for each hit of its point, by
+any process since the order was given; and `reached`, as soon as the order was executed, which happens once.
 
     halt    wait until the process is killed: everything that was started stays in its current state
     die     kill -9 of this process alone
