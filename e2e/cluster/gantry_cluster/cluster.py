@@ -1,8 +1,8 @@
 """A running cluster, and how a program finds the one that another program has made.
 
 The machine carries one cluster at a time, because node names, addresses and control groups belong to the machine. The
-program that makes the link `CLAIM` owns the machine; the link leads other programs to the folder, and the folder's
-files list what runs.
+program that creates the folder `CLAIM` owns the machine; a link in it leads other programs to the folder of the
+cluster, whose state file lists what runs.
 """
 
 from __future__ import annotations

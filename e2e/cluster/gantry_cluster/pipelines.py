@@ -1,6 +1,6 @@
 """Pipelines that the operator runs: a manifest, a claim, a status, and the files on the claim.
 
-Archives are read without Spark: as plain Parquet files in a directory, listed and read in a pod.
+`read_archived` reads an archive without Spark: as plain Parquet files in a directory, in a pod.
 """
 
 from __future__ import annotations
