@@ -191,7 +191,7 @@ class _FlowRun:
         )
 
     def _settle(self) -> None:
-        """Wait until all messages and the last retry have arrived, or nothing arrives for a while."""
+        """Wait until every acknowledged message has been consumed, at most `QUIET_SECONDS_MAX`."""
         deadline = time.monotonic() + QUIET_SECONDS_MAX
         while not self._history.read().is_complete() and time.monotonic() < deadline:
             time.sleep(0.5)
