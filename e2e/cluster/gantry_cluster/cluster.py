@@ -126,9 +126,11 @@ def find() -> Cluster:
     """Return the cluster of this machine. Raises ``NoCluster``."""
     folder = find_claim()
     if folder is None:
-        raise NoCluster("no cluster on this machine; make one with: e2e/cluster/run.py up")
+        raise NoCluster("no cluster on this machine; make one with: .venv/bin/python e2e/cluster/run.py up")
     if not folder.state.exists():
-        raise NoCluster(f"the cluster in {folder.root} did not start; remove it with: e2e/cluster/run.py down")
+        raise NoCluster(
+            f"the cluster in {folder.root} did not start; remove it with: .venv/bin/python e2e/cluster/run.py down"
+        )
     content = json.loads(folder.state.read_text())
     machines = {
         name: Machine(

@@ -70,7 +70,8 @@ def _claim(folder: Folder) -> Journal:
         other = find_claim()
         where = f"the cluster in {other.root}" if other else "a cluster that has not started"
         raise ClusterIsUp(
-            f"this machine carries {where}, and carries one at a time; end it with: e2e/cluster/run.py down"
+            f"this machine carries {where}, and carries one at a time;"
+            " end it with: .venv/bin/python e2e/cluster/run.py down"
         ) from None
     (CLAIM / LINK).symlink_to(folder.root)
     shutil.rmtree(folder.root, ignore_errors=True)
