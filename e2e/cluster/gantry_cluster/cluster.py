@@ -85,7 +85,7 @@ class Cluster:
 
     def provide_images(self, archive: Path | None) -> Images:
         """Load the operator's image and give both images names with versions. The broker's image is loaded already."""
-        assert archive is not None, "nodes that are made here use images that are built here"
+        assert archive is not None, "expected an archive: nodes that are made here use images that are built here"
         [known, *_] = self.load_image(archive)
         self.tag_image(known, BUILT.operator)
         self.tag_image(IMAGE, BUILT.broker)

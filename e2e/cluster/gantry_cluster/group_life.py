@@ -45,7 +45,7 @@ def pod_runs(group: Group) -> dict[str, tuple[str, int]]:
     found = {}
     for name in (*group.brokers(), *group.name_servers()):
         pod = group.namespace.read_pod(name)
-        assert pod is not None, f"{name} is being deleted"
+        assert pod is not None, f"{name} was deleted meanwhile"
         states = (*pod["status"].get("containerStatuses", ()), *pod["status"].get("initContainerStatuses", ()))
         found[name] = (str(pod["metadata"]["uid"]), sum(state["restartCount"] for state in states))
     return found

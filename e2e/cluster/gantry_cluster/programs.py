@@ -57,7 +57,7 @@ class Programs:
 def kubernetes_version() -> str:
     """Return the version that go.mod pins."""
     match = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    assert match, "go.mod requires k8s.io/kubernetes"
+    assert match, "go.mod does not require k8s.io/kubernetes"
     return match[1]
 
 
