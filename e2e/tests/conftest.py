@@ -150,7 +150,7 @@ def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def operator_archive(pytestconfig: pytest.Config) -> Path | None:
-    """The operator's image as a file, built if it is stale; None for other clusters, which have it already."""
+    """The operator's image as a file, built if it is stale; None for other clusters, which have or pull it."""
     return image_builds.OPERATOR.build_if_stale() if pytestconfig.stash[CHOSEN].is_made_here else None
 
 

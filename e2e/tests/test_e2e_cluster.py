@@ -238,7 +238,7 @@ def uid(namespace: Namespace, name: str) -> str | None:
 
 
 def test_pod_is_resolved_by_its_name_and_by_its_service(served: Namespace, asker: str) -> None:
-    """DNS resolves each pod of a headless Service and the Service itself, from every other pod."""
+    """DNS resolves a pod of a headless Service, and a Service whose connections reach each of its pods."""
     own = ASK.format(host="web-1.web.life.svc.cluster.local", port=8080)
     any_of_them = ASK.format(host="web-any", port=8080)
 

@@ -42,7 +42,7 @@ def mount(name: str, path: str) -> Object:
     return {"name": name, "mountPath": path}
 
 
-def answers(port: int) -> Object:
+def tcp_probe(port: int) -> Object:
     """Return a readiness probe by a TCP connection."""
     return {"tcpSocket": {"port": port}, "periodSeconds": 1}
 
@@ -56,7 +56,7 @@ def group(cluster: Cluster, name: str, *options: str) -> Namespace:
     names = gantry(
         *("nameserver", "--data", "/data"),
         volumeMounts=[mount("data", "/data")],
-        readinessProbe=answers(9876),
+        readinessProbe=tcp_probe(9876),
     )
     namespace.pod("names", pod_spec(names, volumes=[{"name": "data", "emptyDir": {}}]))
     words = [word for option in (*BROKER, *options) for word in ("-o", option)]
@@ -64,7 +64,7 @@ def group(cluster: Cluster, name: str, *options: str) -> Namespace:
         *("broker", "-n", "names:9876", *words),
         volumeMounts=[mount("store", "/store"), mount("huge", "/huge")],
         resources={"limits": {"hugepages-2Mi": "8Mi", "memory": "256Mi", "cpu": "1"}},
-        readinessProbe=answers(10911),
+        readinessProbe=tcp_probe(10911),
     )
     volumes = [{"name": "store", "emptyDir": {}}, {"name": "huge", "emptyDir": {"medium": "HugePages-2Mi"}}]
     namespace.pod("broker", pod_spec(broker, volumes=volumes))

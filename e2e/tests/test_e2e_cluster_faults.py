@@ -1,4 +1,4 @@
-"""Every fault that the harness can inject affects the cluster, and can be removed again."""
+"""Faults of nodes, of their network and of the API server affect the cluster, and can be removed again."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_node_with_cut_network_is_not_ready(cluster: Cluster, pair: Namespace) -
 
 
 def test_node_can_lose_packets_from_one_other_node(cluster: Cluster, pair: Namespace) -> None:
-    """Packets from node2 to pods of node1 are lost there, so neither gets an answer; other connections work."""
+    """Packets from pods of node2 are lost at node1, so its pods get no answer from them; both nodes stay ready."""
     assert reaches(pair, "on-1", "on-2")
 
     with faults.drop_inbound(cluster, "node1", network.pods_of(2)):

@@ -25,7 +25,7 @@ SECONDS_MAX = 120.0
 
 @pytest.fixture(autouse=True)
 def as_before(whole_machine: None, tmp_path: Path) -> Iterator[None]:
-    """Each of these tests leaves the machine as it was, also when it fails."""
+    """Each of these tests leaves the machine as it was; a cluster of a failed test is ended."""
     before = machine_state.capture_machine_state()
     yield
     if CLAIM.is_dir():
@@ -45,7 +45,7 @@ def test_down_leaves_the_machine_as_it_was(tmp_path: Path) -> None:
     lifecycle.down(print)
 
     assert {line.partition(":")[0] for line in during} == set(before) - {"filters"}, (
-        "the capture shows the changes of a cluster"
+        "expected changes of every kind but filters while a cluster runs"
     )
     assert machine_state.differences(before, machine_state.capture_machine_state()) == []
     assert not folder.root.exists()
@@ -99,7 +99,7 @@ def test_down_removes_what_a_killed_up_left_behind(tmp_path: Path) -> None:
 
 
 def test_failed_up_undoes_itself_and_keeps_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a node does not start, only the logs stay, which show the reason."""
+    """If a node does not start, the machine is restored, and the folder stays with the logs, which show the reason."""
 
     def fail(*arguments: object) -> None:
         raise ClusterError("the node does not start")

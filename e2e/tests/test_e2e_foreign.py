@@ -119,7 +119,7 @@ def test_unreachable_cluster_is_reported_with_the_output_of_kubectl(
 
 
 def test_faults_of_foreign_nodes_are_refused(read_commands: CommandReader, tmp_path: Path) -> None:
-    """They are also refused if a test has not declared what it needs."""
+    """A test that has not declared what it needs gets an error, and no machine or image is touched."""
     with open_cluster(CHOICE) as cluster:
         with pytest.raises(ClusterNotOwned, match="cluster_can"):
             cluster.machines["node1"]
@@ -242,7 +242,7 @@ def test_existing_kind_cluster_is_refused(
 
 
 def test_image_on_kind_nodes_gets_another_name(read_commands: CommandReader) -> None:
-    """The tests' name of our image is replaced by the cluster's name of it."""
+    """`ctr` in each node gives the image the other name."""
     kind.tag_image(["one"], IMAGES.broker, "localhost/gantry:next")
 
     tag = f"ctr --namespace=k8s.io images tag --force {IMAGES.broker} localhost/gantry:next"
@@ -264,7 +264,7 @@ def test_other_arguments_are_passed_to_pytest(tmp_path: Path, monkeypatch: pytes
     """They keep their order, and the chosen cluster is passed too."""
     seen: list[tuple[Choice, tuple[str, ...]]] = []
 
-    def run_on(choice: Choice, words: tuple[str, ...], say: object) -> int:
+    def run_on(choice: Choice, words: tuple[str, ...], report: object) -> int:
         seen.append((choice, words))
         return 3
 

@@ -84,7 +84,7 @@ def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: Na
         assert "before" in group.gantry("consume", TOPIC).splitlines()
         kill_broker(group, master)
         time.sleep(WATCHED_S)
-        assert group.record()["epoch"] == before, "no master was promoted"
+        assert group.record()["epoch"] == before, "a master was promoted behind the fence"
         wait_for_condition(group, "Fenced", "True", "ByAnnotation")
         assert condition_of(group, "Available")[0] == "False"
         group.annotate(FENCE, None)
@@ -112,7 +112,7 @@ def test_hibernated_group_wakes_up_with_all_messages(namespaces: NamespaceFactor
         assert claim_ids(group) == claims
         hibernated.append(group.record())
         assert hibernated[0]["epoch"] > before and hibernated[0]["terms"][-1]["epoch"] == before, (
-            "reserved, but without a master yet"
+            "expected an epoch that is reserved, and has no master yet"
         )
         group.annotate(HIBERNATE, None)
         started = time.monotonic()

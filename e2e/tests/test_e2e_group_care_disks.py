@@ -46,7 +46,7 @@ def test_volume_of_a_lost_machine_is_replaced_after_the_delay(
         shutil.rmtree(operator_cluster.folder.disk(node), ignore_errors=True)
         operator_cluster.kubectl("delete", "node", node)
         time.sleep(WATCHED_S)
-        assert claim_ids(group) == before, "it may come back"
+        assert claim_ids(group) == before, "a claim was replaced without `replaceAfter`"
         group.apply(REPLACING)
         started = time.monotonic()
         wait_until(

@@ -202,7 +202,9 @@ def test_restore_with_possible_loss_waits_for_an_order(namespaces: NamespaceFact
     group.wait_healthy()
     print(f"RESULT doubted: it waited for {blocked}; healthy {time.monotonic() - started:.1f} s after the order")
     wait_until("the order removed", lambda: RESTORE not in annotations_of(group), NOTICED_SECONDS_MAX)
-    assert sorted(group.gantry("consume", TOPIC).splitlines()) == sorted(MESSAGES), "the third had them all"
+    assert sorted(group.gantry("consume", TOPIC).splitlines()) == sorted(MESSAGES), (
+        "expected all messages from the third"
+    )
 
 
 def annotations_of(group: Group) -> dict[str, str]:

@@ -84,7 +84,7 @@ def test_killed_container_replays_its_buffer(namespaces: NamespaceFactory) -> No
 
     outcome.check_limits(CRASH_SECONDS_MAX)
     assert outcome.lost == 0
-    assert group.masters() == [master], "it stays master, because it has its whole log"
+    assert group.masters() == [master], "expected the same master, because it has its whole log"
     assert replayed(group, master) > 0
 
 

@@ -1,7 +1,8 @@
-"""Every field of a group is edited on a real cluster, and the running processes report that the edit is effective.
+"""The fields of a group are edited on a real cluster, and the running processes report that the edit is effective.
 
-The rows are those of ``operator/tests/edit_world``, some of them edited together, where they are independent. An
-edit at run time must be reported by the same pods; an edit with a rolling restart by new pods, in a healthy group.
+The rows are those of ``operator/tests/edit_world``, some of them edited together, where they are independent. Rows
+whose effect needs a broken group (`Source.MODEL`) are left out. An edit at run time must be reported by the same pods;
+an edit with a rolling restart by new pods, in a healthy group.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ ROLLED = batches(rows(Effect.ROLL))
 
 @pytest.fixture
 def prepared(operator_cluster: Cluster) -> Iterator[Cluster]:
-    """Nodes, a priority class and image names that rows need; removed after the test."""
+    """Labels of nodes, a priority class and image names that rows need. Labels and class are removed after the test."""
     for tag in ("e2e", "next"):
         operator_cluster.tag_image("localhost/gantry:latest", f"localhost/gantry:{tag}")
     operator_cluster.kubectl("label", "nodes", "--all", "disk=fast", "--overwrite")
@@ -218,7 +219,7 @@ def uids(group: Group) -> dict[str, str]:
 
 
 def test_every_row_is_edited_here_or_needs_a_broken_group() -> None:
-    """Other rows are refused, which is tested below, or tested with the operator and model brokers."""
+    """Other rows are refused, which is tested below, or are tested elsewhere with the operator and model brokers."""
     tried = {str(row) for batch in (*TAKEN, *ROLLED) for row in batch.rows}
     modelled = {str(row) for row in ROWS if any(one.source is Source.MODEL for one in row.shown)}
     refused = {str(row) for row in ROWS if row.effect is Effect.REFUSED}
@@ -247,7 +248,7 @@ def test_running_group_applies_the_edit(namespaces: NamespaceFactory, prepared: 
 @pytest.mark.cluster_can(Capability.TAG_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
 @pytest.mark.parametrize("batch", ROLLED, ids=name)
 def test_group_is_rolled_for_the_edit(namespaces: NamespaceFactory, prepared: Cluster, batch: Batch) -> None:
-    """Every pod is replaced on its volume, and all of them report the new value; the group is healthy."""
+    """Every pod of the first shard is replaced, and all of them report the new value; the group is healthy."""
     scene = Scene(namespaces, batch)
     assert scene.values_in_time(batch.before, BEFORE_SECONDS_MAX, is_after=False) == wanted(batch, is_after=False)
     before = uids(scene.group)

@@ -1,7 +1,7 @@
-"""Guards against loss, each with a twin: without the guard the same fault loses messages.
+"""Guards, each with a twin: without the guard the same fault loses messages, or takes the master away from clients.
 
-The slave receives nothing from its master for a while, so that later acknowledged messages are on one machine only.
-Then that machine is gone.
+For the limit of loss, the slave receives nothing from its master for a while, so that later acknowledged messages are
+on one machine only, and then that machine crashes. For the budget of masters, the master's pod is evicted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_role_does_not_move_if_that_would_lose_too_much(
         lose_the_only_copy(group, operator_cluster)
         time.sleep(WATCHED_S)
         epochs = [term["epoch"] for term in group.record()["terms"]]
-        assert max(epochs) <= epoch, "no master was promoted"
+        assert max(epochs) <= epoch, "a master was promoted although too much would be lost"
         blocked = group.read()["status"]["eachShard"][0]["decision"]["blockedBy"]
         print(f"RESULT guarded: blocked by {blocked}")
         assert any("lost" in reason for reason in blocked)
@@ -70,7 +70,7 @@ def test_role_does_not_move_if_that_would_lose_too_much(
         group.annotate("gantry.dev/accept-loss", "any")  # its machine crashed, so its log may be incomplete
         group.annotate("gantry.dev/promote", "0")
         group.wait_healthy()
-        assert group.masters() == [master], "it has the most"
+        assert group.masters() == [master], "expected the old master, whose log is the longest"
         verdict = load.finish()
 
     assert verdict["findings"] == []

@@ -66,7 +66,7 @@ def test_volumes_grow_under_load(namespaces: NamespaceFactory) -> None:
 
     run_fault_under_load(group, "volumes grown", grow).check_limits(EDIT_SECONDS_MAX)
     after = {pod: group.namespace.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
-    assert after == before, "no pod was restarted for it"
+    assert after == before, "a pod was replaced for it"
 
 
 def requested_bytes(claim: Object) -> int:
@@ -87,7 +87,7 @@ def test_shrinking_a_volume_is_refused(namespaces: NamespaceFactory) -> None:
 
 
 def test_shards_are_added_and_removed_without_loss(namespaces: NamespaceFactory) -> None:
-    """A second shard takes part; it is removed only when its messages are consumed, after its master was withdrawn."""
+    """A second shard gets queues of the topic; with all of its messages consumed it is removed after the next edit."""
     group = namespaces.group("scaled", SMALL)
 
     def out() -> None:

@@ -120,7 +120,7 @@ def test_drain_waits_rather_than_evict_the_last_in_sync_slave(
         finally:
             operator_cluster.kubectl("uncordon", node)
         assert group.masters() != [master]
-        assert group.uid_of(master) == uid, "it was not evicted"
+        assert group.uid_of(master) == uid, "the last in-sync slave was evicted"
 
     run_fault_under_load(group, "drain refused", try_to_drain).check_limits(MOVE_SECONDS_MAX)
 

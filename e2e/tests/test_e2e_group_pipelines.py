@@ -52,7 +52,7 @@ def test_scheduled_archive_survives_a_kill_of_its_pod(namespaces: NamespaceFacto
     archive.wait("all of it in files", lambda: archive.read_archived(TOPIC) == wanted, 2 * RUN_SECONDS_MAX)
     end = archive.status().get("lastRun", {}).get("end", "")
     archive.wait("another run", lambda: archive.status().get("lastRun", {}).get("end", "") > end, RUN_SECONDS_MAX)
-    assert archive.read_archived(TOPIC) == wanted, "another run adds nothing"
+    assert archive.read_archived(TOPIC) == wanted, "another run has changed the archive"
     assert archive.condition("Ready") == ("True", "Scheduled")
     assert archive.condition("DataLoss") == ("False", "NoneObserved")
     assert archive.status()["lag"]["rows"] == 0

@@ -21,7 +21,7 @@ FRAME = record.GOLDEN / "0310-send-message-v2.request.client-5.3.3.json.bin"
 
 
 def test_leaving_the_nursery_ends_every_child(tmp_path: Path) -> None:
-    """No process outlives a run, in every way that the run may end."""
+    """No process outlives a run that ends with an error."""
     with pytest.raises(InteropError), processes.Nursery(tmp_path) as nursery:
         child = nursery.start("endless", ENDLESS, os.environ)
         raise InteropError("something else went wrong")

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.needs_java
 TOPIC = "interop_migrate"
 TIMEOUT_S = 240.0
 DELAY_LEVEL = 18
-"""Among the peers' short levels, eighteen seconds: due after the switch."""
+"""Among the peers' short levels, sixteen seconds: due after the switch."""
 
 
 def play(plan: Plan, tmp_path: Path) -> MigrationReport:

@@ -131,10 +131,10 @@ def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: P
     world.send("left", 20)
     wrote, damaged = world.store.log.wrote, world.messages("left")[9]
     world.kill()
-    last_byte = damaged.physical_offset + damaged.size - 30
+    place = damaged.physical_offset + damaged.size - 30  # in the properties
     log = root / "commitlog" / f"{0:020d}"
     data = bytearray(log.read_bytes())
-    data[last_byte] ^= 1
+    data[place] ^= 1
     log.write_bytes(data)
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
@@ -149,7 +149,7 @@ def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: P
 @pytest.mark.verify
 @pytest.mark.parametrize("kind", ["copied", "sealed"])
 def test_records_that_java_appended_need_no_seal_of_ours(kind: str, tmp_path: Path) -> None:
-    """Java's records may have a stale copy of a seal, a good one or none: all are served, and ours are sealed again."""
+    """Java's records may have a stale copy of a seal or a good one: all are served, and ours are sealed again."""
     root = tmp_path / "store"
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
     world.open()

@@ -151,7 +151,9 @@ def test_java_opens_what_was_written_through_the_buffer(end: str, tmp_path: Path
     written = write_through_buffers(tmp_path / "store", buffers, is_killed=end == "killed")
     root = written.root
     if end == "killed":
-        assert written.committed < written.wrote, "some data was only in the buffer, or the test proves nothing"
+        assert written.committed < written.wrote, (
+            "expected data that is only in the buffer; without it the test proves nothing"
+        )
         assert len(dumped(root)) < COUNT
         code, output = gantry("recover", str(root), "--yes", "--json")
         report = json.loads(output)

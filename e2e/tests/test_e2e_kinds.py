@@ -62,7 +62,7 @@ def test_options_choose_the_cluster_that_tests_read(options: dict[str, Any], exp
     ids=["both", "context", "no-images", "one-image", "own-images", "latest", "no-tag"],
 )
 def test_contradictory_options_are_refused_with_the_remedy(options: dict[str, Any], expected_text: str) -> None:
-    """Nothing is started on a guess."""
+    """A missing or contradictory option is not guessed."""
     with pytest.raises(BadChoice, match=expected_text):
         choose(**NOTHING | options)
 

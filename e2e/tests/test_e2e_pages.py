@@ -1,5 +1,5 @@
-"""Every command on the pages of docs/ works as its page shows: the pages are run here, in order, each in its own
-folder."""
+"""Every command on the listed pages of docs/ (`page_runner.PAGES`) works as its page shows. The first half is run here,
+each page from top to bottom in its own folder."""
 
 from __future__ import annotations
 

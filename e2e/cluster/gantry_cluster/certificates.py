@@ -1,7 +1,7 @@
 """Keys and certificates of a cluster: one authority and its users.
 
 Kubernetes reads a certificate's common name as the user and its organisations as the groups. All keys are made anew
-for every cluster, in a folder that only its owner may read, and are deleted with it.
+for every cluster, in a folder that only its owner may read, and `down` deletes them unless it is run with `--keep`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def build(names: tuple[str, ...], alone: bool) -> None:
     type=click.IntRange(0, NODES_MAX),
     default=3,
     show_default=True,
-    help="Number of nodes; 0 starts only the API server.",
+    help="Number of nodes; 0 starts only the control plane.",
 )
 @click.option("--folder", type=click.Path(path_type=Path), default=None, help="Folder for all files of the cluster.")
 @click.option(
@@ -60,7 +60,7 @@ def up(nodes: int, folder: Path | None, huge_pages: int) -> None:
 
 
 @commands.command()
-@click.option("--keep", is_flag=True, help="Keep logs and stores.")
+@click.option("--keep", is_flag=True, help="Keep the cluster's folder: logs, stores and keys.")
 def down(keep: bool) -> None:
     """End the cluster and restore the machine."""
     lifecycle.down(_report_progress, keep)

@@ -53,12 +53,12 @@ class PodLoad:
         return self._request({"finish": epochs})
 
     def _started_process(self) -> subprocess.Popen[str]:
-        assert self._process is not None, "entered before it is used"
+        assert self._process is not None, "used outside of its context"
         return self._process
 
     def _request(self, document: Mapping[str, Any]) -> dict[str, Any]:
         entry: IO[str] | None = self._started_process().stdin
-        assert entry is not None, "it was started with a pipe"
+        assert entry is not None, "expected a pipe for its input"
         entry.write(json.dumps(document) + "\n")
         entry.flush()
         return self._receive()
@@ -67,7 +67,7 @@ class PodLoad:
         """Read one line. The load ends by itself if nothing is acknowledged for too long, so this cannot block for
         ever."""
         process = self._started_process()
-        assert process.stdout is not None, "it was started with a pipe"
+        assert process.stdout is not None, "expected a pipe for its output"
         line = process.stdout.readline()
         if not line:
             raise ClusterError(f"the load has ended: {process.communicate()[1].strip()}")

@@ -1,8 +1,8 @@
 """A running cluster, and how a program finds the one that another program has made.
 
 The machine carries one cluster at a time, because node names, addresses and control groups belong to the machine. The
-program that makes the link `CLAIM` owns the machine; the link leads other programs to the folder, and the folder's
-files list what runs.
+program that creates the folder `CLAIM` owns the machine; a link in it leads other programs to the folder of the
+cluster, whose state file lists what runs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Cluster:
 
     def provide_images(self, archive: Path | None) -> Images:
         """Load the operator's image and give both images names with versions. The broker's image is loaded already."""
-        assert archive is not None, "nodes that are made here use images that are built here"
+        assert archive is not None, "expected an archive: nodes that are made here use images that are built here"
         [known, *_] = self.load_image(archive)
         self.tag_image(known, BUILT.operator)
         self.tag_image(IMAGE, BUILT.broker)
@@ -126,9 +126,11 @@ def find() -> Cluster:
     """Return the cluster of this machine. Raises ``NoCluster``."""
     folder = find_claim()
     if folder is None:
-        raise NoCluster("no cluster on this machine; make one with: e2e/cluster/run.py up")
+        raise NoCluster("no cluster on this machine; make one with: .venv/bin/python e2e/cluster/run.py up")
     if not folder.state.exists():
-        raise NoCluster(f"the cluster in {folder.root} did not start; remove it with: e2e/cluster/run.py down")
+        raise NoCluster(
+            f"the cluster in {folder.root} did not start; remove it with: .venv/bin/python e2e/cluster/run.py down"
+        )
     content = json.loads(folder.state.read_text())
     machines = {
         name: Machine(

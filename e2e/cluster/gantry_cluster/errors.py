@@ -8,7 +8,7 @@ class ClusterError(Exception):
 
 
 class MissingTool(ClusterError):
-    """A program is missing on this machine; install what the message names."""
+    """A program or another requirement is missing on this machine; the message names the remedy."""
 
 
 class CommandFailed(ClusterError):
@@ -24,7 +24,7 @@ class ClusterIsUp(ClusterError):
 
 
 class NoCluster(ClusterError):
-    """There is no cluster on this machine; make one with `up`."""
+    """There is no cluster on this machine, or it did not start; the message names the remedy."""
 
 
 class BadChoice(ClusterError):

@@ -22,7 +22,7 @@ OWNED: Final = (
     ("roles", "apis/rbac.authorization.k8s.io/v1"),
     ("leases", "apis/coordination.k8s.io/v1"),
 )
-"""The kinds of objects that the operator makes for a group."""
+"""The kinds of objects of a group that `objects_by_owner` lists, without RoleBindings and optional objects."""
 
 
 def condition_of(group: Group, kind: str) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def pod_runs(group: Group) -> dict[str, tuple[str, int]]:
     found = {}
     for name in (*group.brokers(), *group.name_servers()):
         pod = group.namespace.read_pod(name)
-        assert pod is not None, f"{name} is being deleted"
+        assert pod is not None, f"{name} was deleted meanwhile"
         states = (*pod["status"].get("containerStatuses", ()), *pod["status"].get("initContainerStatuses", ()))
         found[name] = (str(pod["metadata"]["uid"]), sum(state["restartCount"] for state in states))
     return found
@@ -78,11 +78,11 @@ def delete_completely(group: Group) -> None:
     delete(group)
     wait_until("the end of its pods", lambda: not group.brokers() and not group.name_servers(), NOTICED_SECONDS_MAX)
     wait_until("the end of its Lease", lambda: not has_lease(group), NOTICED_SECONDS_MAX)
-    print(f"{group.namespace.name}: deleted with all but its volumes in {time.monotonic() - started:.1f} s")
+    print(f"{group.namespace.name}: pods and Lease gone after {time.monotonic() - started:.1f} s")
 
 
 def objects_by_owner(group: Group) -> dict[str, set[str]]:
-    """Return the objects with this group's label, by the uid of the group that owns them."""
+    """Return the objects of the kinds `OWNED` with this group's label, by the uid of the group that owns them."""
     found: dict[str, set[str]] = {}
     label = f"gantry.dev%2Fgroup%3D{group.name}"
     for kind, version in OWNED:

@@ -105,7 +105,7 @@ def probe_answers(group: Group, account: tuple[str, str] | None, authority: str)
     ):
         for pod in pods:
             found = group.namespace.read_pod(pod)
-            assert found is not None, f"{pod} is being deleted"
+            assert found is not None, f"{pod} was deleted meanwhile"
             endpoints[pod] = (f"{found['status']['podIP']}:{port}", code)
     wanted = {"endpoints": endpoints, "account": account, "authority": authority}
     place = (

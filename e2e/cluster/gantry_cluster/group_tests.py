@@ -57,8 +57,8 @@ def command(
 
     \b
       scripts/e2e                          three nodes in namespaces of this machine. Every test runs. Needs root, Go,
-                                           containerd and buildah; builds Kubernetes (8 minutes) and Gantry's images,
-                                           once.
+                                           control groups of version 1, containerd, runc, iptables, buildah and
+                                           debootstrap; builds Kubernetes (8 minutes) and Gantry's images, once.
       scripts/e2e --kind                   nodes in containers, made by kind and deleted after. Needs kind 0.30 or
                                            newer, docker (or podman), kubectl, helm; and buildah for Gantry's images,
                                            or --image and --operator-image for two that docker has.

@@ -249,7 +249,9 @@ class Group:
         return self.namespace.cluster.kubectl(*place, *words, "--namesrv", self.name_server)
 
     def load(self, topic: str, queues: int, *words: str, is_direct: bool = False) -> PodLoad:
-        """Start a load with its checker in the client's pod. With ``is_direct`` it needs no API server."""
+        """Start a load with its checker in the client's pod. With ``is_direct`` it needs no API server once it
+        has started.
+        """
         return self._start_program(
             "in_pod", topic, "--queues", str(queues), *self.client_secrets.words, *words, is_direct=is_direct
         )

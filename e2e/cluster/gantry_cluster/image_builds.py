@@ -1,7 +1,7 @@
 """Gantry's images as files, which are rebuilt when any of their sources has changed.
 
-`scripts/image-sources` prints a description of the sources from which an image would be built now, and a file beside
-each archive contains the description from its build. Both are compared before an archive is used: a test of an old
+`scripts/image-sources` prints a checksum of the sources from which an image would be built now, and a file beside each
+archive contains the checksum from its build. Both are compared before an archive is used: a test of an old
 image would prove nothing about the current sources.
 """
 

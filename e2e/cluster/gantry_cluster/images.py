@@ -1,4 +1,4 @@
-"""Images without a registry: an archive of a root folder that containerd can import.
+"""Images without a registry: an archive of a few files that containerd can import.
 
 The archive has the old `docker save` form, which every tool reads: a layer, a configuration, and a manifest that
 names them. Real images come from `scripts/image`; buildah writes them in the same form.

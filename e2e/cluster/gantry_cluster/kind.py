@@ -83,7 +83,7 @@ def provide_images(images: Images | None, archives: Sequence[Path] | None) -> Im
             "kind", "load", "docker-image", images.broker, images.operator, "--name", NAME, seconds_max=LOAD_SECONDS_MAX
         )
         return images
-    assert archives is not None, "without names of images there are archives"
+    assert archives is not None, "expected archives, because no images were named"
     for archive in archives:
         run("kind", "load", "image-archive", archive, "--name", NAME, seconds_max=LOAD_SECONDS_MAX)
     nodes = run("kind", "get", "nodes", "--name", NAME).split()

@@ -1,7 +1,7 @@
 """Making a cluster and ending it.
 
-If the cluster does not start, `up` undoes what it began. `down` needs only the journal, so it also removes what a
-killed `up` left behind.
+If the cluster does not start, `up` undoes its changes of the machine. `down` needs only the journal, so it also
+removes what a killed `up` left behind.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KUBELET_SETTINGS = (
 
 
 def up(folder: Folder, plan: Plan, report: ProgressReporter) -> Cluster:
-    """Make a cluster. If it does not start, everything is undone, but its logs stay."""
+    """Make a cluster. If it does not start, all changes of the machine are undone; its folder stays, with the logs."""
     refuse_if_missing()
     found = programs(report)
     journal = _claim(folder)
@@ -70,7 +70,8 @@ def _claim(folder: Folder) -> Journal:
         other = find_claim()
         where = f"the cluster in {other.root}" if other else "a cluster that has not started"
         raise ClusterIsUp(
-            f"this machine carries {where}, and carries one at a time; end it with: e2e/cluster/run.py down"
+            f"this machine carries {where}, and carries one at a time;"
+            " end it with: .venv/bin/python e2e/cluster/run.py down"
         ) from None
     (CLAIM / LINK).symlink_to(folder.root)
     shutil.rmtree(folder.root, ignore_errors=True)
@@ -149,7 +150,7 @@ def _release(journal: Journal) -> None:
 
 
 def down(report: ProgressReporter, keep: bool = False) -> None:
-    """End the cluster of this machine and restore the machine. Logs and stores are deleted unless ``keep`` is set."""
+    """End the cluster of this machine and restore the machine. Its folder is deleted unless ``keep`` is set."""
     if not CLAIM.is_dir():
         raise NoCluster("this machine carries no cluster")
     started = time.monotonic()

@@ -10,7 +10,7 @@ and takes mounts and network devices apart. That is how a node crashes in a test
 program has to cooperate, and none can be missed.
 
 What is shared with the real machine: the kernel, its time, its disk (but not /run, /var/lib and /var/log, which every
-machine has of its own), and control groups.
+node has of its own; the hub shares them), and control groups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a cluster could leave behind on the machine, as text in which two captures can be compared.
 
-Only the machine's own side is captured: its mounts, devices, routes, packet filters, control groups and settings, and
-processes that came from a cluster.
+Only the machine's own side is captured: the claim, its mounts, devices, addresses, routes, packet filters, control
+groups and settings, and processes that came from a cluster.
 """
 
 from __future__ import annotations
@@ -99,4 +99,4 @@ def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> li
     ]
 
 
-assert set(PACKAGES).isdisjoint(OTHER_PROGRAMS), "a program is built here or found, not both"
+assert set(PACKAGES).isdisjoint(OTHER_PROGRAMS), "a program is in both tables: built here, and expected on the machine"

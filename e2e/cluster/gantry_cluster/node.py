@@ -58,8 +58,7 @@ def make_group(files: NodeFiles, journal: Journal) -> None:
 def mount_private_folders(machine: Machine, folder: Path, names: dict[str, str], huge_pages: int) -> None:
     """Give the machine its own folders for what must not be shared: sockets, locks, state, logs and huge pages.
 
-    The machine has one pool of huge pages. A node sees its share as the size of the pool, so it offers no more than
-    that.
+    The host has one pool of huge pages. A node sees its share as the size of the pool, so it offers no more than that.
     """
     for own, hidden in (("lib", "/var/lib"), ("log", "/var/log")):
         (folder / own).mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Pipelines that the operator runs: a manifest, a claim, a status, and the files on the claim.
 
-Archives are read without Spark: as plain Parquet files in a directory, listed and read in a pod.
+`read_archived` reads an archive without Spark: as plain Parquet files in a directory, in a pod.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Pipeline:
 
     def wait(self, what: str, holds: object, seconds_max: float) -> None:
         """Wait for a condition. The error contains pods, events, status and logs."""
-        assert callable(holds), "the condition is a function"
+        assert callable(holds), "expected a function as the condition"
         try:
             wait_until(f"{self.kind} {self.name}: {what}", lambda: bool(holds()), seconds_max)
         except DeadlineExceeded as error:

@@ -57,7 +57,7 @@ class Programs:
 def kubernetes_version() -> str:
     """Return the version that go.mod pins."""
     match = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    assert match, "go.mod requires k8s.io/kubernetes"
+    assert match, "go.mod does not require k8s.io/kubernetes"
     return match[1]
 
 
@@ -123,7 +123,7 @@ def _build(wanted: Path, names: Sequence[str], go_version: str, report: Progress
 
 
 def _compile(package: str, target: Path, report: ProgressReporter) -> None:
-    """Download the dependencies and compile. A failed download is retried."""
+    """Download the dependencies and compile. Any failure is retried, because most are failures of a download."""
     words = ("nice", "-n", "19", "go", "-C", MODULE, "build", "-ldflags", _link_flags(), "-o", target, package)
     for attempt in range(1, BUILD_ATTEMPTS + 1):
         try:

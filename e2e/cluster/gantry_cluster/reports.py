@@ -1,7 +1,7 @@
-"""The reports of a running group: of its brokers, sidecars, name servers, objects and the operator.
+"""The reports of a running group: of its brokers, its sidecars, its objects, and the route for clients outside.
 
 Brokers are queried in a client's pod, each at its own Service; sidecars in their own container, because only that has
-a token. External access is tested from outside. Equal values of several members are joined into one.
+a token. The route is looked up from outside of the cluster. Equal values of several members are joined into one.
 """
 
 from __future__ import annotations

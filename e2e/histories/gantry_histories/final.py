@@ -57,7 +57,7 @@ class Final:
     epochs: Sequence[EpochStart] = ()
     logs: Sequence[LogSums] = ()
     committed: Mapping[tuple[str, Queue], int] = field(default_factory=dict)
-    """The committed offset of each consumer at the last master."""
+    """The committed offset of each consumer at the last master, before the reading of this final state."""
 
     begin: int = 0
     """The first offset of the log. Messages before it have expired and are not reported as missing."""

@@ -11,7 +11,7 @@ class Kind(Enum):
 
     LOST = "an acknowledged message is gone"
     HOLE = "an acknowledged message is gone that was not in the tail that a failover may lose"
-    MOVED = "an acknowledged message is not at the position that its reply named"
+    MOVED = "a message is in another queue than it was sent to, or not at the position that its reply named"
     DISPLACED = "the position of an acknowledged message holds another one"
     DOUBLED = "a message that was sent once is stored twice"
     INVENTED = "a message is stored that was never sent"
@@ -22,7 +22,7 @@ class Kind(Enum):
     STALE = "an older master acknowledged what was sent after its successor's first acknowledgement"
     SKIPPED = "a consumer skipped a message"
     VANISHED = "a message that a consumer received is gone"
-    FALSE = "a consumer received a message that was never sent"
+    FALSE = "a consumer received a message that was not sent to this queue, or a corrupt body"
     BEYOND = "a consumer's offset lies beyond the end of its queue"
     DIVERGED = "the logs of two members differ before their confirmed positions"
 

@@ -27,7 +27,7 @@ WINDOW: Final = 8
 REPLY_TIMEOUT_MS: Final = 6_000
 CONNECT_TIMEOUT_MS: Final = 1_000
 PAUSE_S: Final = 0.05
-"""The pause after a refusal, or while there is no master."""
+"""The pause after a refusal or a lost connection, and while there is no master."""
 SENDS_PER_S: Final = 150
 BATCH_SHARE: Final = 0.1
 BATCH_MAX: Final = 5
@@ -55,7 +55,7 @@ class Producer:
         self._body_bytes: Final = body_bytes
         self._sequence = 0
         self._stream = 0
-        self._in_flight: set[asyncio.Task[bool]] = set()
+        self._closings: set[asyncio.Task[bool]] = set()
 
     def __repr__(self) -> str:
         return f"<Producer {self.name} sent={self._sequence} acknowledged={self.acknowledged}>"
@@ -68,7 +68,7 @@ class Producer:
                 if address is None or not await self._send_over_connection(address, stop):
                     await asyncio.sleep(PAUSE_S)
         finally:
-            await asyncio.gather(*self._in_flight)
+            await asyncio.gather(*self._closings)
 
     async def _send_over_connection(self, address: str, stop: asyncio.Event) -> bool:
         """Send over one connection while it is the right one. Return whether the broker accepted messages."""
@@ -91,8 +91,8 @@ class Producer:
                 sends -= done
             is_accepting = all(task.result() for task in done)
         closing = asyncio.ensure_future(self._close_when_answered(channel, sends))
-        self._in_flight.add(closing)
-        closing.add_done_callback(self._in_flight.discard)
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
         return is_accepting
 
     async def _close_when_answered(self, channel: Channel, sends: set[asyncio.Task[bool]]) -> bool:
@@ -149,7 +149,7 @@ class Producer:
             return False
         result = SendResult.read(reply.ext)
         ids = result.msg_id.split(",")
-        assert len(ids) == len(keys), "a reply names every message of its request"
+        assert len(ids) == len(keys), f"a reply to {len(keys)} messages has {len(ids)} ids"
         for place, (key, message_id) in enumerate(zip(keys, ids, strict=True)):
             self._journal.add(Answered(
                 key=key, outcome=outcome, code=reply.code, broker=channel.address, at=at,

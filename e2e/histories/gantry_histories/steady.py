@@ -2,10 +2,10 @@
 
     python -m gantry_histories.steady --name-server HOST:PORT --topic T
 
-It writes and reads lines as `in_pod` does: ``{"acknowledged": N}`` after the first sends; ``{"finish": []}`` ends it,
-and it writes ``{"sent": N, "acknowledged": N, "failures": N, "failed": ["..."], "pause": SECONDS}``. A send counts as
-failed if the client raises after all retries, and if it returns code 10, 11 or 12: stored, but without the guaranteed
-durability.
+It writes and reads JSON lines like `in_pod`, but only these: it writes ``{"acknowledged": N}`` after the first sends;
+``{"finish": []}``, or any other line, ends it, and it writes ``{"sent": N, "acknowledged": N, "failures": N,
+"failed": ["..."], "pause": SECONDS}``. A send counts as failed if the client raises after all retries, and if it
+returns code 10, 11 or 12: stored, but without the guaranteed durability.
 """
 
 from __future__ import annotations

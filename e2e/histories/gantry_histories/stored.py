@@ -14,8 +14,8 @@ Places = dict[str, tuple[Queue, Stored]]
 
 
 def find_wrong_messages(history: History, final: Final) -> Iterator[Finding]:
-    """Find stored messages that were not sent, are corrupt, duplicate, refused or in the wrong queue, and gaps in
-    offsets.
+    """Find stored messages that were not sent, are corrupt, duplicate or refused, or are in another queue or at another
+    offset than acknowledged, and gaps in offsets.
     """
     first_places: Places = {}
     for queue, messages in final.queues.items():

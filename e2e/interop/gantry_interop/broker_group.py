@@ -151,7 +151,7 @@ class BrokerGroup:
 
     def kill(self, member: Member) -> float:
         """Kill a member with SIGKILL; return the wall-clock time at which it was gone."""
-        assert member.child is not None, "it runs"
+        assert member.child is not None, f"member {member.number} does not run"
         member.child.kill()
         member.child = None
         return time.time()

@@ -124,7 +124,7 @@ Examples:
   run.py tls                                   over TLS, while certificates are replaced
   run.py config                                change settings of running servers
   run.py acl                                   access control with accounts
-  run.py admin                                 every mqadmin command against Apache's servers and Gantry's
+  run.py admin                                 mqadmin's commands against Apache's servers and Gantry's
   run.py filters                               SQL92 filters: Apache's evaluator and Gantry's, side by side
   run.py record                                record the golden frames again
 
@@ -310,16 +310,16 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
 
 @main.command("flows")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
-@click.option("--stories", default="delays,locks", show_default=True, help="Stories to run, separated by commas.")
+@click.option("--stories", default="delays,locks", show_default=True, help="Scenarios to run, separated by commas.")
 def flows_command(clients: str, stories: str) -> None:
     """Test delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
     console = report.console()
     directory = new_run_directory("flows")
     chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
-    reported = _parse_choices(stories, ("delays", "locks"), "story")
+    chosen_scenarios = _parse_choices(stories, ("delays", "locks"), "scenario")
     with harness_errors(console):
         java.build()
-        reports = flows.play_all(chosen, reported, directory, lambda one: report.show_flow(console, one))
+        reports = flows.play_all(chosen, chosen_scenarios, directory, lambda one: report.show_flow(console, one))
     report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)

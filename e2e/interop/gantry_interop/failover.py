@@ -166,7 +166,7 @@ class _FailoverRun:
         self._send_command("stop")
         wait_until("the end of the senders", lambda: self._history.read().attempts is not None, RECOVERY_SECONDS_MAX)
         slaves = self._plan.members - 1
-        wait_until("the old master caught up", lambda: self._are_caught_up(slaves), CONSUMED_SECONDS_MAX)
+        wait_until("all slaves caught up", lambda: self._are_caught_up(slaves), CONSUMED_SECONDS_MAX)
         there = set(places(new.store, self._topic).values())
         wanted = there & {one.number for one in self._history.answered} | {one.number for one in self._history.deferred}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
@@ -185,7 +185,7 @@ class _FailoverRun:
         report.unknown = dict(history.unknown)
         report.tail_messages = tail_messages
         answer, delivery = history.first_answer(int(ordered * 1e6)), history.first_delivery(int(ordered * 1e6))
-        assert answer is not None, "the run has waited for it"
+        assert answer is not None, "expected the acknowledgement for which the run has waited"
         report.first_answer_seconds = answer / 1e6 - ordered
         report.first_delivery_seconds = -1.0 if delivery is None else delivery / 1e6 - ordered
 

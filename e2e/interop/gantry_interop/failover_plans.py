@@ -107,20 +107,28 @@ class FailoverReport:
     """Acknowledgements per second before the kill."""
 
     lost: int = 0
-    """Acknowledged messages that were lost with the old master's tail."""
+    """Acknowledged messages that are not in the new master's log at the place of their answer."""
 
     vanished: int = 0
-    """Consumed messages that were lost with the old master's tail."""
+    """Consumed messages that are not in the new master's log at the place where they were delivered."""
 
     unseen: int = 0
+    """Acknowledged messages that are in the log and were never delivered."""
+
     redelivered: int = 0
+    """Deliveries of a message from a place from which it had been delivered before."""
+
     unknown: dict[str, int] = field(default_factory=dict)
+    """The attempts to send whose result is unknown, by reason: the message may be stored."""
+
     command_seconds: float = 0.0
     """The duration of the command, with its start, its orders and the wait for grants; in a restart, also of the start
     of the old master.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
+    """The steps of `gantry ha promote` with their durations."""
+
     first_answer_seconds: float = 0.0
     """The time from the order to the first new acknowledgement."""
 
@@ -131,6 +139,7 @@ class FailoverReport:
     """The messages that only the old master had, acknowledged or not."""
 
     log_bytes: int = 0
+    """The end of the log up to which the members' logs were compared."""
 
     @property
     def orders_seconds(self) -> float:

@@ -1,9 +1,9 @@
 """Random filters and messages from a grammar and a seed, on which two evaluators must agree.
 
-Most expressions follow the grammar, with operands that are mostly sensible, or rarely so; a quarter are corrupted:
-words inserted, removed, doubled or replaced, or the end cut off. Literals and property values come from pools of values
-that number parsers, comparisons and scanners find difficult. The messages of a case have some of the properties that
-its expression names, often with a value that occurs in it.
+Three quarters of the expressions follow the grammar, most of them with sensible operands, the others with any. A
+quarter are corrupted: words inserted, removed, doubled or replaced, or the end cut off. Literals and property values
+come from pools of values that number parsers, comparisons and scanners find difficult. The messages of a case have some
+of the properties that its expression names, often with a value that occurs in it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ POLL_MS = 1_000
 LEVELS = " ".join(f"{seconds}s" for seconds in DELAY_SECONDS)
 READY_SECONDS_MAX = 240.0
 QUIET_SECONDS_MAX = 150.0
-"""Queue locks expire a minute after a crash, and clients notice a new route or member within seconds."""
+"""For a minute after a crash or a promotion no queue lock is granted, and the locks of a killed consumer last up to a
+minute. Clients notice a new route or member within seconds."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class _FlowRun:
         )
 
     def _settle(self) -> None:
-        """Wait until all messages and the last retry have arrived, or nothing arrives for a while."""
+        """Wait until every acknowledged message has been consumed, at most `QUIET_SECONDS_MAX`."""
         deadline = time.monotonic() + QUIET_SECONDS_MAX
         while not self._history.read().is_complete() and time.monotonic() < deadline:
             time.sleep(0.5)

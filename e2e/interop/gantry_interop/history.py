@@ -108,7 +108,7 @@ class ClientHistory:
 
 
 def walk(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
-    """Yield every record of a log from the offset of one on, up to the first data that is not a record."""
+    """Yield every record of a log from ``begin`` on, the offset of a record, up to the first data that is no record."""
     for path in sorted((store / "commitlog").iterdir()):
         base = int(path.name)
         if base + LOG_FILE_BYTES <= begin:
@@ -193,9 +193,8 @@ def judge(
     in_tail = set(tail.values())
     seen = {one.number for one in history.seen}
     lost = sorted(one.number for one in history.answered if final.get(one.place) != one.number)
-    checked = [
-        one for one in history.seen if one.number >= 0 and one.number not in history.failed
-    ]  # those are delivered in another way
+    # Messages that failed once are delivered from the retry topic, at another place.
+    checked = [one for one in history.seen if one.number >= 0 and one.number not in history.failed]
     vanished = sorted({one.number for one in checked if final.get(one.place) != one.number})
     unseen = sorted({one.number for one in history.answered} - seen - set(lost))
     retried = {one.number for one in history.seen if one.number in history.failed}

@@ -26,6 +26,8 @@ class Plan:
 
     senders: int = 4
     linger_seconds: float = 10.0
+    """How long `gantry migrate` copies offsets after the switch that consumers commit at the old broker."""
+
     busy_share: float = 1.0
     """The share of the time in which the senders send; they pause for about a tenth of a second at a time."""
 
@@ -54,7 +56,11 @@ class MigrationReport:
     """The attempts to send whose result is unknown, by reason: the message may be stored."""
 
     redelivered: int = 0
+    """Deliveries of a message from a place from which it had been delivered before."""
+
     late_commits: int = 0
+    """The offsets that were copied because consumers had committed them at the old broker after the switch."""
+
     command_output: str = ""
 
     @property

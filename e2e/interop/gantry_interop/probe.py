@@ -1,7 +1,7 @@
 """A minimal remoting client: one request in JSON, one answer.
 
-It checks whether a peer is ready. It is independent of `gantry_wire` on purpose: the harness must not trust a peer
-because both have the same bug.
+It checks whether a peer is ready, and reads a store through the protocol (`snapshot`). It is independent of
+`gantry_wire` on purpose: the harness must not trust a peer because both have the same bug.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Records golden frames: frames that Java clients and Apache's servers really write, one per file.
 
 A proxy is between every client and every server. The tours make each client send every kind of request, in JSON
-and in binary headers; the first frame of every kind is kept. A kind is the pair of peers, the request code, the
-answer's code, and a variant for requests with several forms (`variant`).
+and in binary headers; the first frame of every kind is kept. A kind is the pair of peers, the direction, the form of
+the header, the request code, the answer's code, whether an answer is expected, and a variant for requests with several
+forms (`variant_of`).
 
 Frames are not edited. Runs use the system's directory for temporary files, so that the paths inside
 configuration answers contain no user's home.

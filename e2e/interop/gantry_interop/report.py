@@ -78,7 +78,7 @@ def show_benchmark(console: Console, report: BenchmarkReport) -> None:
 
 
 def show_failovers(console: Console, reports: Sequence[FailoverReport]) -> None:
-    """Print the results of all failovers; times are seconds from the order to promote."""
+    """Print the results of all failovers. Times are in seconds; those of `ack` and `seen` begin with the order."""
     table = Table(title="Failovers under Java clients", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("client", "group", "route poll"):
         table.add_column(title)

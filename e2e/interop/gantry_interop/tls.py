@@ -278,7 +278,7 @@ def _read_serial(authority: Authority, client: Pair, port: int) -> str:
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         certificate = connection.getpeercert()
-    assert certificate is not None, "a verified server has a certificate"
+    assert certificate is not None, "the verified server has sent no certificate"
     return str(certificate["serialNumber"])
 
 

@@ -1,4 +1,4 @@
-"""Runs the commands and programs of the pages in docs/, and compares their output with the pages."""
+"""Runs the commands and programs of some pages of docs/ (`page_runner.PAGES`), and compares their output with them."""
 
 from gantry_pages.blocks import Block, Kind, blocks_of
 from gantry_pages.sandbox import PageFailed, Sandbox

@@ -2,7 +2,7 @@
 
     ```sh                                commands, run by a shell in the page's own folder
     ```text      right after it          lines of the output, in this order; `...` matches anything
-    ```yaml group.yaml                   a file that the reader writes; its name follows the language
+    ```yaml group.yaml                   a file (`FILES`) that the reader writes; its name follows the language
     ```python send.py   ```java Send.java   a program: written, then run (Java: compiled and run)
 
 A block that is not run has a comment with the reason above it in the source of the page; the tests count these.
@@ -13,9 +13,9 @@ A command that a reader leaves running in its own terminal is started and runs u
 
     <!-- ready after: broker listening on ... -->
 
-Every other block is an illustration: `text` that follows no command, JSON, a diagram. It cannot be distinguished from a
-command without a mark, so only `text` may be one. The rule: a reader who types a page from the top to the
-end does what the test does.
+Every other block is an illustration, such as sample JSON or a diagram. Nothing else distinguishes it from a block that
+is run, so its language must be `text`, and it must not be right after a command. The rule: a reader who types a page
+from the top to the end does what the test does.
 """
 
 from __future__ import annotations

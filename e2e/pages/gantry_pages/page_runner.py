@@ -46,5 +46,5 @@ def run_page(name: str, folder: Path) -> None:
 def _java() -> Java:
     java.build()
     compiler, machine = shutil.which("javac"), shutil.which("java")
-    assert compiler is not None and machine is not None, "the test's marker requires Java"
+    assert compiler is not None and machine is not None, "expected java and javac, which the test's marker requires"
     return Java(compiler, machine, java.class_path(java.CLIENT_MODULES["5.3.3"]))

@@ -5,8 +5,9 @@
     127.0.0.1:9876            the port in its place, in commands, files, programs and expected output
     gantry, python            those of the environment that runs the tests
 
-That is all that differs from what a reader types. Everything that a page leaves running is stopped at its end: a
-command in a terminal gets SIGINT, and `gantry down` is called for each stack that is still up.
+Programs in Python run with `-W error`, and those in Java with a home in the folder. Nothing else differs from what a
+reader types. Everything that a page leaves running is stopped at its end: a command in a terminal gets SIGINT, and
+`gantry down` is called for each stack that is still up.
 """
 
 from __future__ import annotations
@@ -199,10 +200,10 @@ class _BackgroundCommand:
             except subprocess.TimeoutExpired:
                 continue
         self._reader.join(60.0)
-        assert self.process.stdout is not None, "piped"
+        assert self.process.stdout is not None, "expected a pipe"
         self.process.stdout.close()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None, "piped"
+        assert self.process.stdout is not None, "expected a pipe"
         for line in self.process.stdout:
             self._lines.append(line)

@@ -58,7 +58,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Quirk:
-    """Output of Apache's own servers that is left out of the comparison, with the reason."""
+    """Output of Apache's servers, or of the tool itself, that is left out of the comparison, with the reason."""
 
     pattern: str
     why: str

@@ -61,8 +61,8 @@ These parts are removed before the comparison:
 
 The last column of the table lists all other parts that are not compared.
 
-The test fails if a command differs that this page calls the same, if the tool has a command that no step runs, or if a
-command differs without a reason on this page. `e2e/interop/run.py admin --record` regenerates the page.
+The test fails if a command differs that this page calls the same, if the tool has a command that is not in this table,
+or if a command differs without a reason on this page. `e2e/interop/run.py admin --record` regenerates the page.
 """
 
 _DIFFERENCES: Final = """

@@ -27,7 +27,7 @@ class Compared:
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
     is_theirs_failed: bool
-    """Whether Apache's own servers refused it, or the command failed there."""
+    """Whether the command failed with Apache's servers, for example because they refused it."""
     is_ours_failed: bool
     raw: Outcome | None = None
     """The unchanged output with Apache's servers."""

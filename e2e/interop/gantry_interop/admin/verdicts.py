@@ -116,7 +116,7 @@ def find_regressions(before: Sequence[Verdict], now: Sequence[Verdict]) -> list[
 
 
 def stale_deviations(compared: Sequence[Compared]) -> list[str]:
-    """Return the lines that are the same although the plan expects a difference."""
+    """Return the command lines whose output is the same although the plan expects a difference."""
     return [one.step.typed for one in compared if one.step.deviation is not None and one.is_same]
 
 

@@ -1,4 +1,4 @@
-"""Values that two equivalent servers print differently, and additional output of Apache's own servers."""
+"""Values that two equivalent servers print differently, and additional output of Apache's servers and of the tool."""
 
 from __future__ import annotations
 

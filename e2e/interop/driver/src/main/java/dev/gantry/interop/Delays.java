@@ -22,6 +22,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * put NUMBER LEVEL BEGAN ENDED              the broker answered 0; level 0 is no delay
  * unsure NUMBER WHY                         any other end of an attempt
  * got NUMBER TIMES RETRY AT OFFSET TAKEN    delivered after so many failures; whether by way of the retry topic, and taken
+ * sent COUNT                                all senders have ended
  * </pre>
  */
 final class Delays {

@@ -20,6 +20,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * <pre>
  * ok NUMBER QUEUE OFFSET                  the broker answered 0
  * taken NUMBER QUEUE OFFSET BEGAN ENDED   the listener processed it from BEGAN to ENDED
+ * sent 0                                  all senders have ended
  * </pre>
  */
 final class Locks {

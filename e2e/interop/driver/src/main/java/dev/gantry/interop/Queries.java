@@ -70,7 +70,7 @@ final class Queries {
         int wrongOffsets = searchedByTime();
         stage.outcome.check(wrongOffsets == 0, "a queue is searched by time (" + wrongOffsets + " answers are wrong)");
         stage.outcome.check(isUnknown("key-" + sent.count), "a key that was not sent finds nothing");
-        stage.outcome.check(isNowhere(), "an id of no message finds nothing");
+        stage.outcome.check(findsNothingAtAWrongPlace(), "an id of no message finds nothing");
     }
 
     /** A query for one message. */
@@ -132,7 +132,10 @@ final class Queries {
             && ask("key-" + number, stored + CLEARLY_MILLIS, stored + HOUR_MILLIS).isEmpty();
     }
 
-    /** For every message and the moment before and after it: the first offset of its queue that is not older. */
+    /**
+     * Searches by the time of every message, and by the moment before and after it, for the first offset of its queue
+     * that is not older; returns the number of wrong answers.
+     */
     private int searchedByTime() throws MQClientException {
         Map<MessageQueue, TreeMap<Long, Long>> times = new ConcurrentHashMap<>();
         found.forEach((number, message) -> times
@@ -162,8 +165,8 @@ final class Queries {
         return ask(key, 0, System.currentTimeMillis() + HOUR_MILLIS).isEmpty();
     }
 
-    /** In the middle of a record. */
-    private boolean isNowhere() throws Exception {
+    /** Whether an id that leads into the middle of a record finds nothing. */
+    private boolean findsNothingAtAWrongPlace() throws Exception {
         String id = results.get(0).getOffsetMsgId();
         long offset = Long.parseUnsignedLong(id.substring(id.length() - 16), 16) + 7;
         try {

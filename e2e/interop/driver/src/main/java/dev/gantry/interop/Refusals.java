@@ -66,7 +66,7 @@ final class Refusals {
         stage.outcome.check(millis < AT_ONCE_MILLIS, what + " is refused at once (after " + millis + " ms)");
     }
 
-    /** The text of a refusal in a broker's unsuccessful answer. */
+    /** The answer of a broker as text, which begins with {@link Dialect#REFUSED} unless its code is 0. */
     static String words(RemotingCommand answer) {
         return (answer.getCode() == 0 ? "done" : Dialect.REFUSED) + " CODE: " + answer.getCode() + " " + answer.getRemark();
     }

@@ -194,7 +194,7 @@ final class Settings {
         return consumed.keySet().containsAll(acknowledged);
     }
 
-    /** All messages but the most recent ones. */
+    /** Whether all acknowledged messages but a few have been consumed, since the producer continues to send. */
     private boolean isNearlyConsumed() {
         return acknowledged.stream().filter(number -> !consumed.containsKey(number)).count() < RECENT;
     }

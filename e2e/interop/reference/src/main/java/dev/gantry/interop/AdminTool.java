@@ -28,7 +28,8 @@ import org.apache.rocketmq.tools.command.SubCommand;
  *
  * <p>Each line of the input is one JSON object and is answered by one line: {@code {"list": true}} by all subcommands
  * with their options; {@code {"arguments": ["topicList", "-n", ...], "seconds_max": 60}} by {@code out}, {@code error},
- * {@code exit} (null when the command just returned), and {@code is_cut}: an endless command is interrupted.
+ * {@code exit} (null when the command just returned), {@code is_cut}: an endless command is interrupted, and
+ * {@code is_stuck}: it still runs some time after that.
  * With {@code access_key} and {@code secret_key} the requests are signed.
  */
 public final class AdminTool {

@@ -20,7 +20,7 @@ import org.apache.rocketmq.filter.expression.MQFilterException;
  *
  * <p>Each line of the input is one JSON object: {@code {"expression": "a > 1", "messages": [{"a": "2"}, {}]}}. Each is
  * answered by one line: {@code refused} if the expression is invalid, else one letter for each message: T for true, F
- * for false, U for null, X when the evaluator throws.
+ * for false, U for null, X when the evaluator throws, ? for any other value.
  */
 public final class FilterJudge {
     private FilterJudge() {
