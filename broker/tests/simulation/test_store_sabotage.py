@@ -98,7 +98,8 @@ def queue_half_built(life: Life) -> None:
         life.append([300])
     life.flush()
     life.reopen(Mode())
-    life.die("mid-truncation", 1, Fault.POWER_TORN, 55)
+    # One seed in about sixty loses the first sector of the queue's file alone. If a start writes otherwise, take another.
+    life.die("mid-truncation", 1, Fault.POWER_TORN, 121)
     life.reopen(Mode(), before=["queues"])
 
 

@@ -148,8 +148,8 @@ def test_browser_login_over_http(sidecar: SidecarChild) -> None:
     session = opened.json()["session"]
     assert (opened.status_code, again.status_code) == (200, 401)
     assert "gantry console" in again.json()["reason"]
-    assert sidecar.get("/v1/topics", token=session).status_code == 200
-    assert sidecar.get("/v1/topics", token=code).status_code == 401
+    assert sidecar.get("/v1/role", token=session).status_code == 200
+    assert sidecar.get("/v1/role", token=code).status_code == 401
     assert TOKEN not in opened.text + again.text
 
 
