@@ -98,7 +98,7 @@ def queue_half_built(life: Life) -> None:
         life.append([300])
     life.flush()
     life.reopen(Mode())
-    # One seed in about sixty loses the first sector of the queue's file alone. If a start writes otherwise, take another.
+    # One seed in about sixty loses one sector of the queue alone. If a start writes otherwise, choose another seed.
     life.die("mid-truncation", 1, Fault.POWER_TORN, 121)
     life.reopen(Mode(), before=["queues"])
 
