@@ -63,6 +63,8 @@ class Run:
     kills: int = 0
     """Number of SIGKILLs of runs, brokers and compactions."""
 
+    killed_runs: int = 0
+
     @property
     def archive(self) -> Path:
         return self.folder / "archive"
@@ -131,6 +133,7 @@ class Run:
             life.end()
         is_killed = is_killed or self.recorded_kills() > kills_before
         self.kills += is_killed
+        self.killed_runs += is_killed
         self.met["runs that were not killed" if plan.death is Death.NONE else
                  f"killed: {plan.death}" if is_killed else "ended before its kill"] += 1  # fmt: skip
         if code != 0 and not is_killed:
@@ -293,8 +296,8 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
     finally:
         group.down()
     click.echo(f"  {run.kills:>5}  kills in all")
-    if run.kills < kills:
-        run.findings.append(f"only {run.kills} kills hit, so that this run proves too little: try another seed")
+    if run.killed_runs < kills:
+        run.findings.append(f"only {run.killed_runs} runs were killed, which proves too little: try another seed")
     for what, count in sorted(run.met.items()):
         click.echo(f"  {count:>5}  {what}")
     say(f"{time.monotonic() - began_s:.0f} s")

@@ -21,7 +21,7 @@ from typing import Any, Final, final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from gantry_testing.local import pull_ext, send_ext
+from gantry_testing.local import RawPeer, pull_ext, send_ext
 from gantry_wire import Command, RequestCode
 
 HOST: Final = "127.0.0.1"
@@ -108,6 +108,15 @@ async def half(attack: Attack, ready: asyncio.Event) -> None:
             peer.close()
 
 
+async def queue_end(port: int) -> int:
+    """Return the end of the queue to which the honest client sends."""
+    peer = await RawPeer.open(port)
+    await peer.say(Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": "AbuseHonest", "queueId": "0"}).encode())
+    header: dict[str, Any] = json.loads((await peer.frame()).header)
+    await peer.close()
+    return int(header["extFields"]["offset"])
+
+
 async def deaf(attack: Attack, ready: asyncio.Event) -> None:
     """Send requests, and never read a byte of a reply."""
     options = attack.options
@@ -115,9 +124,9 @@ async def deaf(attack: Attack, ready: asyncio.Event) -> None:
         large = pull_ext(0, topic="AbuseLarge", maxMsgNums="1000") | {"maxMsgBytes": str(options["reply_bytes"])}
         command = Command(code=RequestCode.PULL_MESSAGE, ext=large)
     elif options["request"] == "held":
-        command = Command(
-            code=RequestCode.PULL_MESSAGE, ext=pull_ext(options["offset"], wait_ms=60_000, topic="AbuseHonest")
-        )
+        # A pull beyond the end would be answered at once.
+        end = await queue_end(attack.port)
+        command = Command(code=RequestCode.PULL_MESSAGE, ext=pull_ext(end, wait_ms=60_000, topic="AbuseHonest"))
     else:
         command = Command(code=options["code"])
     peer = await attack.connect(receive_bytes=4096)

@@ -179,7 +179,7 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
         Scenario(
             name="held-pulls", about="held pulls that every message of the honest client answers, never read",
             kind="deaf", is_guard_optional=False,
-            options={"connections": times(20), "requests": times(1000), "request": "held", "offset": 1_000_000},
+            options={"connections": times(20), "requests": times(1000), "request": "held"},
         ),
         Scenario(
             name="resets", about="connections that are reset at once or in a frame", kind="reset",

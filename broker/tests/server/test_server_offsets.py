@@ -10,6 +10,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.config_file import NEEDED_FILES
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import (
@@ -282,6 +283,31 @@ async def test_table_with_another_schema_prevents_the_start(tmp_path: Path) -> N
             pass
 
     assert file.read_text() == '{"offsetTable": [1, 2]}'
+
+
+async def test_start_needs_exactly_the_files_that_inspection_expects(tmp_path: Path) -> None:
+    """`gantry store inspect` and `repair-plan` use the same list of the files that one start cannot do without."""
+    async with running_broker(tmp_path):
+        pass
+    folder = tmp_path / "config"
+    names = {path.stem for path in folder.glob("*.json")} | NEEDED_FILES | {"consumerFilter"}
+    refused = set()
+    for name in names:
+        files = [folder / f"{name}.json", folder / f"{name}.json.bak"]
+        before = {path: path.read_bytes() for path in files if path.exists()}
+        for path in files:
+            path.write_bytes(b"{")
+        try:
+            async with running_broker(tmp_path):
+                pass
+        except ConfigCorrupt:
+            refused.add(name)
+        for path in files:
+            path.unlink()
+        for path, data in before.items():
+            path.write_bytes(data)
+
+    assert "queueLocks" in names and refused == NEEDED_FILES
 
 
 async def test_port_in_use_leaves_the_store_closed(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.index_file import ENTRY, SLOT
 from gantry_broker.store.inspect.findings import Harm, Kind, Message
+from gantry_broker.store.inspect.summary import inspect_store
+from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_testing.verifying import QUEUE, fill_store, flush, kinds, only, verify
 
@@ -242,6 +244,17 @@ def test_tables_are_judged_with_their_copies(
         world.disk.write_file(world.path("config/consumerOffset.json.bak"), backup)
 
     assert kinds(verify(world)) == expected
+
+
+@pytest.mark.parametrize("name", ["queueLocks", "consumerFilter"])
+def test_a_table_that_no_start_needs_is_odd_when_it_is_damaged(world: StoreWorld, name: str) -> None:
+    """A broker starts without its queue locks, and never reads a file that only RocketMQ has."""
+    world.close()
+    world.disk.make_directory(world.path("config"))
+    world.disk.write_file(world.path(f"config/{name}.json"), b"{")
+
+    assert kinds(verify(world)) == {(Kind.CONFIG, Harm.ODD)}
+    assert "would fail" not in inspect_store(ReadingTwin(world.disk), world.root).next_start
 
 
 def test_a_table_that_was_rolled_back_is_judged_by_its_newer_copy(world: StoreWorld) -> None:

@@ -148,9 +148,17 @@ def scramble_identity(world: StoreWorld) -> None:
         world.disk.write_file(world.path(name), b"x")
 
 
+def lose_identity_and_log(world: StoreWorld) -> None:
+    """Scramble the identity, and remove all but the last log file."""
+    scramble_identity(world)
+    for name in sorted(world.disk.list(world.path("commitlog")))[:-1]:
+        world.disk.remove(world.path(f"commitlog/{name}"))
+
+
 REFUSALS: dict[str, Damage] = {
     "short-log-file": lambda world: world.disk.write_file(world.path(f"commitlog/{0:020d}"), b"x" * 100),
     "no-identity": scramble_identity,
+    "no-identity-and-no-log": lose_identity_and_log,
 }
 
 
@@ -162,8 +170,9 @@ def test_refused_start_is_planned_as_a_refusal(damage: str) -> None:
     REFUSALS[damage](world)
 
     plan = plan_next_start(world)
+    summary = inspect_store(ReadingTwin(world.disk), world.root)
 
-    assert plan.refusal
+    assert plan.refusal and f"The next start would fail: {plan.refusal}." == summary.next_start
     with pytest.raises(StoreError):
         world.open()
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping
+from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO, Any, final
+from typing import IO, Any, Final, final
 
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.paths import ROOT
 from gantry_cluster.pods import Namespace
+
+ERROR_CHARACTERS_MAX: Final = 4_000
+"""How much of the end of a load's error output is shown when it has ended."""
 
 
 @final
@@ -25,10 +29,12 @@ class PodLoad:
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words
         self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[str] = TemporaryFile("w+")  # noqa: SIM115  # closed by `__exit__`
+        """What the load prints on its error output. A pipe that is not read would stop it once it is full."""
 
     def __enter__(self) -> PodLoad:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._process = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
         self._receive()
         return self
 
@@ -38,6 +44,7 @@ class PodLoad:
         process = self._started_process()
         process.kill()
         process.communicate()
+        self._errors.close()
 
     def mark(self, name: str) -> None:
         """Mark the time at which a fault is injected into the group."""
@@ -70,7 +77,9 @@ class PodLoad:
         assert process.stdout is not None, "expected a pipe for its output"
         line = process.stdout.readline()
         if not line:
-            raise ClusterError(f"the load has ended: {process.communicate()[1].strip()}")
+            process.wait()
+            self._errors.seek(0)
+            raise ClusterError(f"the load has ended: {self._errors.read()[-ERROR_CHARACTERS_MAX:].strip()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -12,7 +12,6 @@ from gantry_cluster.errors import CommandFailed, MissingTool
 from gantry_cluster.node_files import PLUGINS_FOLDER
 
 PACKAGES = {
-    "go": "golang-go",
     "containerd": "containerd",
     "containerd-shim-runc-v2": "containerd",
     "ctr": "containerd",
@@ -25,7 +24,7 @@ PACKAGES = {
     "mount": "mount",
     "hostname": "hostname",
 }
-"""Each program that is not built here, and the Debian package that contains it."""
+"""Each program that is not built here, and the Debian package that contains it; `programs` checks for Go itself."""
 
 NETWORK_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 

@@ -172,7 +172,7 @@ def _holds_acknowledged(record: LeaseRecord, ballots: Sequence[Ballot], one: Bal
         return False
     for term in record.terms:
         voters = voters_of(term, ballots)
-        if not term.acks_needed or len(voters) < promises_needed(len(term.electable), term.acks_needed):
+        if not term.acks_needed or len(voters) < votes_needed(term):
             return False
         if one.log_position < max(voter.log_position for voter in voters):
             return False

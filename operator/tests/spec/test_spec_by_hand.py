@@ -191,6 +191,19 @@ def test_the_report_of_an_old_master_is_no_proof_without_a_lease() -> None:
     assert count_ballots(record, [ballot], manual_request=shard.request).winner is None
 
 
+def test_a_term_with_fewer_slaves_than_needed_acks_is_not_outvoted_by_none() -> None:
+    """No vote of one of its slaves counts, so the requested member is not known to have everything."""
+    term = Term(epoch=EPOCH, master=1, identity="store-1", electable=(Voter(2, "store-2"),), acks_needed=2)
+    record = LeaseRecord(epoch=NEXT, terms=(term,))
+    master = Ballot(1, "store-1", EPOCH, EPOCH, 10_000, is_complete=False, grant_expires_ms=0)
+    emptied = Ballot(2, "store-9", EPOCH, EPOCH, 10_500, is_complete=True, grant_expires_ms=0)
+    request = PromotionRequest(id="person", to=1, members=(1, 2))
+
+    result = count_ballots(record, [master, emptied], manual_request=request)
+
+    assert result.winner == emptied, "expected the longest log, without precedence of the requested member"
+
+
 def test_a_requested_member_with_everything_acknowledged_wins() -> None:
     """The old master has more, but that was never acknowledged. Without acks this is unknown."""
     shard = with_report(with_manual_request(healthy(slaves=2), to=2), 1, role=Role.UNASSIGNED, wrote=10_500)

@@ -105,13 +105,17 @@ class WorldQueue:
 
     async def bounds(self) -> tuple[int, int]:
         self._life.begin_call()
-        return self._world.first, len(self._world.markers) - self._world.hidden
+        bounds = self._world.first, len(self._world.markers) - self._world.hidden
+        self._life.end_call()
+        return bounds
 
     async def read(self, begin: int, end: int) -> dict[int, bytes]:
         self._life.begin_call()
         world = self._world
         assert end <= len(world.markers) - world.hidden, "a hidden marker is read"
-        return {offset: world.markers[offset] for offset in range(max(begin, world.first), end)}
+        found = {offset: world.markers[offset] for offset in range(max(begin, world.first), end)}
+        self._life.end_call()
+        return found
 
     async def append(self, body: bytes, keys: tuple[str, ...]) -> int:
         self._life.begin_call()

@@ -1,8 +1,8 @@
 """Inspection of the JSON tables beside the log: their names, number of entries and faults.
 
 Their content cannot be rebuilt from the log. A start uses a table's copy (``.bak``) when the table cannot be read, is
-older, or was written by another store, and is refused when neither can be read. So both files are always judged
-together, by the same rule.
+older, or was written by another store, and is refused when neither can be read and it needs the table (``NEEDED_FILES``
+of ``config_file``). So both files are always judged together, by the same rule.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.config_file import NEEDED_FILES
 from gantry_store_files.queue_units import parse_queue_id
 from gantry_store_files.sealed import read_small
 from gantry_store_files.store_identity import read_identity
@@ -43,6 +44,11 @@ class ConfigTable:
     def is_usable(self) -> bool:
         """Whether a start could read the table or its copy."""
         return self.document is not None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a start is refused if neither the table nor its copy can be read."""
+        return self.name in NEEDED_FILES
 
 
 def read_config_tables(disk: ReadingDisk, root: str) -> list[ConfigTable]:

@@ -169,7 +169,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
 def find_refusal(facts: StoreFacts, tables: Sequence[ConfigTable]) -> str:
     """Return why a start would refuse this store before it reads the log; empty if it would not."""
     for table in tables:
-        if not table.is_usable:
+        if table.is_needed and not table.is_usable:
             return f"config/{table.name}.json and its copy (.bak) cannot be read: {table.fault}"
     if facts.identity is None and facts.identity_fault:
         return f"the store's identity cannot be used: {facts.identity_fault}"

@@ -151,7 +151,10 @@ def _check_table(facts: StoreFacts, findings: Findings, table: ConfigTable) -> N
     if not table.is_usable:
         text = f"{path}: {table.fault}; its .bak: {table.backup_fault or 'missing'}"
         remedy = "put a good copy back, or remove both files on purpose: a broker does not start with neither readable"
-        findings.add(Finding(kind=Kind.CONFIG, harm=Harm.LOST, text=text, remedy=remedy, path=path))
+        harm = Harm.LOST
+        if not table.is_needed:
+            remedy, harm = "no action needed: a broker starts without this table", Harm.ODD
+        findings.add(Finding(kind=Kind.CONFIG, harm=harm, text=text, remedy=remedy, path=path))
     elif table.fault:
         text = f"{path}: {table.fault}; its .bak copy is readable"
         remedy = "no action needed: the next start uses the copy, and rewrites the table"

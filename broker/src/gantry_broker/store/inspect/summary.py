@@ -231,6 +231,9 @@ def _index(disk: ReadingDisk, path: str) -> IndexSummary:
 
 def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str:
     """Return one sentence that describes what the next start would do."""
+    refusal = find_refusal(facts, summary.tables)
+    if refusal and not facts.is_in_use:
+        return f"The next start would fail: {refusal}."
     if summary.missing and not facts.is_in_use:
         return f"The next start would accept no messages: {describe_missing(summary.missing)}."
     if not facts.log:
@@ -241,9 +244,6 @@ def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str
         )
     if facts.is_in_use:
         return "A broker has the store open: a second start would fail and change nothing."
-    refusal = find_refusal(facts, summary.tables)
-    if refusal:
-        return f"The next start would fail: {refusal}."
     behind = max(0, (summary.log.end if summary.log is not None else 0) - plan.start)
     live = [one for one in summary.buffers.live if one.is_of_this_store] if summary.buffers is not None else []
     waiting = sum(one.bytes_not_committed for one in live)
