@@ -96,13 +96,15 @@ class SharedCluster:
             return None
 
     def _made(self, image: Path) -> Cluster:
-        lock = self._end.enter_context(LOCK.open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = machine_state.capture_machine_state()
-        made = lifecycle.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES), print)
-        if KEEP not in os.environ:
-            self._end.callback(self._down, before)
-        assert made.load_image(image) == ["localhost/gantry:latest"]
+        with ExitStack() as end:  # After a failure the next test of groups must not wait for this lock.
+            lock = end.enter_context(LOCK.open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = machine_state.capture_machine_state()
+            made = lifecycle.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES), print)
+            if KEEP not in os.environ:
+                end.callback(self._down, before)
+            assert made.load_image(image) == ["localhost/gantry:latest"]
+            self._end.push(end.pop_all())
         return made
 
     def _down(self, before: dict[str, list[str]]) -> None:
