@@ -174,7 +174,7 @@ class Scene:
         status, arguments = read_sidecar_report(group, group.masters()[0])
         return {
             Source.CONFIG: reports_of_brokers["config"].values(),
-            Source.DOOR: [{"plain": one} for one in reports_of_brokers["anonymous"].values()],
+            Source.CLIENT_ACCESS: [{"plain": one} for one in reports_of_brokers["anonymous"].values()],
             Source.TABLES: [reports_of_brokers["tables"]],
             Source.STATUS: [status],
             Source.ARGUMENTS: [arguments],

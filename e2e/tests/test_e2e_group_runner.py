@@ -140,7 +140,7 @@ def test_operator_runs_in_the_runner_of_kopf(
 
     with kopf_runs(settings, sidecars) as first:
         group = first_run(first, namespaces)
-    first.demand_order()
+    first.assert_orderly_end()
     assert lease_holder(operator_cluster) == ""
     before = group.masters(), group.record()["epoch"]
     group.gantry("produce", TOPIC, "alone")
@@ -148,5 +148,5 @@ def test_operator_runs_in_the_runner_of_kopf(
 
     with kopf_runs(settings, sidecars) as second:
         second_run(second, group, before)
-    second.demand_order()
+    second.assert_orderly_end()
     print(f"RESULT kopf runner: {len(first.lines)} and {len(second.lines)} lines, exit codes 0 and 0")

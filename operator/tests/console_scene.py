@@ -224,13 +224,13 @@ def queue_ends(group: Group, topic: str) -> int:
     return sum(int(queue["end"]) for one in topics if one["name"] == topic for queue in one["queues"])
 
 
-def sent_again(group: Group, name: str) -> int:
+def resent_count(group: Group, name: str) -> int:
     """Return the number of resent dead letters, as the sidecar reports it."""
     queues = group.sidecars[0].get(f"/v1/dead-letters/{name}", token=TOKEN).json().get("queues", [])
-    return sum(int(queue["sent_again_end"] or 0) for queue in queues)
+    return sum(int(queue["resent_end"] or 0) for queue in queues)
 
 
-def fullest(group: Group) -> int:
+def fullest_queue(group: Group) -> int:
     """Return the queue of `billing-input` with the most messages."""
     topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json()["topics"]
     [topic] = [one for one in topics if one["name"] == "billing-input"]

@@ -38,15 +38,17 @@ def compared(root: Path, log: ToyLog, wanted: range = range(250), *, number: int
     return [row for row in rows if isinstance(row, Finding)]
 
 
-def rows_of_comparison(root: Path, file: ArchivedFile, log: ToyLog, wanted: range = range(250)) -> list[Row]:
-    """Compare a file of a manifest that may be an older one, and return all rows."""
+def rows_of_comparison(
+    root: Path, file: ArchivedFile, log: ToyLog, wanted: range = range(250), *, begin: int = 0
+) -> list[Row]:
+    """Compare a file of a manifest that may be an older one with a log from ``begin`` on, and return all rows."""
 
     def rows_of(one: QueueRange) -> Iterator[pa.RecordBatch]:
         yield as_batch(
             [log.row(one.queue, offset) for offset in range(one.begin, one.end) if offset in wanted], ALL_COLUMNS
         )
 
-    common = QueueRange(QUEUE, file.range.begin, file.range.end)
+    common = QueueRange(QUEUE, max(begin, file.range.begin), file.range.end)
     return list(compare_file(Folder(str(root)), file, ALL_COLUMNS, common, rows_of))
 
 
@@ -93,14 +95,29 @@ def test_rows_of_only_one_side_are_missing_or_extra(tmp_path: Path) -> None:
     archived(LOG, tmp_path)
     rewrite(tmp_path, {"offset": 1_000}, 7)
 
-    assert [(one.kind, one.offset) for one in compared(tmp_path, LOG)] == [(FindingKind.ARCHIVE_MISSING, 7)]
+    assert [(one.kind, one.offset) for one in compared(tmp_path, LOG)] == [
+        (FindingKind.ARCHIVE_EXTRA, 1_000),
+        (FindingKind.ARCHIVE_MISSING, 7),
+    ]
     archived(LOG, tmp_path / "other")
     extra = compared(tmp_path / "other", LOG, range(90))
     assert [(one.kind, one.offset, one.count) for one in extra] == [(FindingKind.ARCHIVE_EXTRA, 90, 10)]
 
 
+def test_offset_that_is_twice_in_a_file_is_extra(tmp_path: Path) -> None:
+    """A row in place of one that the log no longer has leaves the count of rows as it was."""
+    archived(LOG, tmp_path)
+    rewrite(tmp_path, {"offset": 8}, 7)
+    [file, *_] = read_manifest(Folder(str(tmp_path))).data()
+
+    rows = list(rows_of_comparison(tmp_path, file, LOG, begin=8))
+
+    found = [(row.kind, row.offset, row.count) for row in rows if isinstance(row, Finding)]
+    assert found == [(FindingKind.ARCHIVE_EXTRA, 8, 1)]
+
+
 def test_unreadable_or_missing_file_is_a_finding(tmp_path: Path) -> None:
-    """The finding has the range of the file as missing."""
+    """The finding has the range of the file."""
     archived(LOG, tmp_path)
     paths = sorted(tmp_path.glob("data/*/*/*.parquet"))
     paths[0].unlink()
@@ -111,9 +128,12 @@ def test_unreadable_or_missing_file_is_a_finding(tmp_path: Path) -> None:
     bounds = {QUEUE: Bounds(0, 250)}
     tasks, findings, _ = archive_tasks(read_archive(str(tmp_path)), bounds, {"broker-a": ()}, READING)
 
-    assert [one.kind for one in findings] == [FindingKind.ARCHIVE_MISSING]
+    whole = [(one.kind, one.topic, one.queue, one.offset, one.count) for one in findings]
+    assert whole == [(FindingKind.ARCHIVE_MISSING, "orders", 0, 0, 100)]
     assert len(tasks) == 2
-    assert compared(tmp_path, LOG, number=1) != []
+    [unreadable] = compared(tmp_path, LOG, number=1)
+    assert (unreadable.kind, unreadable.offset, unreadable.count) == (FindingKind.ARCHIVE_MISSING, 100, 100)
+    assert "cannot be read" in unreadable.detail
 
 
 def test_expired_and_not_yet_archived_messages_are_notes(tmp_path: Path) -> None:

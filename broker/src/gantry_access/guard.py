@@ -1,6 +1,6 @@
 """The guard in front of a server: authenticates and authorizes each request, and returns None or a denial.
 
-    1. authentication   a trusted address, or an access key with a valid signature
+    1. authentication   a trusted address, or an access key with a valid signature or from an address of its account
     2. replay check     the time of a strict signature is recent, and the request was not received before
     3. authorization    the account has every permission that the request needs
 

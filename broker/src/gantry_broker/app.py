@@ -198,7 +198,7 @@ class Broker(Host):
         if not self._is_open:
             return True
         self._is_open = False
-        self.status.enter(Phase.DRAINING)
+        self.status.enter(Phase.STOPPING)
         timeout_s = self.settings.shutdown_timeout_ms / 1000
         deadline = self._loop.time() + timeout_s
         leaving = asyncio.ensure_future(self._stop_serving())

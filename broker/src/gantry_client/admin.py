@@ -1,14 +1,14 @@
 """The administrator's client: topics, groups, brokers and messages of a cluster.
 
-One object per concern, so that each stays small: `admin.topics`, `admin.groups`, `admin.members`, `admin.brokers`,
+One object per concern, so that each stays small: `admin.topics`, `admin.groups`, `admin.consumers`, `admin.brokers`,
 `admin.messages`, `admin.replicas`.
 """
 
 from typing import final
 
 from gantry_client.admin_brokers import Brokers
+from gantry_client.admin_consumers import Consumers
 from gantry_client.admin_groups import Groups
-from gantry_client.admin_members import Members
 from gantry_client.admin_messages import Messages
 from gantry_client.admin_replicas import Replicas
 from gantry_client.admin_topics import Topics
@@ -16,7 +16,7 @@ from gantry_client.client import Client
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses
 
-__all__ = ["Admin", "Brokers", "Groups", "Members", "Messages", "Replicas", "Topics"]
+__all__ = ["Admin", "Brokers", "Consumers", "Groups", "Messages", "Replicas", "Topics"]
 
 
 @final
@@ -28,6 +28,6 @@ class Admin(Client):
         self.brokers = Brokers(self._session)
         self.topics = Topics(self._session, self.brokers)
         self.groups = Groups(self._session, self.brokers)
-        self.members = Members(self._session, self.brokers)
+        self.consumers = Consumers(self._session, self.brokers)
         self.messages = Messages(self._session)
         self.replicas = Replicas(self._session)

@@ -65,7 +65,7 @@ class Groups:
     async def members(self, group: str) -> ConsumerConnections | None:
         """Return the consumers of `group` and their subscriptions, as the first master with any reports them.
 
-        None if no master has any. `Members.connections` returns those of all masters.
+        None if no master has any. `Consumers.connections` returns those of all masters.
         """
         self._session.require_open()
         for broker in await self._brokers.masters():

@@ -2,7 +2,7 @@
 
     Client               Admin, PullConsumer
       ProducerClient     Producer, TransactionProducer
-      MemberClient       PushConsumer, PollConsumer
+      ConsumerClient     PushConsumer, PollConsumer
       ReplyingClient     Producer, PushConsumer (in `replies`)
 
 An endpoint whose start fails is closed again before the error leaves `start`. Every public name here is public API of
@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Self
 
 from gantry_client.backlog import Backlog
+from gantry_client.consumer_role import ConsumerRole
 from gantry_client.errors import InvalidMessage
-from gantry_client.group_member import GroupMember
+from gantry_client.group_consumer import GroupConsumer
 from gantry_client.handling import HandlerCalls
-from gantry_client.member_role import MemberRole
 from gantry_client.messages import ReceivedMessage
 from gantry_client.outgoing import check_group
 from gantry_client.sender import Sender
@@ -119,13 +119,13 @@ class ProducerClient(Client):
         await self._session.routes.refresh(topic)
 
 
-class MemberClient(Client, ABC):
+class ConsumerClient(Client, ABC):
     """A client that consumes as one of the consumers of a group."""
 
     def __init__(
         self,
         name_servers: NameServerAddresses,
-        role: MemberRole,
+        role: ConsumerRole,
         topics: TopicFilters,
         settings: ConsumerSettings,
         client_settings: ClientSettings | None,
@@ -142,23 +142,23 @@ class MemberClient(Client, ABC):
             raise InvalidMessage(f"a {'push' if role.is_passive else 'poll'} consumer needs a topic")
         if role.is_passive and settings.model is MessageModel.CLUSTERING:
             subscriptions |= make_subscriptions(retry_topic(role.group))
-        self._member = GroupMember(self._session, role, settings, subscriptions, self._deliver, calls)
+        self._consumer = GroupConsumer(self._session, role, settings, subscriptions, self._deliver, calls)
 
     @property
     def queues(self) -> frozenset[MessageQueue]:
         """The queues that are assigned to this consumer now."""
-        return frozenset(self._member.readers)
+        return frozenset(self._consumer.readers)
 
     async def subscribe(self, topic: str, tags: FilterExpression = "*") -> None:
         """Subscribe to another topic, or change its filter; `tags` may also be an `Sql`, which a broker may refuse."""
         self._session.require_open()
-        await self._member.subscribe(make_subscription(topic, tags))
+        await self._consumer.subscribe(make_subscription(topic, tags))
 
     async def _join(self) -> None:
-        await self._member.start()
+        await self._consumer.start()
 
     async def _leave(self) -> None:
-        await self._member.close()
+        await self._consumer.close()
 
     @abstractmethod
     def _deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:

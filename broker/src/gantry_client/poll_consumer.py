@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import final
 
 from gantry_client.backlog import Backlog
-from gantry_client.client import MemberClient
+from gantry_client.client import ConsumerClient
 from gantry_client.clock import Deadline
-from gantry_client.member_role import MemberRole
+from gantry_client.consumer_role import ConsumerRole
 from gantry_client.messages import ReceivedMessage
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses
 from gantry_client.subscriptions import TopicFilters
@@ -26,7 +26,7 @@ POLL_FOREVER_MS = 3_600_000
 
 
 @final
-class PollConsumer(MemberClient):
+class PollConsumer(ConsumerClient):
     """Returns messages on request. Use it inside `async with`; it belongs to the event loop that starts it.
 
     Closing it commits what is consumed and leaves the group. The messages of the last poll count as consumed only after
@@ -42,7 +42,7 @@ class PollConsumer(MemberClient):
         settings: ConsumerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
-        role = MemberRole(group=group, is_passive=False)
+        role = ConsumerRole(group=group, is_passive=False)
         super().__init__(name_servers, role, topics, settings or ConsumerSettings(), client_settings)
         self._ready: deque[tuple[Backlog, ReceivedMessage]] = deque()
         self._arrived = asyncio.Event()
@@ -50,7 +50,7 @@ class PollConsumer(MemberClient):
         """The messages of the last poll; the next poll marks them as consumed."""
 
     def __repr__(self) -> str:
-        return f"<PollConsumer {self.group} ready={len(self._ready)} {self._member!r}>"
+        return f"<PollConsumer {self.group} ready={len(self._ready)} {self._consumer!r}>"
 
     async def _leave(self) -> None:
         """Leave the group and commit what is consumed."""
@@ -78,7 +78,7 @@ class PollConsumer(MemberClient):
         """Mark the messages of the last poll as consumed, and commit the offsets. A failure is logged and retried."""
         self._session.require_open()
         self._consume_polled()
-        await self._member.commit()
+        await self._consumer.commit()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Yield messages one by one without end. Each is consumed when the next is requested."""

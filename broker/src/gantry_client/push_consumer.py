@@ -16,9 +16,9 @@ from functools import partial
 from typing import final
 
 from gantry_client.backlog import Backlog
-from gantry_client.client import MemberClient
+from gantry_client.client import ConsumerClient
+from gantry_client.consumer_role import ConsumerRole
 from gantry_client.handling import ConcurrentHandling, Handler, HandlerCalls, Handling, send_back
-from gantry_client.member_role import MemberRole
 from gantry_client.messages import ReceivedMessage
 from gantry_client.ordered_handling import OrderedHandling
 from gantry_client.replies import ReplyingClient
@@ -34,7 +34,7 @@ from gantry_wire.commands.clients import MessageQueue
 
 
 @final
-class PushConsumer(MemberClient, ReplyingClient):
+class PushConsumer(ConsumerClient, ReplyingClient):
     """Calls a handler for every message. Use it inside `async with`; it belongs to the event loop that starts it.
 
     Closing it stops reading, waits for running handlers, commits, and leaves the group.
@@ -52,14 +52,14 @@ class PushConsumer(MemberClient, ReplyingClient):
         client_settings: ClientSettings | None = None,
     ) -> None:
         settings = settings or ConsumerSettings()
-        role = MemberRole(group=group, is_ordered=is_ordered and settings.model is MessageModel.CLUSTERING)
+        role = ConsumerRole(group=group, is_ordered=is_ordered and settings.model is MessageModel.CLUSTERING)
         calls = HandlerCalls(handler, settings.consume_timeout_ms)
         super().__init__(name_servers, role, topics, settings, client_settings, calls=calls)
         self._reply_settings = ProducerSettings()
         self._handling = self._make_handling(calls, is_ordered=is_ordered)
 
     def __repr__(self) -> str:
-        return f"<PushConsumer {self.group} {self._member!r}>"
+        return f"<PushConsumer {self.group} {self._consumer!r}>"
 
     async def _join(self) -> None:
         self._handling.start()
@@ -78,7 +78,7 @@ class PushConsumer(MemberClient, ReplyingClient):
     async def commit(self) -> None:
         """Commit what is done now, without waiting for the commit interval. A failure is logged and retried."""
         self._session.require_open()
-        await self._member.commit()
+        await self._consumer.commit()
 
     def _deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
         self._handling.deliver(queue, backlog, messages)
@@ -88,5 +88,5 @@ class PushConsumer(MemberClient, ReplyingClient):
         if not is_ordered:
             return ConcurrentHandling(calls, return_message, self.settings)
         is_broadcast = self.settings.model is MessageModel.BROADCASTING
-        is_locked = (lambda queue: True) if is_broadcast else self._member.locks.is_held
+        is_locked = (lambda queue: True) if is_broadcast else self._consumer.locks.is_held
         return OrderedHandling(calls, return_message, self.settings, is_locked=is_locked)

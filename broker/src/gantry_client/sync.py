@@ -303,9 +303,9 @@ class Admin(_Synchronous[admin.Admin]):
         return self._async.groups
 
     @property
-    def members(self) -> admin.Members:
+    def consumers(self) -> admin.Consumers:
         """Requests to the consumers of groups, for `wait`."""
-        return self._async.members
+        return self._async.consumers
 
     @property
     def brokers(self) -> admin.Brokers:

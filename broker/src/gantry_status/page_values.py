@@ -17,7 +17,7 @@ class Phase(IntEnum):
     RECOVERING = 2
     """Log, queues and index are being read; `recovery_*` has the progress."""
     SERVING = 3
-    DRAINING = 4
+    STOPPING = 4
     """The broker is stopping: it withdraws its routes, closes its ports, then commits and flushes everything."""
     STOPPED = 5
     """The broker has stopped cleanly. This phase is final."""
@@ -65,7 +65,7 @@ class RefusalReason(IntEnum):
     """The broker has no role, or is starting, comparing its log, or changing its role or its log."""
     STORE_FAILED = 11
     """The store raised an unexpected error; the broker's log has its traceback."""
-    QUESTIONS_FULL = 12
+    CONSUMER_CALLS_FULL = 12
     """The maximum number of requests to consumers wait for their answers: `[OVERLOAD]`."""
     REBUILDING = 13
     """A consume queue or the index is being rebuilt from the log."""

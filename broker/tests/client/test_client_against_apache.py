@@ -197,11 +197,11 @@ async def test_members_answer_requests_of_apache_broker(apache: str) -> None:
         await wait_until(lambda: len(seen) == 5, timeout_s=PATIENT_S)
         await consumer.commit()
 
-        info = await admin.members.running_info("asked-g", consumer.client_id, has_stacks=True)
+        info = await admin.consumers.running_info("asked-g", consumer.client_id, has_stacks=True)
         assert info.mq_table[queue].commit_offset == 5
         assert info.jstack is not None
-        assert await admin.members.offsets("asked-g", "asked") == {consumer.client_id: {queue: 5}}
-        direct = await admin.members.consume("asked-g", consumer.client_id, receipts[2].offset_message_id)
+        assert await admin.consumers.offsets("asked-g", "asked") == {consumer.client_id: {queue: 5}}
+        direct = await admin.consumers.consume("asked-g", consumer.client_id, receipts[2].offset_message_id)
         assert (direct.consume_result, seen[b"2"]) == ("CR_SUCCESS", 2)
         assert set(await admin.groups.time_spans("asked-g", "asked")) == {queue}
 

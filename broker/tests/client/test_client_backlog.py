@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gantry_client import MessageQueue, ReceivedMessage
 from gantry_client.backlog import Backlog, BacklogLimits
-from gantry_client.group_member import allocate_averagely
+from gantry_client.group_consumer import allocate_averagely
 
 QUEUE = MessageQueue(topic="t", broker_name="b", queue_id=0)
 WIDE = BacklogLimits(messages_max=1000, bytes_max=1 << 30, span_max=10_000)

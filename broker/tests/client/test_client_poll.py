@@ -26,11 +26,11 @@ async def test_polled_messages_are_consumed_by_the_next_poll() -> None:
         await send(cluster, b"1", b"2", b"3")
         async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
             first = await consumer.poll(2)
-            await consumer._member.commit()
+            await consumer._consumer.commit()
             assert committed(cluster) == 0
 
             second = await consumer.poll(2)
-            await consumer._member.commit()
+            await consumer._consumer.commit()
             assert committed(cluster) == 2
 
             await consumer.commit()

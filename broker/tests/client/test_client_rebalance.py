@@ -15,7 +15,7 @@ from gantry_client import (
     PushConsumer,
     ReceivedMessage,
     StartFrom,
-    group_member,
+    group_consumer,
 )
 from gantry_client.documents import ConsumerIds
 from gantry_testing.client import FakeCluster, wait_until
@@ -113,7 +113,7 @@ async def test_crashed_member_is_replaced_from_its_last_commit(cluster: FakeClus
             await producer.send(Message("orders", b"%d" % number))
     await wait_until(lambda: len(orders(victim)) == 8)
     await victim._session.tasks.close()
-    await victim._member._tasks.close()
+    await victim._consumer._tasks.close()
     await victim._session.pool.close()
 
     handler = Handled()
@@ -185,8 +185,8 @@ async def test_incomplete_rebalance_is_repeated_after_doubling_delays(
         delays_s.append(delay_s)
         return asyncio.timeout(delay_s / 100)
 
-    monkeypatch.setattr(group_member, "asyncio", SimpleNamespace(**{**vars(asyncio), "timeout": timeout}))
-    first_s = group_member.RETRY_FIRST_MS / 1000
+    monkeypatch.setattr(group_consumer, "asyncio", SimpleNamespace(**{**vars(asyncio), "timeout": timeout}))
+    first_s = group_consumer.RETRY_FIRST_MS / 1000
     for broker in cluster.brokers.values():
         broker.refuse(RequestCode.GET_CONSUMER_LIST_BY_GROUP, 1, times=3)
 

@@ -99,7 +99,7 @@ class Scene:
         self._conf |= settings
         self.broker = broker(self.directory, self.port, free_port(), self._conf)
 
-    def put_under(self, *options: str) -> None:
+    def run_with(self, *options: str) -> None:
         """Run the next start with limits or without guards; see `under`. Without arguments there are none."""
         self.run_program(*((str(UNDER), *options) if options else ()), "-m", "gantry_broker")
 

@@ -51,7 +51,7 @@ async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> 
 
         assert "no room for" in refusal
         assert list((scene.store / "commitlog").iterdir()) == []
-        scene.put_under()
+        scene.run_with()
         await scene.start()
         await scene.send_once(20)
 

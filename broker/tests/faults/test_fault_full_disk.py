@@ -68,9 +68,9 @@ async def test_sends_stop_before_the_disk_is_full_and_resume(
 
 @pytest.mark.verify
 async def test_without_the_refusal_the_log_fills_the_disk(disk: LoopDisk, tmp_path: Path) -> None:
-    """D6's twin: with levels and reserve off, sends continue until nothing is left for queues, index and tables."""
+    """D6's twin: without the reserve, and with LOFTY levels, sends continue until almost no space is left."""
     async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH | LOFTY) as scene:
-        scene.put_under("--without", "room")
+        scene.run_with("--without", "disk-reserve")
         await scene.start()
         disk.fill(leave_bytes=20 * MIB)
 
@@ -116,7 +116,7 @@ async def test_consumed_files_are_deleted_on_a_full_disk(disk: LoopDisk, tmp_pat
         for (topic, queue_id), messages in (await pull_everything(channel)).items():
             await commit_offset(channel, topic, queue_id, len(messages))
         await channel.close()
-        await scene.until(lambda: "accepting sends" in scene.log, "room")
+        await scene.until(lambda: "accepting sends" in scene.log, "sends are accepted again")
 
         assert not (commit_log / f"{0:020d}").exists()
         assert percent_used(disk) < 90

@@ -104,7 +104,7 @@ async def test_crash_at_each_crash_point_is_recovered(point: str, tmp_path: Path
             await scene.acked(50)
             os.kill(scene.broker.pid, signal.SIGUSR1)
             await ends_itself(scene, point)
-        scene.put_under()
+        scene.run_with()
 
         await scene.start()
         assert await scene.judge() == []
@@ -158,7 +158,7 @@ async def test_repeatedly_interrupted_recovery_converges(
                 scene.run_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--")
                 await scene.launch()
                 await ends_itself(scene, point)
-        scene.put_under()
+        scene.run_with()
         await scene.start()
 
         assert await scene.judge() == []

@@ -90,13 +90,13 @@ async def test_disk_that_ignores_syncs_is_detected(mode: Mode, disk: LoopDisk, b
     """D1's twin: with syncs that do nothing, messages before the flushed offset are lost, and the test finds that."""
     settings = mode.settings(buffers) | QUICK_FLUSH
     async with Scene(tmp_path, store=disk.path / "store", settings=settings) as scene:
-        scene.put_under("--without", "syncs")
+        scene.run_with("--without", "syncs")
         await scene.start()
         await scene.send_once(300)
         end = max(sent.physical_offset for sent in scene.history.sent.values())
         await scene.until(lambda: scene.sealed_flushed > end, "flush that is none")
         await lose_power(scene, disk, buffers)
-        scene.put_under()
+        scene.run_with()
 
         await scene.start()
 

@@ -105,7 +105,7 @@ async def test_nothing_is_acknowledged_while_the_disk_hangs(mode: Mode, tmp_path
             hang.unlink()
             await scene.acked(50)
         await scene.broker.kill()
-        scene.put_under()
+        scene.run_with()
 
         await scene.start()
 

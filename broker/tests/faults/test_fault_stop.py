@@ -103,7 +103,7 @@ async def test_more_signals_change_nothing(tmp_path: Path) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             stop.signal(number)
         await stop.logged("waited_s=1")
-        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "phase DRAINING on the status page")
+        await scene.until(lambda: stop.page().status.phase is Phase.STOPPING, "phase STOPPING on the status page")
         assert stop.has_abort_marker()
         stop.recover()
 
@@ -123,13 +123,13 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
         stop.hang()
         stop.signal(signal.SIGTERM)
         await stop.logged(FLUSHING)
-        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "phase DRAINING on the status page")
+        await scene.until(lambda: stop.page().status.phase is Phase.STOPPING, "phase STOPPING on the status page")
 
         await scene.broker.kill()
 
         assert stop.has_abort_marker()
         last = stop.page()
-        assert (last.status.phase, last.is_writer_alive, last.is_stale()) == (Phase.DRAINING, False, True)
+        assert (last.status.phase, last.is_writer_alive, last.is_stale()) == (Phase.STOPPING, False, True)
         stop.recover()
         await stop.starts(is_clean=False)
 

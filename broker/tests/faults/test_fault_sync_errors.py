@@ -110,7 +110,7 @@ async def test_failed_write_of_the_log_is_reported(tmp_path: Path, buffers: Path
 async def test_ignored_fsync_error_is_detected(tmp_path: Path, buffers: Path) -> None:
     """D4's twin: a broker that takes a failed sync for a good one continues to acknowledge, and does not end."""
     async with scene_in(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
-        scene.put_under("--without", "sync-errors")
+        scene.run_with("--without", "sync-errors")
         await scene.start()
         async with scene.load():
             await scene.acked(50)

@@ -157,11 +157,11 @@ async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, t
     """D13: a broker killed at its n-th rename starts again with every table whole, old or new, and never empty."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
-        scene.put_under("--kill-at-rename", str(number))
+        scene.run_with("--kill-at-rename", str(number))
         await scene.launch()
         code = await scene.ended_while(commit_offset(scene, 9))
         assert code == -signal.SIGKILL, f"there is no rename number {number}"
-        scene.put_under()
+        scene.run_with()
 
         await scene.start()
 

@@ -47,8 +47,8 @@ async def test_a_killed_broker_leaves_no_lock_behind(tmp_path: Path) -> None:
 async def test_without_the_lock_the_second_would_harm_the_first(tmp_path: Path) -> None:
     """D14's twin: with the lock taken away the second starts, and what it acknowledges is overwritten."""
     async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
-        first.put_under("--without", "lock")
-        second.put_under("--without", "lock")
+        first.run_with("--without", "lock")
+        second.run_with("--without", "lock")
         await first.start()
         await first.send_once(100)
 

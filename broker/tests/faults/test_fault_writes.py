@@ -31,7 +31,7 @@ slow = pytest.mark.slow
 async def test_the_rest_of_a_short_write_is_written(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """D5: with every write cut in half, nothing is missing in the files, and a kill finds all of it."""
     async with Scene(tmp_path, settings=mode.settings(buffers) | QUICK_FLUSH) as scene:
-        scene.put_under("--halve-writes")
+        scene.run_with("--halve-writes")
         await scene.start()
         await scene.send_once(200)
         await scene.broker.kill()
@@ -58,7 +58,7 @@ async def test_a_write_that_cannot_be_finished_ends_the_log(
     Without the guard it is acknowledged, and gone.
     """
     async with Scene(tmp_path, settings=mode.settings(buffers) | QUICK_FLUSH) as scene:
-        scene.put_under(*(() if guard else ("--without", "whole-writes")))
+        scene.run_with(*(() if guard else ("--without", "whole-writes")))
         await scene.start()
         resource.prlimit(scene.broker.pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
         async with scene.load():
@@ -68,7 +68,7 @@ async def test_a_write_that_cannot_be_finished_ends_the_log(
         if guard:  # Sends may be refused before the failed thread has logged the reason.
             await scene.until(lambda: "File too large" in scene.log, "the failed write in the log")
         await scene.broker.kill()
-        scene.put_under()
+        scene.run_with()
 
         await scene.start()
 

@@ -72,7 +72,7 @@ def share_the_lock() -> None:
     replace(RealDisk, "lock", lambda disk, path: RealLock(os.open(path, os.O_RDWR | os.O_CREAT)))
 
 
-def take_the_last_room() -> None:
+def disable_disk_reserve() -> None:
     """Disable the reserve for queues, index and tables, so that the log can fill the disk."""
     from gantry_broker.store import next_file, retention
 
@@ -85,7 +85,7 @@ GUARDS: Final[dict[str, Callable[[], None]]] = {
     "sync-errors": forgive_failed_syncs,
     "whole-writes": forgive_short_writes,
     "lock": share_the_lock,
-    "room": take_the_last_room,
+    "disk-reserve": disable_disk_reserve,
 }
 
 

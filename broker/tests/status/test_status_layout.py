@@ -45,7 +45,7 @@ ORIGIN = Origin(
     broker_name="broker-a", version="0.1.0", minor=0,
 )  # fmt: skip
 FULL = Status(
-    published_boottime_ns=1, published_wall_ms=2, phase=Phase.DRAINING, role=Role.SLAVE,
+    published_boottime_ns=1, published_wall_ms=2, phase=Phase.STOPPING, role=Role.SLAVE,
     wrote=3, committed=4, flushed=5, confirmed=6, min_physical=7, epoch=8, generation=9,
     store_uuid=uuid.UUID(int=10), pool_medium=Medium.HUGETLBFS,
     pool_buffers_total=11, pool_buffers_free=12, is_crash_safe=True, disk_total_bytes=13, disk_used_bytes=14,

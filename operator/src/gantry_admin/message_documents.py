@@ -82,7 +82,7 @@ class FoundDocument(Document):
 class DeadLetterQueueDocument(MessagesDocument):
     """One queue of dead letters."""
 
-    sent_again_end: int | None = Field(
+    resent_end: int | None = Field(
         description="The offset before which all were resent; null if none were, or unknown."
     )
 

@@ -265,7 +265,7 @@ def lease_metrics(renewal: LeaseRenewal, now_ns: int) -> Iterator[Metric]:
     age_s = None if renewed_ms is None else max(now_ns / 1e9 - renewed_ms / 1e3, 0)
     yield gauge("gantry_lease_age_seconds", "Seconds since the last successful renewal was sent.", age_s)
     counts = CounterMetricFamily("gantry_lease_renewals", "Attempts to renew the Lease.", labels=["outcome"])
-    for outcome, count in (("done", renewal.renewed), ("moved", renewal.conflicts), ("failed", renewal.failed)):
+    for outcome, count in (("done", renewal.renewed), ("conflict", renewal.conflicts), ("failed", renewal.failed)):
         counts.add_metric([outcome], count)
     yield counts
 

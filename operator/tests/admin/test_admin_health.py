@@ -98,7 +98,7 @@ def test_flow_control_does_not_affect_readiness() -> None:
     assert ready(seen(status), MASTER, Following(), NOW, SETTINGS).is_good
 
 
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RECOVERING, Phase.DRAINING, Phase.STOPPED, Phase.FAILED])
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RECOVERING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED])
 def test_only_the_serving_phase_is_ready(phase: Phase) -> None:
     """Any other phase takes effect at once, because the broker itself reports it."""
     verdict = ready(seen(replace(STATUS, phase=phase)), MASTER, Following(), NOW, SETTINGS)

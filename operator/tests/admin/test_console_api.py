@@ -90,7 +90,7 @@ def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
     sidecar = group.sidecars[0]
     path = "/v1/dead-letters/billing/resend"
     first = sidecar.post(path, {"messages_max": 2}, token=TOKEN).json()
-    wait_for(lambda: letters(sidecar)["queues"][0]["sent_again_end"] == 2, "it is remembered on the broker")
+    wait_for(lambda: letters(sidecar)["queues"][0]["resent_end"] == 2, "it is remembered on the broker")
     second = sidecar.post(path, {}, token=TOKEN).json()
     third = sidecar.post(path, {}, token=TOKEN).json()
     single = sidecar.post("/v1/dead-letters/billing/0/4/resend", {}, token=TOKEN).json()

@@ -10,7 +10,16 @@ import httpx
 import pytest
 from admin_scene import TOKEN, wait_for
 from console_browser import CONTRASTS, OVERFLOW, Scheme, browser, page_at
-from console_scene import Group, Load, body_of, console_group, fullest, queue_ends, sent_again, store_dead_letters
+from console_scene import (
+    Group,
+    Load,
+    body_of,
+    console_group,
+    fullest_queue,
+    queue_ends,
+    resent_count,
+    store_dead_letters,
+)
 from playwright.sync_api import Browser, Page, expect
 
 from gantry_client import Message, ProducerSettings
@@ -395,7 +404,7 @@ def test_dead_letters_are_resent_one_and_all(group: Group, chromium: Browser) ->
         page.get_by_role("dialog").get_by_role("button", name="Resend 3").click()
         expect(page.locator(".outcome")).to_contain_text("Resent: 3 to billing-input.")
         wait_for(lambda: queue_ends(group, "billing-input") == 7, "they have arrived")
-        wait_for(lambda: sent_again(group, "billing") == 3, "it is remembered")
+        wait_for(lambda: resent_count(group, "billing") == 3, "it is remembered")
         page.reload()
         expect(page.locator(".message .badge", has_text="resent")).to_have_count(3)
 
@@ -406,7 +415,7 @@ def test_topics_and_groups_link_to_their_messages(group: Group, chromium: Browse
     with page_at(chromium, group.console) as page:
         page.get_by_role("link", name="Topics").click()
         page.get_by_role("button", name="billing-input").click()
-        page.get_by_role("button", name=f"Newest messages of billing-input, queue {fullest(group)}").click()
+        page.get_by_role("button", name=f"Newest messages of billing-input, queue {fullest_queue(group)}").click()
         page.locator(".message-open").first.click()
         expect(page.locator(".body")).to_contain_text('"currency": "EUR"')
         page.get_by_role("link", name="Groups").click()

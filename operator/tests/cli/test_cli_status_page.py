@@ -54,7 +54,7 @@ def status(*arguments: str) -> Result:
         (Phase.RECOVERING, 60_000, True, 4, "broker-a: recovering, but unresponsive"),
         (Phase.STARTING, 0, True, 5, "broker-a: starting"),
         (Phase.RECOVERING, 0, True, 5, "broker-a: recovering"),
-        (Phase.DRAINING, 0, True, 5, "broker-a: draining"),
+        (Phase.STOPPING, 0, True, 5, "broker-a: stopping"),
         (Phase.STOPPED, 60_000, False, 5, "broker-a: stopped"),
         (Phase.FAILED, 60_000, False, 5, "broker-a: failed"),
     ],

@@ -39,7 +39,7 @@ class Person:
         where = ["--kubeconfig", str(self.kubeconfig), "-n", NAMESPACE]
         typed = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, cli, [command, *where, *words]))
         while not typed.done():
-            await self.play.turn()
+            await self.play.step()
             await asyncio.sleep(0.01)
         return await typed
 

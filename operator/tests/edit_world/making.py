@@ -7,7 +7,7 @@ from typing import Any, Final
 from edit_world.row import Effect, Fields, Row, Shown, Source, at
 
 CONFIG, STATUS, TABLES, ROUTES = Source.CONFIG, Source.STATUS, Source.TABLES, Source.ROUTES
-ARGUMENTS, POD, CLIENT_ACCESS, OBJECT = Source.ARGUMENTS, Source.POD, Source.DOOR, Source.OBJECT
+ARGUMENTS, POD, CLIENT_ACCESS, OBJECT = Source.ARGUMENTS, Source.POD, Source.CLIENT_ACCESS, Source.OBJECT
 GROUP_STATUS, MODEL = Source.STATUS_OF_GROUP, Source.MODEL
 NOTHING: Final[Fields] = {}
 YES, NO = "yes", "no"

@@ -72,7 +72,7 @@ class Source(StrEnum):
     POD = "pod"
     """The object of the running pod."""
 
-    DOOR = "door"
+    CLIENT_ACCESS = "client access"
     """Whether the broker answers a client without account and certificate; the only key is `plain`."""
 
     OBJECT = "object"

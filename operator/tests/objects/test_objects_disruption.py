@@ -69,6 +69,8 @@ def test_masters_are_never_evicted_and_slaves_one_at_a_time(shards: int, slaves:
     everybody = {pod for pod, _, _ in pods}
     found = budgets_of(objects)
 
+    selector = found["orders-masters"]["spec"]["selector"]
+    assert sum(is_selected(labels, selector) for _, labels, _ in pods) == shards
     assert allowed(found["orders-masters"], objects, pods, everybody) == 0
     for shard in range(shards):
         budget = found[f"orders-{shard}-slaves"]

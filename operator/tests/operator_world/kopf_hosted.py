@@ -108,7 +108,7 @@ class Run:
             assert time.monotonic() < deadline, (message, self.lines[-20:])
             time.sleep(0.02)
 
-    def demand_order(self) -> None:
+    def assert_orderly_end(self) -> None:
         """Check an orderly end: by itself, with the Lease released, and without unexpected errors."""
         assert self.runner.exit_code == 0, self.runner.output[-3000:]
         assert self.runner.future.result().exception is None

@@ -44,7 +44,8 @@ class Play:
         play.cluster, play.loop = cluster, loop
         return play
 
-    async def turn(self, by_ms: int = 250) -> None:
+    async def step(self, by_ms: int = 250) -> None:
+        """Reconcile once, then advance the cluster."""
         await self.loop.reconcile_once()
         await self.loop.reconciler.settle()
         self.cluster.advance(by_ms)
@@ -54,7 +55,7 @@ class Play:
         began_ms = self.cluster.clock.ms
         while not predicate():
             assert self.cluster.clock.ms - began_ms < seconds * 1000, f"it did not happen: {what}; {self.why()}"
-            await self.turn()
+            await self.step()
         return (self.cluster.clock.ms - began_ms) / 1000
 
     def why(self) -> object:

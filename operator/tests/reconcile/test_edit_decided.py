@@ -32,7 +32,7 @@ async def turns(play: Play, seconds: float) -> None:
     """Run rounds for so many seconds of the model."""
     until_ms = play.cluster.clock.ms + seconds * 1000
     while play.cluster.clock.ms < until_ms:
-        await play.turn()
+        await play.step()
 
 
 async def master_is_cut_off(play: Play) -> str:
@@ -43,7 +43,7 @@ async def master_is_cut_off(play: Play) -> str:
     if play.cluster.master(0) not in (None, 1):
         return "soon"
     while play.cluster.clock.ms - began_ms < LONG_S * 1000:
-        await play.turn()
+        await play.step()
         if play.cluster.master(0) not in (None, 1):
             return "late"
     return "never"

@@ -21,7 +21,7 @@ from edit_world.reports import value_in
 from edit_world.row import Effect, Row, Shown, Source
 from edit_world.table import ROWS
 
-HERE = frozenset({Source.CONFIG, Source.STATUS, Source.TABLES, Source.ARGUMENTS, Source.DOOR})
+HERE = frozenset({Source.CONFIG, Source.STATUS, Source.TABLES, Source.ARGUMENTS, Source.CLIENT_ACCESS})
 """The sources of reports that exist without a cluster."""
 
 NEEDS_PAGES = {"writeBuffer.medium: huge pages"}
@@ -82,7 +82,7 @@ async def reported(pod: LocalPod, batch: Batch) -> Reported:
         Source.STATUS: await asyncio.to_thread(pod.status),
         Source.TABLES: await pod.tables(),
         Source.ARGUMENTS: pod.arguments(),
-        Source.DOOR: await pod.plain_access(),
+        Source.CLIENT_ACCESS: await pod.plain_access(),
     }
     return {
         str(row): {f"{one.source} {one.key}": found(reports[one.source], one) for one in shown_here(row)}

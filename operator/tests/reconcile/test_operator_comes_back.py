@@ -130,7 +130,7 @@ async def test_unlabelled_claim_is_not_resized(monkeypatch: pytest.MonkeyPatch) 
 
     play.cluster.edit(storage={"size": "40Gi"})
     for _ in range(20):
-        await play.turn()
+        await play.step()
 
     assert sizes(play) != {str(40 << 30)}
     assert play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-master-0") is not None

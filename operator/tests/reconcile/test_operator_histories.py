@@ -47,9 +47,9 @@ class History:
     async def run(self) -> None:
         for _ in range(TURNS):
             self.problem()
-            await self.turn()
+            await self.step()
 
-    async def turn(self) -> None:
+    async def step(self) -> None:
         """Run a round of one, both or none of the operators; their orders may still be pending after that."""
         for index in range(2):
             if self.random.random() < 0.8:
@@ -99,7 +99,7 @@ class History:
         for _ in range(CALM_TURNS_MAX):
             if play.is_well():
                 return
-            await self.turn()
+            await self.step()
         raise AssertionError(f"all faults have ended, and it is not well: {play.why()}")
 
 

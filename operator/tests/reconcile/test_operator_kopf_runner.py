@@ -144,7 +144,7 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             wait_for("an invalid order is recorded", has_event(server, "orders", "BadOrder"))
             change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})
             wait_for("the edit has its effect", lambda: is_well(server, 2))
-        first.demand_order()
+        first.assert_orderly_end()
         assert holder(server) == ""
         before = server.ask("GET", ORDERS)[1]["status"]
         change(server, spec={"storage": {"reservedTime": "12h"}})
@@ -156,7 +156,7 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             assert (after["master"], after["epoch"]) == (before["master"], before["epoch"])
             assert server.ask("DELETE", ORDERS)[0] == 200
             second.wait_for_log("stopped reconciling group")
-        second.demand_order()
+        second.assert_orderly_end()
     assert server.ask("GET", ORDERS)[0] == 404, "the deleted group still exists"
 
 
@@ -177,7 +177,7 @@ def test_run_with_an_unexpected_error_is_reported(
 
     assert run.runner.exit_code == 0
     with pytest.raises(AssertionError, match="Traceback"):
-        run.demand_order()
+        run.assert_orderly_end()
 
 
 # -- the operator's key ------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_terminating_namespace_is_logged_once(server: ApiServer, tmp_path: Path)
     run = leaving(server, tmp_path, "going", GOING)
 
     assert of_refusals(run) == [GOING]
-    run.demand_order()
+    run.assert_orderly_end()
 
 
 @pytest.mark.slow

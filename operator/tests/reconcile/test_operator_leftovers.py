@@ -30,7 +30,7 @@ def named(play: Play, kind: Kind) -> set[str]:
 async def some_turns(play: Play, count: int = 60) -> None:
     """Run enough rounds for everything that happens without a change."""
     for _ in range(count):
-        await play.turn()
+        await play.step()
 
 
 async def test_external_services_are_deleted_when_disabled() -> None:
@@ -56,7 +56,7 @@ async def replaced_name_servers() -> tuple[Play, list[tuple[bool, bool]]]:
     old = {annotations_of(pod)["gantry.dev/template"] for pod in play.cluster.pods()}
     play.cluster.edit(nameServers={"addresses": ["ns.example:9876"]})
     for _ in range(200):
-        await play.turn()
+        await play.step()
         used = {annotations_of(pod)["gantry.dev/template"] for pod in play.cluster.pods()} & old
         seen.append(("g-nameserver" in named(play, STATEFUL_SETS), bool(used)))
     return play, seen
@@ -89,7 +89,7 @@ async def test_service_of_a_removed_slave_is_deleted() -> None:
     play.cluster.edit(slaves=1)
     seen = []
     for _ in range(200):
-        await play.turn()
+        await play.step()
         seen.append((play.cluster.pod(0, 3) is not None, "g-0-slave-1" in named(play, SERVICES)))
 
     assert (True, False) not in seen

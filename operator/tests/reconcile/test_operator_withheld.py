@@ -97,7 +97,7 @@ async def test_typing_error_in_an_annotation_does_not_lift_a_fence() -> None:
 
 async def turns(play: Play, count: int) -> None:
     for _ in range(count):
-        await play.turn()
+        await play.step()
 
 
 # -- sleep -------------------------------------------------------------------------------------------------------------

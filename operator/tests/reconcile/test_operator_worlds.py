@@ -19,7 +19,7 @@ async def test_new_group_becomes_ready() -> None:
     play = Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4)
 
     seconds = await play.until(play.is_well, "the group begins")
-    await play.turn()
+    await play.step()
 
     status = play.cluster.group["status"]
     assert seconds < 20
@@ -34,11 +34,11 @@ async def test_no_api_calls_at_rest() -> None:
     play = await Play(SYNC | {"shards": 2}).begun()
     play.cluster.load = 0.0
     for _ in range(80):
-        await play.turn()
+        await play.step()
     before = len(play.cluster.api.calls)
 
     for _ in range(240):
-        await play.turn()
+        await play.step()
 
     assert play.cluster.api.calls[before:] == []
 
@@ -96,7 +96,7 @@ async def cut_and_force_deleted() -> Play:
     await play.cluster.api.delete(ref_of(pod), uid=uid_of(pod), grace_s=0)
     await play.until(lambda: play.cluster.master(0) == 2, "another master")
     for _ in range(100):
-        await play.turn()
+        await play.step()
     return play
 
 
@@ -131,7 +131,7 @@ async def test_service_moves_to_the_new_master_by_one_change() -> None:
     play.cluster.annotate(promote="0=3")
     await play.until(lambda: play.cluster.master(0) == 3, "member 3 is the master")
     await play.until(play.is_well, "the group is ready")
-    await play.turn()
+    await play.step()
 
     assert [one[names.POD_NAME_LABEL] for one in chosen] == ["g-0-slave-1"]
 
@@ -161,7 +161,7 @@ async def test_edit_rolls_slaves_first_and_then_switches_over() -> None:
 
     play.cluster.edit(image="gantry:next")
     while set(old.values()) & {uid_of(pod) for pod in play.cluster.pods()}:
-        await play.turn()
+        await play.step()
         away = {name for name in old if not is_serving(play, name)}
         assert all(shard.masters() for shard in play.cluster.shards.values()) or not away
         assert len({name[:3] for name in away}) <= 1, f"two shards at once: {away}"
@@ -194,7 +194,7 @@ async def rolled_with_slow_pods() -> None:
     old = {uid_of(pod) for pod in play.cluster.pods()}
     play.cluster.edit(image="gantry:next")
     while old & {uid_of(pod) for pod in play.cluster.pods()}:
-        await play.turn()
+        await play.step()
         away = {number for number in (1, 2, 3) if number in going() or play.cluster.pod(0, number) is None}
         assert len(away) <= 1, f"two at once: {away}"
     await play.until(play.is_well, "the group is ready")
@@ -253,13 +253,13 @@ async def test_shards_are_scaled_out_and_an_empty_one_is_removed() -> None:
     play.cluster.messages = 5
     play.cluster.edit(shards=1)
     for _ in range(60):
-        await play.turn()
+        await play.step()
     assert play.cluster.master(1) == 1, "the shard was removed with messages on it"
     assert play.cluster.shards[1].brokers[1].is_withdrawn, "the shard still takes messages"
     assert play.condition("ScalingIn") == ("True", "Draining", "shard 1: 5 messages of 1 topics: orders")
     play.cluster.messages, play.cluster.delayed_messages = 0, 1
     for _ in range(60):
-        await play.turn()
+        await play.step()
     assert play.cluster.master(1) == 1, "the shard was removed with a delayed message on it"
     assert play.condition("ScalingIn") == ("True", "Draining", f"shard 1: 1 messages of 1 topics: {SCHEDULE_TOPIC}")
     play.cluster.delayed_messages = 0
@@ -307,13 +307,13 @@ async def test_paused_group_is_not_changed() -> None:
     """Only the status is written until the pause ends; afterwards the group is repaired."""
     play = await Play(SYNC).begun()
     play.cluster.annotate(paused="true")
-    await play.turn()
+    await play.step()
     node = play.cluster.node_of(0, 1)
     play.cluster.cut(node)
     before = len(play.cluster.api.calls)
 
     for _ in range(120):
-        await play.turn()
+        await play.step()
 
     assert {verb for verb, _ in play.cluster.api.calls[before:]} <= {"status", "get"}
     assert play.cluster.group["status"]["phase"] == "Paused"
@@ -329,7 +329,7 @@ async def test_invalid_spec_changes_nothing_and_is_reported() -> None:
 
     play.cluster.edit(slave=3)
     for _ in range(20):
-        await play.turn()
+        await play.step()
 
     conditions = {one["type"]: one for one in play.cluster.group["status"]["conditions"]}
     assert (conditions["Ready"]["status"], conditions["Ready"]["reason"]) == ("False", "InvalidSpec")
@@ -354,7 +354,7 @@ async def failed_over_by_two(turns: int) -> None:
     play = await Play(SYNC | {"slaves": 2}).begun()
     play.cluster.cut(play.cluster.node_of(0, 1))
     for _ in range(turns):
-        await play.turn()
+        await play.step()
     play.loop = operator_of(play.cluster)
     await play.until(lambda: play.cluster.master(0) in (2, 3), "another master")
     assert play.cluster.shards[0].judge.lost == set()

@@ -142,7 +142,7 @@ class Reporter:
                 "job": self.job,
                 "phase": str(self._phase),
                 "start": utc_text(self._started_s),
-                "moved": utc_text(self._active_s),
+                "active": utc_text(self._active_s),
                 "rows": totals.rows,
                 "bytes": totals.bytes,
                 "files": totals.files,

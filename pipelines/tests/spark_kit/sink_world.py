@@ -2,7 +2,7 @@
 
     world = World()
     with pytest.raises(Died):
-        await attempt(world, life=Life(3)).commit(halves)      # its third call is never made, or never answered
+        await attempt(world, life=Life(3)).commit(halves)      # it dies before its third call
     await attempt(world).commit(world.store(rows))          # the work of its successor
     assert world.delivered == rows
 

@@ -217,7 +217,7 @@ class IndexCursor:
         self.seconds: Final = min(max((timestamp_ms - begin_ms) // 1000, 0), SECONDS_MAX)
 
     def finish(self, number: int, slots_used: int, physical: int) -> None:
-        """Write the header after entries up to ``number``, the last of them for the message at ``physical``."""
+        """Write the header after the entries below ``number``, the last of them for the message at ``physical``."""
         if number == self.number:
             return
         header = self.file.header

@@ -136,7 +136,7 @@ async def dead_letters(
             DeadLetterQueueDocument(
                 topic=topic, queue_id=queue_id, begin=found.bounds.begin, end=found.bounds.end,
                 left_out=found.left_out, messages=[message_document(one, body_bytes) for one in found.messages],
-                sent_again_end=resent.get(queue_id),
+                resent_end=resent.get(queue_id),
             )
         )  # fmt: skip
     return DeadLettersDocument(group=group, broker_name=reading.origin.broker_name, queues=queues)

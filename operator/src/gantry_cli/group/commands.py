@@ -57,7 +57,7 @@ def consume(
 
     async def request() -> tuple[str, str, ConsumeResult]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            known = sorted(await admin.members.connections(name))
+            known = sorted(await admin.consumers.connections(name))
             if not known or (client_id is not None and client_id not in known):
                 problem = f"{client_id} is not a member of {name}" if known else f"group {name} has no members now"
                 raise NotFoundError(problem, f"see `gantry group members {name}`")
@@ -66,7 +66,7 @@ def consume(
                 found = await admin.messages.by_id(topic, message_id)
                 stored_id = found[0].offset_message_id if found else message_id
             member = client_id or known[0]
-            return stored_id, member, await admin.members.consume(name, member, stored_id, topic=topic)
+            return stored_id, member, await admin.consumers.consume(name, member, stored_id, topic=topic)
 
     if topic is None and not _is_hexadecimal(message_id):
         raise InvalidInput(

@@ -134,7 +134,7 @@ async def _plan_reset(
             raise NotFoundError(f"group {group} not found", "see `gantry group list`")
         reset_targets = await admin.groups.reset_targets(topic, _timestamp_ms(start))
         before = await admin.groups.committed(group, topic)
-        members = await admin.members.connections(group)
+        members = await admin.consumers.connections(group)
         if to_offset is not None:
             stats = await admin.topics.stats(topic)
     for queue in chosen:
@@ -234,7 +234,7 @@ async def _plan_clone(name_server: str, source: str, target: str, topic: str | N
             changes += _offset_changes({queue: offset for queue, offset in after.items() if offset is not None}, before)
         if not changes:
             raise NotFoundError(f"{source} has no committed offsets{'' if topic is None else f' in {topic}'}")
-        members = await admin.members.connections(target)
+        members = await admin.consumers.connections(target)
         return OffsetPlan(changes=tuple(changes), members=len(members), is_made=target not in groups)
 
 

@@ -145,7 +145,7 @@ def running(name: str, client_id: str | None, name_server: str, has_stacks: bool
 
     async def query() -> list[RunningDocument]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            known = sorted(await admin.members.connections(name))
+            known = sorted(await admin.consumers.connections(name))
             if not known:
                 await _require_group(admin, name)
             limit = asyncio.Semaphore(CONCURRENT_QUERIES_MAX)
@@ -154,7 +154,7 @@ def running(name: str, client_id: str | None, name_server: str, has_stacks: bool
                 async with limit:
                     try:
                         return running_document(
-                            member, await admin.members.running_info(name, member, has_stacks=has_stacks)
+                            member, await admin.consumers.running_info(name, member, has_stacks=has_stacks)
                         )
                     except ClientError as error:
                         return _failed_document(member, str(error))

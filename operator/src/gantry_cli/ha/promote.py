@@ -21,7 +21,7 @@ import msgspec
 from gantry_cli.ha.group import (
     SPEC,
     CannotPromote,
-    MemberClient,
+    ConsumerClient,
     Observation,
     check_members,
     decide_next_actions,
@@ -117,7 +117,7 @@ class Promotion:
 
     def __init__(
         self,
-        clients: Sequence[MemberClient],
+        clients: Sequence[ConsumerClient],
         options: PromotionOptions,
         *,
         report: Callable[[Step], None],
@@ -296,7 +296,7 @@ class Promotion:
 
     # -- output --------------------------------------------------------------------------------------------------------
 
-    def _client(self, number: int) -> MemberClient:
+    def _client(self, number: int) -> ConsumerClient:
         member = self._observed.member(number)
         if member is None:
             raise OrderRefused(f"member {number} does not answer")

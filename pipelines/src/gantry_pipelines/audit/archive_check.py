@@ -29,6 +29,7 @@ from gantry_pipelines.archive.manifest import ArchivedFile, Manifest, RangeKind
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.storage import Storage
+from gantry_pipelines.archive.verification import Finding as VerificationFinding
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.audit.errors import AuditError
 from gantry_pipelines.audit.model import UNKNOWN, Check, Coverage, Finding, FindingKind, Row, Span
@@ -82,15 +83,19 @@ class ArchiveState:
     manifest: Manifest
     findings: tuple[Finding, ...]
     """The findings of `verify`."""
+    damaged_paths: frozenset[str]
+    """The paths of their files, which are not compared."""
 
 
 def read_archive(destination: str) -> ArchiveState:
     """Verify an archive, which may take minutes, and then read its manifest. Raises ``AuditError``."""
     try:
         storage = storage_of(destination)
-        columns = read_format(storage).columns
-        findings = tuple(_verification_finding(fault.path, fault.text) for fault in verify(storage).findings)
-        return ArchiveState(destination, columns, read_manifest(storage), findings)
+        columns, faults = read_format(storage).columns, verify(storage).findings
+        manifest = read_manifest(storage)
+        ranges = {file.place.path: file.range for file in manifest.data()}
+        findings = tuple(_verification_finding(fault, ranges.get(fault.path)) for fault in faults)
+        return ArchiveState(destination, columns, manifest, findings, frozenset(fault.path for fault in faults))
     except (ArchiveError, OSError) as error:
         raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
 
@@ -104,14 +109,13 @@ def archive_tasks(
     """Return the tasks, the findings that need no task, and notes."""
     tasks: list[ArchiveTask] = []
     findings = list(archive.findings)
-    damaged_paths = {one.detail.partition(":")[0] for one in archive.findings}
     for file in archive.manifest.data():
         log = bounds.get(file.range.queue, Bounds(0, 0))
         common = QueueRange(file.range.queue, max(file.range.begin, log.begin), min(file.range.end, log.end))
         if file.range.queue in bounds and file.range.end > max(log.end, file.range.begin):
             beyond = QueueRange(file.range.queue, max(file.range.begin, log.end), file.range.end)
             findings.append(_finding(beyond, FindingKind.ARCHIVE_EXTRA, f"the log of this queue ends at {log.end}"))
-        if common.count > 0 and file.place.path not in damaged_paths:
+        if common.count > 0 and file.place.path not in archive.damaged_paths:
             broker_replicas = replicas[common.queue.broker]
             tasks.append(
                 ArchiveTask(archive.destination, file, archive.columns, common, broker_replicas, read_settings)
@@ -181,15 +185,13 @@ def compare_file(
         text = f"{file.place.path}: cannot be read: {str(error).splitlines()[0]}"
         yield _finding(common, FindingKind.ARCHIVE_MISSING, text)
         return
+    yield from _misplaced_rows(file, _offsets(archived))
     archived = _rows_within(archived, common)
     logged = _rows_within(pa.Table.from_batches(list(rows_of(common)), schema=schema), common)
     archived_offsets, logged_offsets = _offsets(archived), _offsets(logged)
-    yield from _run_findings(
-        common.queue, np.setdiff1d(logged_offsets, archived_offsets), FindingKind.ARCHIVE_MISSING, file.place.path
-    )
-    yield from _run_findings(
-        common.queue, np.setdiff1d(archived_offsets, logged_offsets), FindingKind.ARCHIVE_EXTRA, file.place.path
-    )
+    missing, extra = np.setdiff1d(logged_offsets, archived_offsets), np.setdiff1d(archived_offsets, logged_offsets)
+    yield from _run_findings(common.queue, missing, FindingKind.ARCHIVE_MISSING, f"{file.place.path}: not in the file")
+    yield from _run_findings(common.queue, extra, FindingKind.ARCHIVE_EXTRA, f"{file.place.path}: not in the log")
     both = np.intersect1d(archived_offsets, logged_offsets)
     differing_columns: dict[int, list[str]] = {}
     left, right = _take_offsets(archived, archived_offsets, both), _take_offsets(logged, logged_offsets, both)
@@ -238,12 +240,22 @@ def _take_offsets(rows: pa.Table, offsets: np.ndarray[Any, Any], wanted: np.ndar
     return rows.take(indices)
 
 
-def _run_findings(queue: QueueId, offsets: np.ndarray[Any, Any], kind: FindingKind, path: str) -> Iterator[Finding]:
+def _misplaced_rows(file: ArchivedFile, offsets: np.ndarray[Any, Any]) -> Iterator[Finding]:
+    """Yield the rows outside the file's range, and those of an offset that occurs more than once."""
+    queue, path = file.range.queue, file.place.path
+    unique, counts = np.unique(offsets, return_counts=True)
+    outside = unique[(unique < file.range.begin) | (unique >= file.range.end)]
+    yield from _run_findings(queue, outside, FindingKind.ARCHIVE_EXTRA, f"{path}: outside the range of the file")
+    yield from _run_findings(
+        queue, unique[counts > 1], FindingKind.ARCHIVE_EXTRA, f"{path}: more than once in the file"
+    )
+
+
+def _run_findings(queue: QueueId, offsets: np.ndarray[Any, Any], kind: FindingKind, detail: str) -> Iterator[Finding]:
     """Yield one finding for each run of consecutive offsets."""
     for part in np.split(offsets, np.where(np.diff(offsets) != 1)[0] + 1):
         if len(part):
-            text = "not in the file" if kind is FindingKind.ARCHIVE_MISSING else "not in the log"
-            yield _finding(QueueRange(queue, int(part[0]), int(part[-1]) + 1), kind, f"{path}: {text}")
+            yield _finding(QueueRange(queue, int(part[0]), int(part[-1]) + 1), kind, detail)
 
 
 def _finding(one: QueueRange, kind: FindingKind, detail: str) -> Finding:
@@ -253,10 +265,12 @@ def _finding(one: QueueRange, kind: FindingKind, detail: str) -> Finding:
     )
 
 
-def _verification_finding(path: str, text: str) -> Finding:
-    """Convert a finding of `verify` to a finding of the audit."""
-    kind = FindingKind.ARCHIVE_MISSING if "missing" in text else FindingKind.ARCHIVE_DIFFERS
-    return Finding("", NO_COPY, Check.ARCHIVE, kind, detail=f"{path}: {text}")
+def _verification_finding(fault: VerificationFinding, file_range: QueueRange | None) -> Finding:
+    """Convert a finding of `verify` to one of the audit, with the range of its file if the manifest has it."""
+    kind = FindingKind.ARCHIVE_MISSING if "missing" in fault.text else FindingKind.ARCHIVE_DIFFERS
+    if file_range is None:
+        return Finding("", NO_COPY, Check.ARCHIVE, kind, detail=str(fault))
+    return _finding(file_range, kind, str(fault))
 
 
 def _notes(manifest: Manifest, bounds: dict[QueueId, Bounds]) -> Iterator[str]:

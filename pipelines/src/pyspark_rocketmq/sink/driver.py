@@ -100,7 +100,7 @@ class TransactionChecker:
         self._batch: Final = batch
         self._committed: Final = frozenset((ref.broker, ref.half_offset) for ref in committed)
         self.rolled_back = 0
-        self.found_later_batch: Final = asyncio.Event()
+        self.should_stop: Final = asyncio.Event()
         """Set when a half message of a later batch or of another query is checked. Then sweeping ends, because brokers
         abandon a transaction after some checks without an outcome."""
 
@@ -108,7 +108,7 @@ class TransactionChecker:
         """Return the outcome of the transaction of a half message."""
         batch = batch_of(message.properties.get(SPARK_ID, ""), self._query)
         if batch is None or batch > self._batch:
-            self.found_later_batch.set()
+            self.should_stop.set()
             return Decision.UNKNOWN
         first = message.properties.get(names.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
         half_offset = int(first) if first.isascii() and first.isdigit() else message.queue_offset
@@ -137,9 +137,7 @@ async def sweep(
     )  # fmt: skip
     async with producer:
         with suppress(TimeoutError):
-            await asyncio.wait_for(
-                checker.found_later_batch.wait(), (SWEEP_MS if sweep_ms is None else sweep_ms) / 1000
-            )
+            await asyncio.wait_for(checker.should_stop.wait(), (SWEEP_MS if sweep_ms is None else sweep_ms) / 1000)
     if checker.rolled_back:
         log.warning("rolled back half messages of dead attempts", extra={"count": checker.rolled_back})
     return checker.rolled_back

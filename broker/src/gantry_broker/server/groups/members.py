@@ -43,7 +43,7 @@ STATUS_TIMEOUT_MS: Final = 5_000
 CALLS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY,
     "[OVERLOAD]system busy: too many concurrent requests to consumers",
-    RefusalReason.QUESTIONS_FULL,
+    RefusalReason.CONSUMER_CALLS_FULL,
 )
 
 VERSION_RESET: Final = 28

@@ -48,9 +48,9 @@ function outcome() {
 function list() {
   if (shown.document === null) return h("section", { class: "panel", key: "list" }, empty("Reading…", `The dead letters of ${shown.group}.`));
   const { queues, broker_name: broker } = shown.document;
-  const fresh = queues.reduce((sum, queue) => sum + Math.max(queue.end - Math.max(queue.sent_again_end ?? 0, queue.begin), 0), 0);
+  const fresh = queues.reduce((sum, queue) => sum + Math.max(queue.end - Math.max(queue.resent_end ?? 0, queue.begin), 0), 0);
   const total = queues.reduce((sum, queue) => sum + queue.end - queue.begin, 0);
-  const messages = queues.flatMap((queue) => queue.messages.map((message) => ({ message, isSent: message.queue_offset < (queue.sent_again_end ?? 0) })));
+  const messages = queues.flatMap((queue) => queue.messages.map((message) => ({ message, isSent: message.queue_offset < (queue.resent_end ?? 0) })));
   return h("section", { class: "panel", key: "list", "aria-label": `Dead letters of ${shown.group}`, "aria-busy": String(shown.isBusy) },
     h("header", { class: "panel-head wrap" }, h("h2", null, shown.group), h("span", { class: "faint" }, `${plural(total, "dead letter")} on ${broker}, ${count(fresh)} not resent`),
       h("span", { class: "grow" }),

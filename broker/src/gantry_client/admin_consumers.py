@@ -31,7 +31,7 @@ FORWARDED_TIMEOUT_MS: Final = 15_000
 
 
 @final
-class Members:
+class Consumers:
     """Requests to the consumers of groups, forwarded by the brokers that they are connected to."""
 
     def __init__(self, session: Session, brokers: Brokers) -> None:

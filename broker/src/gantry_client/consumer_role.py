@@ -6,7 +6,7 @@ from typing import final
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRole:
+class ConsumerRole:
     """The group and the kind of one consumer."""
 
     group: str

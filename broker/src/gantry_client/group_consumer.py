@@ -20,12 +20,12 @@ from typing import Final, final
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import BacklogLimits
 from gantry_client.consume_rates import ConsumeRates
+from gantry_client.consumer_requests import ConsumerRequests
+from gantry_client.consumer_role import ConsumerRole
 from gantry_client.documents import ConsumerIds
 from gantry_client.errors import BrokerRefused, ClientError, Unavailable
 from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.handling import HandlerCalls
-from gantry_client.member_requests import MemberRequests
-from gantry_client.member_role import MemberRole
 from gantry_client.offset_store import commit_readers, find_start_offset, make_offset_store
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_locks import QueueLocks
@@ -109,13 +109,13 @@ class Assigner:
 
 
 @final
-class GroupMember:
+class GroupConsumer:
     """A consumer of a group from `start` to `close`. Belongs to one event loop."""
 
     def __init__(
         self,
         session: Session,
-        role: MemberRole,
+        role: ConsumerRole,
         settings: ConsumerSettings,
         subscriptions: dict[str, Subscription],
         deliver: Deliver,
@@ -140,7 +140,7 @@ class GroupMember:
         self._rebalance_wanted = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<GroupMember {self.role.group} topics={sorted(self.subscriptions)} queues={len(self.readers)}>"
+        return f"<GroupConsumer {self.role.group} topics={sorted(self.subscriptions)} queues={len(self.readers)}>"
 
     async def start(self) -> None:
         """Join the group. Returns before the first queue is assigned. Raises BrokerRefused for a refused filter."""
@@ -148,7 +148,7 @@ class GroupMember:
             await _check_filter(self._session, self.role.group, subscription)
         self._session.enter_consumer_group(self.role.group, self.describe)
         self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_membership_change)
-        self._requests = MemberRequests(self._session, self)
+        self._requests = ConsumerRequests(self._session, self)
         self._tasks.start(self._rebalance_forever(), "rebalance")
         self._tasks.repeat(self.settings.commit_interval_ms, self.commit, "commit")
         if self.role.is_ordered:

@@ -110,7 +110,7 @@ async def test_reset_to_the_end_drops_fetched_messages(address: str) -> None:
 
         async def is_there() -> bool:
             await consumer.commit()
-            (info,) = [(await admin.members.running_info(GROUP, consumer.client_id)).mq_table[QUEUE]]
+            (info,) = [(await admin.consumers.running_info(GROUP, consumer.client_id)).mq_table[QUEUE]]
             return (info.commit_offset, info.cached_msg_count) == (5, 0)
 
         await wait_until(is_there, timeout_s=60)
@@ -201,11 +201,11 @@ async def test_member_reports_its_running_info(address: str, is_ordered: bool) -
         ) as consumer,
     ):
         await wait_until(lambda: len(handler.tries) == 3, timeout_s=60)
-        assert set(await admin.members.connections(GROUP)) == {consumer.client_id}
+        assert set(await admin.consumers.connections(GROUP)) == {consumer.client_id}
 
-        info = await admin.members.running_info(GROUP, consumer.client_id, has_stacks=True)
-        assert await admin.members.offsets(GROUP, TOPIC) == {consumer.client_id: {QUEUE: 3}}
-        assert await admin.members.offsets(GROUP, TOPIC, client_id="unknown") == {}
+        info = await admin.consumers.running_info(GROUP, consumer.client_id, has_stacks=True)
+        assert await admin.consumers.offsets(GROUP, TOPIC) == {consumer.client_id: {QUEUE: 3}}
+        assert await admin.consumers.offsets(GROUP, TOPIC, client_id="unknown") == {}
 
     assert info.properties["PROP_CONSUMEORDERLY"] == ("true" if is_ordered else "false")
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
@@ -229,7 +229,7 @@ async def test_running_info_of_a_missing_member_is_an_error(address: str) -> Non
     """The error has the text of the broker."""
     async with Admin(address) as admin:
         with pytest.raises(BrokerRefused, match="The Consumer <billing> <unknown> not online"):
-            await admin.members.running_info(GROUP, "unknown")
+            await admin.consumers.running_info(GROUP, "unknown")
 
 
 async def test_member_consumes_one_message_directly(address: str) -> None:
@@ -242,10 +242,10 @@ async def test_member_consumes_one_message_directly(address: str) -> None:
         PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=settings) as consumer,
     ):
         await wait_until(lambda: QUEUE in consumer.queues, timeout_s=60)
-        results = [await admin.members.consume(GROUP, consumer.client_id, one, topic=TOPIC) for one in ids]
+        results = [await admin.consumers.consume(GROUP, consumer.client_id, one, topic=TOPIC) for one in ids]
         assert handler.last is not None
         assert handler.last.queue == QUEUE
-        info = await admin.members.running_info(GROUP, consumer.client_id)
+        info = await admin.consumers.running_info(GROUP, consumer.client_id)
         assert (await admin.groups.progress(GROUP, f"%RETRY%{GROUP}")).values()
         assert await admin.groups.retry_lag(GROUP) == 0
 
@@ -261,15 +261,15 @@ async def test_invalid_direct_consumption_is_refused(address: str) -> None:
     (message_id,) = await send(address, b"good")
     async with Admin(address) as admin, PollConsumer(address, GROUP, topics=TOPIC, settings=FIRST) as consumer:
         assert await consumer.poll(timeout_ms=60_000)
-        (client_id,) = await admin.members.connections(GROUP)
+        (client_id,) = await admin.consumers.connections(GROUP)
 
         with pytest.raises(InvalidMessage):
-            await admin.members.consume(GROUP, client_id, "nothing")
+            await admin.consumers.consume(GROUP, client_id, "nothing")
         with pytest.raises(Unavailable, match=r"192\.0\.2\.1:10911"):
-            await admin.members.consume(GROUP, client_id, "C000020100002A9F0000000000000000")
+            await admin.consumers.consume(GROUP, client_id, "C000020100002A9F0000000000000000")
         with pytest.raises(BrokerRefused, match="not exist in this consumer"):
-            await admin.members.consume(GROUP, client_id, message_id)
-        assert (await admin.members.running_info(GROUP, client_id)).properties["PROP_CONSUME_TYPE"] == (
+            await admin.consumers.consume(GROUP, client_id, message_id)
+        assert (await admin.consumers.running_info(GROUP, client_id)).properties["PROP_CONSUME_TYPE"] == (
             "CONSUME_ACTIVELY"
         )
 
@@ -292,11 +292,11 @@ async def test_slow_direct_consumption_blocks_no_other_request(address: str, mon
         PushConsumer(address, GROUP, topics=TOPIC, handler=handle, settings=settings) as consumer,
     ):
         await wait_until(lambda: QUEUE in consumer.queues, timeout_s=60)
-        asking = asyncio.ensure_future(admin.members.consume(GROUP, consumer.client_id, slow))
+        asking = asyncio.ensure_future(admin.consumers.consume(GROUP, consumer.client_id, slow))
         await asyncio.wait_for(begun.wait(), 60)
 
         with pytest.raises(BrokerRefused, match="1 messages are being consumed directly"):
-            await admin.members.consume(GROUP, consumer.client_id, slow)
+            await admin.consumers.consume(GROUP, consumer.client_id, slow)
         await send(address, b"quick")
         await asyncio.wait_for(seen.wait(), 60)
         with pytest.raises(BrokerRefused) as refused:

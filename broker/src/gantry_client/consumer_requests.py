@@ -21,8 +21,8 @@ from typing import Final, Protocol, final
 
 from gantry_client.clock import wall_ms
 from gantry_client.consume_rates import ConsumeRates
+from gantry_client.consumer_role import ConsumerRole
 from gantry_client.handling import HandlerCalls
-from gantry_client.member_role import MemberRole
 from gantry_client.messages import to_received_message
 from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import QueueReader
@@ -60,10 +60,10 @@ FRAMES_MAX: Final = 50
 """The maximum number of frames of one stack; the innermost are kept."""
 
 
-class MemberView(Protocol):
+class ConsumerView(Protocol):
     """The part of a consumer that these requests use."""
 
-    role: MemberRole
+    role: ConsumerRole
     locks: QueueLocks
     rates: ConsumeRates
     calls: HandlerCalls | None
@@ -83,12 +83,12 @@ class MemberView(Protocol):
 
 
 @final
-class MemberRequests:
+class ConsumerRequests:
     """Answers the requests to one consumer. Belongs to its event loop."""
 
-    def __init__(self, session: Session, member: MemberView) -> None:
+    def __init__(self, session: Session, consumer: ConsumerView) -> None:
         self._session = session
-        self._member = member
+        self._consumer = consumer
         self._started_at_ms = wall_ms()
         self._direct_count = 0
         """The number of messages that are being consumed because of code 309."""
@@ -99,7 +99,7 @@ class MemberRequests:
         session.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._handle_consume_request)
 
     def __repr__(self) -> str:
-        return f"<MemberRequests {self._member.role.group} direct={self._direct_count}>"
+        return f"<ConsumerRequests {self._consumer.role.group} direct={self._direct_count}>"
 
     # ------- 220
 
@@ -111,14 +111,14 @@ class MemberRequests:
         except FieldError as error:
             log.warning("invalid request to reset offsets", extra={"broker": address, "reason": str(error)})
             return
-        if request.group != self._member.role.group:
+        if request.group != self._consumer.role.group:
             return
         for queue, offset in offsets.items():
-            reader = self._member.readers.get(queue)
+            reader = self._consumer.readers.get(queue)
             if reader is not None and queue.topic == request.topic:
                 log.warning("offset reset by administrator", extra={"queue": repr(queue), "offset": offset})
                 reader.seek(offset)
-        self._member.commit_soon()
+        self._consumer.commit_soon()
 
     # ------- 221
 
@@ -128,10 +128,10 @@ class MemberRequests:
             request = ConsumerStatusRequest.read(command.ext)
         except FieldError as error:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        is_ours = request.group == self._member.role.group
+        is_ours = request.group == self._consumer.role.group
         table = {
             queue: reader.backlog.commit_offset
-            for queue, reader in self._member.readers.items()
+            for queue, reader in self._consumer.readers.items()
             if is_ours and queue.topic == request.topic
         }
         return command.reply(body=write_document(ConsumerStatus(message_queue_table=table)))
@@ -143,21 +143,21 @@ class MemberRequests:
             request = RunningInfoRequest.read(command.ext)
         except FieldError as error:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        if request.consumer_group != self._member.role.group:
-            return self._no_member(command, request.consumer_group)
-        subscriptions = self._member.describe().subscription_data_set
+        if request.consumer_group != self._consumer.role.group:
+            return self._no_consumer(command, request.consumer_group)
+        subscriptions = self._consumer.describe().subscription_data_set
         info = ConsumerRunningInfo(
             properties=self._describe_settings(),
             subscription_set=subscriptions,
-            mq_table={queue: self._describe_queue(reader) for queue, reader in self._member.readers.items()},
-            status_table={one.topic: self._member.rates.status(one.topic) for one in subscriptions},
+            mq_table={queue: self._describe_queue(reader) for queue, reader in self._consumer.readers.items()},
+            status_table={one.topic: self._consumer.rates.status(one.topic) for one in subscriptions},
             jstack=all_stacks() if request.jstack_enable else None,
         )
         return command.reply(body=write_document(info))
 
     def _describe_settings(self) -> dict[str, str]:
         """Return the settings under the property names of RocketMQ's consumers and tools."""
-        role, settings, described = self._member.role, self._member.settings, self._member.describe()
+        role, settings, described = self._consumer.role, self._consumer.settings, self._consumer.describe()
         times_max = settings.max_reconsume_times
         return {
             "PROP_NAMESERVER_ADDR": "".join(f"{one};" for one in self._session.name_servers.addresses),
@@ -180,7 +180,7 @@ class MemberRequests:
         }
 
     def _describe_queue(self, reader: QueueReader) -> ProcessQueueInfo:
-        backlog, locks = reader.backlog, self._member.locks
+        backlog, locks = reader.backlog, self._consumer.locks
         first, last = backlog.span or (0, 0)
         return ProcessQueueInfo(
             commit_offset=backlog.commit_offset,
@@ -203,10 +203,10 @@ class MemberRequests:
             record = decode_record(command.body)
         except (FieldError, RemoteProtocolError) as error:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"invalid request: {error}")
-        calls = self._member.calls
-        if request.consumer_group != self._member.role.group or calls is None:
-            return self._no_member(command, request.consumer_group)
-        if self._direct_count >= self._member.settings.concurrency:
+        calls = self._consumer.calls
+        if request.consumer_group != self._consumer.role.group or calls is None:
+            return self._no_consumer(command, request.consumer_group)
+        if self._direct_count >= self._consumer.settings.concurrency:
             return command.reply(
                 ResponseCode.SYSTEM_BUSY,
                 f"{self._direct_count} messages are being consumed directly; retry later",
@@ -219,7 +219,7 @@ class MemberRequests:
     ) -> Command:
         started_at = time.monotonic()
         try:
-            message = to_received_message(record, broker_name, body_bytes_max=self._member.settings.body_bytes_max)
+            message = to_received_message(record, broker_name, body_bytes_max=self._consumer.settings.body_bytes_max)
             outcome = await calls.call_uncounted(message)
         finally:
             self._direct_count -= 1
@@ -229,13 +229,13 @@ class MemberRequests:
             outcome_code = "CR_THROW_EXCEPTION" if outcome.failure else "CR_LATER"
         result = ConsumeResult(
             consume_result=outcome_code,
-            order=self._member.role.is_ordered,
+            order=self._consumer.role.is_ordered,
             remark=outcome.failure or None,
             spent_time_mills=int((time.monotonic() - started_at) * 1000),
         )
         return command.reply(body=write_document(result))
 
-    def _no_member(self, command: Command, group: str) -> Command:
+    def _no_consumer(self, command: Command, group: str) -> Command:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:300]}> not exist in this consumer"
         )
