@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ha.master_session import MasterSession
+from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
@@ -565,6 +567,39 @@ async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: 
         assert await send(master, "d") == [0]
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_compared_master_that_fails_to_take_its_role_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, for example, refuses the record of the new role; with space the broker becomes master by itself."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+        assert await send(master, "a") == [0]
+        before = master.store.log.wrote
+        assert await send(master, "b") == [0]
+        await copied(master, slave)
+        await slave.close()
+        await master.close()
+        lose_tail(tmp_path / "master", before)
+        master = await members.start("master")
+        write, failures = master.roles.role_file.write, []
+
+        def fail_once(record: RoleRecord) -> None:
+            if not failures:
+                failures.append(record)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(record)
+
+        monkeypatch.setattr(master.roles.role_file, "write", fail_once)
+        await members.start("slave-1")
+
+        await wait_until(lambda: master.roles.role is HaRole.MASTER)
+        assert len(failures) == 1
+        await follows(master, 1)
+        assert await send(master, "c") == [0]
+        assert await bodies(master) == [b"a", b"b", b"c"]
 
 
 async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,19 @@ def test_without_acks_only_the_masters_volume_is_a_proof() -> None:
     assert [type(one) for one in decided(lost_volumes(2, acks_needed=0), spec_with(slaves=2))] == [act.TakeEpoch]
 
 
+@pytest.mark.parametrize(("recorded", "configured"), [(0, 1), (1, 0)])
+def test_recorded_number_of_acks_counts_and_not_that_of_the_new_configuration(recorded: int, configured: int) -> None:
+    """A group without a Lease may have been asynchronous before its manifest says that it waits for slaves."""
+    shard = lost_volumes(1, acks_needed=recorded)
+    for number in (1, 2, 3):
+        shard = with_member(shard, number, acks_needed=configured)
+
+    if recorded:
+        assert [type(one) for one in decided(shard, spec_with(slaves=2))] == [act.TakeEpoch]
+    else:
+        assert "its master 1 is absent" in waits(shard, spec_with(slaves=2))
+
+
 def test_only_a_person_gives_up_an_absent_broker() -> None:
     """It is never given up where all present volumes are empty."""
     shard = with_member(lost_volumes(), 3, report=None)

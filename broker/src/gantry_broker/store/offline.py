@@ -10,7 +10,7 @@ last recovery that can detect it, since the store is stopped cleanly afterwards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -24,7 +24,7 @@ from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.existing_sizes import with_existing_file_sizes
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.log_end import read_memory_scope
-from gantry_broker.store.loss import LossRecord
+from gantry_broker.store.loss import LossRecord, LostRange, describe_missing
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.store.scan_dispatcher import Progress
 from gantry_broker.store.settings import StoreSettings
@@ -47,15 +47,29 @@ def recover(root: str, buffers_path: str | None = None, progress: Progress | Non
     return _open_and_close(root, buffers_path, progress, lambda store: None)
 
 
-def accept_loss(root: str, by: str, buffers_path: str | None = None, progress: Progress | None = None) -> LossRecord:
+def accept_loss(
+    root: str,
+    by: str,
+    buffers_path: str | None = None,
+    progress: Progress | None = None,
+    *,
+    shown: Sequence[LostRange] | None = None,
+) -> LossRecord:
     """Recover the store in ``root``, accept that the missing data of its log is lost, and leave it cleanly stopped.
 
-    Return the loss record with the ranges that were missing and are accepted now. Raises ``RecoveryFailed``.
+    If the recovery finds a missing range that is not among the ranges ``shown`` to the administrator, nothing is
+    accepted; None stands for any ranges. Return the loss record with the ranges that were missing and are accepted now.
+    Raises ``RecoveryFailed``.
     """
     found: list[LossRecord] = []
 
     def accept(store: MessageStore) -> None:
         missing = store.losses.record.missing
+        if shown is not None and not set(missing) <= set(shown):
+            raise RecoveryFailed(
+                f"the recovery found more than was shown: {describe_missing(missing)}; nothing was accepted; run the "
+                "command again, which shows these ranges"
+            )
         store.accept_loss(by)
         found.append(msgspec.structs.replace(store.losses.record, missing=missing))
 

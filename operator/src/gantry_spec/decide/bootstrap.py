@@ -109,12 +109,12 @@ def _last_term(view: ShardView, reports: dict[int, Report]) -> Term:
     furthest = max(reports, key=lambda number: (reports[number].log_position, -number))
     master = furthest if newest.master_id is None else newest.master_id
     electable = newest.electable or tuple(number for number in reports if number != master)
-    known = [one for one in (newest.acks_needed, view.members[furthest].acks_needed) if one]
+    configured = view.members[furthest].acks_needed
     with_data = {number: report for number, report in reports.items() if not _is_empty(report)}
     return Term(
         epoch=max(newest.epoch, newest.last_epoch),
         master=master,
         identity=with_data[master].identity if master in with_data else "",
         electable=manual_promotion.voters(with_data, [number for number in electable if number != master]),
-        acks_needed=min(known, default=0),
+        acks_needed=configured if newest.acks_needed is None else newest.acks_needed,
     )

@@ -120,6 +120,7 @@ def report_role(
     electable = record.electable if record.epoch else settings.ha.electable
     # A single broker has no replica to repair damage. Members of a group repair each other, and keep their votes.
     is_alone = status.role is not HaRole.SLAVE and not [number for number in electable if number != master_id]
+    is_configured = status.role is HaRole.MASTER or record.acks_needed < 0
     history = replication.slave_store.history
     may_answer = policy.may_acknowledge() or not replication.master.is_leading
     missing_grants = "" if may_answer else policy.describe_missing_grants()
@@ -142,7 +143,7 @@ def report_role(
         dispatched=store.dispatcher.dispatched,
         last_epoch=history.epoch,
         electable=tuple(number for number in electable if number != master_id),
-        acks_needed=settings.ha.acks_needed if record.is_master or record.acks_needed < 0 else record.acks_needed,
+        acks_needed=settings.ha.acks_needed if is_configured else record.acks_needed,
         slaves=_slaves(replication) if status.role is HaRole.MASTER else (),
         master=record.master if status.role is HaRole.SLAVE else "",
         master_id=master_id,

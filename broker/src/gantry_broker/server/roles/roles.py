@@ -100,7 +100,7 @@ class Roles:
         self._send_path: Final = send_path
         self._tables: Final = tables
         self.lock: Final = asyncio.Lock()
-        """Held during each change of the role, so that there is one at a time."""
+        """Held during each change of the role, except at the start and in `_on_slave_refused`, which awaits nothing."""
 
         self._compared: set[int] = set()
         self._is_loss_accepted = False
@@ -228,7 +228,10 @@ class Roles:
             self._gate.refuse_all(self.problem)
 
     async def _end_comparison(self) -> None:
-        """Become master, or await acceptance of a loss, after enough slaves were compared."""
+        """Become master, or await acceptance of a loss, after enough slaves were compared.
+
+        After an error, such as a full disk, slaves are compared again, so that the change is tried again.
+        """
         try:
             async with self.lock:
                 if self.role is HaRole.COMPARING and not self.is_closed:
@@ -240,6 +243,11 @@ class Roles:
                     else:
                         await self.become_master(self.store.identity.epoch + 1, self.electable())
                         await self.record_caught_up()  # The compared slaves have nothing that this log lacks.
+        except (BrokerError, OSError) as error:
+            log.error("failed to become master; comparing again", extra={"reason": str(error)})
+            self.problem = f"failed to become master: {error}; the log is compared with slaves again"
+            self._compared.clear()
+            self.replication.master.compare(self.epoch, self.electable(), self._on_slave_refused)
         finally:
             self._role_change_task = None
 
