@@ -45,8 +45,8 @@ class MemoryRun(msgspec.Struct, frozen=True):
 def limit_bytes(group: GroupName, *, segment_bytes: int, tmpfs_bytes: int) -> int:
     """Return the limit of a group: its own memory, plus the allowance for mapped pages if these are separate.
 
-    Mapped pages are the log's current file and the next one, with their queues; buffers are included if they are on
-    tmpfs.
+    Mapped pages are the log's current file and the next one, with their queues. Buffers on tmpfs count as memory of
+    the control group, so each limit is larger by them.
     """
     room = 0 if group == "256 MiB with its page cache" else 2 * segment_bytes
     return OWN_BYTES[group] + room + tmpfs_bytes

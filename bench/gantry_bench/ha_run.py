@@ -60,7 +60,7 @@ class Runner:
     # -- the table -----------------------------------------------------------------------------------------------------
 
     def measure_table(self) -> tuple[list[HaRun], list[HaRun]]:
-        """Measure every setup on both systems, and the relay; the relay's runs are in the second list."""
+        """Measure every setup on both systems; the second list has the runs of an echo server behind a relay."""
         runs: list[HaRun] = []
         relayed: list[HaRun] = []
         for number, setup in enumerate(self._scale.setups, 1):
@@ -168,7 +168,7 @@ class Runner:
     # -- little memory -------------------------------------------------------------------------------------------------
 
     def measure_memory(self) -> list[MemoryRun]:
-        """Measure, for each setup, a pair in each of several groups of different size, in turn."""
+        """Measure, for each setup, a pair in each control group (cgroup) of ``OWN_BYTES``, in turn."""
         runs: list[MemoryRun] = []
         for setup in self._scale.memory_setups:
             self._report_progress(f"small memory, {setup.text}; starting")

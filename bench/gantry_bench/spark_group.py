@@ -148,8 +148,8 @@ async def _fill(name_server: str, rows: int) -> None:
 
 
 def order_bodies(count: int) -> list[bytes]:
-    """Return the part after an order's number in a body of `BODY_BYTES`: JSON like a shop's, all different, from one
-    seed.
+    """Return the part after an order's number in a body of `BODY_BYTES`: all different, from one seed. The text
+    is like a shop's JSON, but cut to the size, so that it cannot be parsed.
     """
     random = Random(SEED)
     return [_order_body(random) for _ in range(count)]

@@ -65,9 +65,9 @@ class Debt:
         self.answers: Counter[int] = Counter()
         """How many answers are owed to each opaque."""
         self.held: Counter[int] = Counter()
-        """Of these, those that may wait longer than the connection lives."""
+        """Of these, those that may be missing while the connection is open, such as held pulls."""
         self.late: Counter[int] = Counter()
-        """Of the answers, those that need not come before the connection ends."""
+        """Of the answers, those that may be missing when the server closes the connection after a bad frame."""
         self.asked: dict[int, int] = {}
         """The request code of each opaque."""
         self.parsed: Counter[int] = Counter()

@@ -32,9 +32,9 @@ DERIVED: Final = {
     "index": "index",
     "checkpoint": "checkpoint",
     "point": "recovery-point.json",
-    "twin": "store.json",
+    "identity": "store.json",
 }
-"""Files that can be deleted without losing a message. ``store.json`` has a twin."""
+"""Files that can be deleted without losing a message: ``store.json`` has the copy ``store.json.bak``."""
 
 
 def apply_fault(
@@ -61,7 +61,7 @@ def apply_fault(
 
 
 def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, seed: int) -> None:
-    """Undo a random part of the unfinished append's copies into buffers, behind the written end."""
+    """Undo a random part of the unfinished append's copies into buffers, beyond the written end."""
     chance = random.Random(seed)
     start, end = max(model.end, wrote), model.pending[-1].end if model.pending else model.end
     for volume in volumes.values():
@@ -79,7 +79,7 @@ def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, s
 
 
 def tear_hole(disk: FaultyDisk, model: Model, flushed: int, seed: int) -> None:
-    """Lose power so that some bytes behind ``flushed`` are missing, and everything behind them is present."""
+    """Lose power so that some bytes after ``flushed`` are missing, and everything after them is present."""
     chance = random.Random(seed)
     end = model.pending[-1].end if model.pending else model.end
     start = chance.randrange(flushed, end) if flushed < end else flushed
@@ -94,7 +94,7 @@ def tear_hole(disk: FaultyDisk, model: Model, flushed: int, seed: int) -> None:
 def remove_derived(disk: FaultyDisk, what: str) -> bool:
     """Delete a file or folder that can be rebuilt. Return False if it does not exist."""
     path = f"{ROOT}/{DERIVED[what]}"
-    if not disk.exists(path) or (what == "twin" and not disk.exists(f"{path}.bak")):
+    if not disk.exists(path) or (what == "identity" and not disk.exists(f"{path}.bak")):
         return False
     if disk.is_directory(path):
         disk.remove_tree(path)

@@ -67,7 +67,7 @@ class Sender:
         return drafts
 
     def like(self, store: MessageStore, pieces: Sequence[Piece]) -> list[Draft]:
-        """Return a batch of new messages whose records are as long as ``pieces``."""
+        """Return new messages with records as long as ``pieces``, except prepared ones, whose queue is unknown."""
         return [self._draft(store, piece.queue or self.QUEUES[0], piece.body_bytes, 0) for piece in pieces]
 
     def _draft(self, store: MessageStore, name: Queue, size: int, flags: int) -> Draft:
@@ -83,7 +83,7 @@ class Sender:
     def believe_empty_queues(self, store: MessageStore, *, is_derived_lost: bool) -> None:
         """Take over the ends of queues without messages, which the store may or may not have kept.
 
-        Either is right: a kept end is as good as 0, as long as no offset is used twice.
+        Either is right, since no message has a number below the kept end: no offset is used twice.
         """
         model = self._model
         there = {piece.queue for piece in model.records()}

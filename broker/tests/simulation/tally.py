@@ -24,7 +24,7 @@ NEEDED: Final = (
     "a flush failed", "the log failed", "an open failed",
     "rolled", "replayed", "replayed over a roll", "cut", "refilled after a cut", "a refilled cut met another crash",
     "set aside", "stale buffers put back", "foreign buffers put back", "the head was removed",
-    "queues removed", "index removed", "checkpoint removed", "point removed", "twin removed",
+    "queues removed", "index removed", "checkpoint removed", "point removed", "identity removed",
     "started at a recovery point", "read the whole log", "clean stop", "lost what was not promised",
     "hidden at an opening", "slaves' acks", "slaves not waited for", "died becoming a master", "died in the showing",
 )  # fmt: skip

@@ -100,7 +100,7 @@ def names_of_the_head_come_back_after_a_start_has_cut_the_queues(life: Life) -> 
     life.append(EQUAL)
     life.append(EQUAL)
     pooled = Mode(Medium.CRASH_SAFE, is_ahead=True, buffers=2)
-    life.reopen(pooled, before=["index", "twin"], is_twice=True)
+    life.reopen(pooled, before=["index", "identity"], is_twice=True)
     for _ in range(10):
         life.append(EQUAL)
     life.flush()
@@ -153,7 +153,7 @@ def name_of_a_file_lost_behind_the_end_of_the_log(life: Life) -> None:
         life.append(EQUAL)
     life.die("sync_directory", 3, Fault.POWER_TORN, 718)
     pooled = Mode(Medium.MOVED, is_sync=True, buffers=3, is_waiting=True)
-    life.reopen(pooled, before=["checkpoint", "power", "twin"])
+    life.reopen(pooled, before=["checkpoint", "power", "identity"])
 
 
 def number_of_a_queue_that_nothing_is_left_of(life: Life) -> None:

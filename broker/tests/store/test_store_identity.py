@@ -97,7 +97,7 @@ def test_other_writer_may_replace_several_epochs() -> None:
     assert after.epochs == [Epoch(1, 0, is_ours=False), Epoch(6, 900)]
 
 
-def test_cut_log_loses_the_epochs_behind_the_cut() -> None:
+def test_cut_log_loses_the_epochs_after_the_cut() -> None:
     """An epoch that begins exactly at the end stays, because the next record belongs to it."""
     before = identity(Epoch(1, 0), Epoch(2, 300, is_ours=False), Epoch(3, 500))
 
@@ -123,6 +123,7 @@ def test_only_ranges_written_by_gantry_need_seals_over_any_history(
         if cut_at is not None and cut_at < end:
             end = cut_at
             now = now.with_truncated_log(end)
+        kept = now
         if others_from is not None:
             ours -= set(range(others_from, end + 1))
         ours -= set(range(end, 10_000))
@@ -130,7 +131,7 @@ def test_only_ranges_written_by_gantry_need_seals_over_any_history(
 
         assert now.is_ours(end), "expected that the next record needs a seal"
         assert [now.is_ours(offset) for offset in range(end)] == [offset in ours for offset in range(end)]
-        assert now.generation == before.generation + 1 and now.epoch >= before.epochs[0].epoch
+        assert now.generation == before.generation + 1 and now.epoch >= kept.epoch
         assert decode_sealed(encode_sealed(now), StoreIdentity) == now, "expected an identity with rising epochs"
         offset = 0
         while offset < end:
@@ -197,7 +198,7 @@ def test_one_damaged_copy_costs_nothing(
 
 
 def test_start_is_refused_with_both_copies_damaged(place: tuple[Disk, str]) -> None:
-    """A guess would either refuse RocketMQ's records or accept torn ones, so an operator must decide."""
+    """A guess would either refuse RocketMQ's records or accept torn ones, so a person must decide."""
     disk, root = place
     file = IdentityFile(disk, root)
     file.write(identity(Epoch(1, 0)))
@@ -238,6 +239,7 @@ def test_read_only_identity_is_read(tmp_path: Path) -> None:
             os.write(write, str(error).encode())
         finally:
             os._exit(0)
+    os.close(write)
     os.waitpid(child, 0)
     assert os.read(read, 1000) == b"same"
 

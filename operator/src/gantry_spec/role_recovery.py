@@ -4,7 +4,8 @@
 
 An election needs the Lease, so there is no election while the API server is unavailable. A running master keeps its
 role during that time, and a master whose process was restarted within a second should, too. The invariant: **a master
-regains its own epoch only if it would still be the master had its process never ended.** Why this is safe:
+regains its own epoch only if it would still be the master had its process never ended.** Why this is safe, where S are
+the electable slaves of its epoch e, and k is the number of slaves whose acks it waits for:
 
 1  The broker's own record allows it. It was the master of epoch e, its log has everything that it ever acknowledged, it
    has promised no epoch above e, its role in e was not taken, and it waits for as many slaves as before

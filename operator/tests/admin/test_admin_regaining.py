@@ -148,7 +148,7 @@ def test_master_and_slave_regain_their_roles(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None:
-    """The counterpart: the slave may be about to be promoted."""
+    """The slave may be about to be promoted, so the master stays without a role."""
     with shard(tmp_path) as (group, _):
         group.kill(MASTER)
         group.order(SLAVE, PromiseRequest(epoch=EPOCH + 1_000, to="another"))
@@ -161,7 +161,7 @@ def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None
 
 @pytest.mark.verify
 def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
-    """Without both no other broker can object; when the slave is back, the master continues."""
+    """Without either no other broker can object; when the slave is back, the master continues."""
     with shard(tmp_path) as (group, _):
         group.kill(MASTER, SLAVE)
         group.start(MASTER)
@@ -174,14 +174,15 @@ def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_fenced_broker_stays_fenced(tmp_path: Path) -> None:
-    """A role that was taken by an order is not regained by a restart, and no peer is asked."""
+    """A role that was taken by an order is not regained by a restart."""
     with shard(tmp_path) as (group, _):
         group.order(MASTER, Fence(epoch=EPOCH))
         group.kill(MASTER)
         group.start(MASTER)
         wait_for(lambda: reported_role(group)["role"] == "unassigned", "its sidecar reports it")
 
-        assert not group.report(MASTER).may_regain
+        report = group.report(MASTER)
+        assert (report.role, report.may_regain) == (HaRole.UNASSIGNED, False)
         assert group.reason(MASTER) == "None"
 
 
@@ -247,12 +248,15 @@ class RecoveryScene:
         self.then: HaStatus | None = None
         """The report at the time of the order, if it differs."""
         self.ordered: list[AnyOrder] = []
+        self.asked_count = 0
+        """How often the peers were asked."""
         self.lease_client = FakeLeaseClient(snapshot)
         self.part = RoleRecovery(
             self.lease_client, self, lambda: self.report, self.order, election_wait_s=election_wait_s
         )
 
     async def ask_all(self, own: HaStatus) -> dict[int, Report]:
+        self.asked_count += 1
         return {SLAVE: PEER}
 
     async def order(self, order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
@@ -279,11 +283,11 @@ async def test_election_comes_first_if_the_lease_is_readable() -> None:
 
 
 async def test_no_peer_is_asked_for_a_broker_that_cannot_regain_a_role() -> None:
-    """A broker with a role, or without one to regain, causes no requests."""
+    """For a broker with a role, or without one to regain, neither the Lease nor a peer is asked."""
     for report in (HaStatus(role=HaRole.MASTER, may_regain=True), HaStatus(role=HaRole.UNASSIGNED)):
         beside = RecoveryScene(None, report=report)
         await beside.part.step()
-        assert beside.ordered == [] and beside.lease_client.reads == 0
+        assert (beside.ordered, beside.lease_client.reads, beside.asked_count) == ([], 0, 0)
 
 
 async def test_order_is_only_for_the_report_that_was_checked() -> None:

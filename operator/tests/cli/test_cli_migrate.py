@@ -280,6 +280,34 @@ async def test_time_until_the_rest_is_copied_is_limited(home: MigrationDirectory
     assert migration.record.phase is Phase.ATTACHED
 
 
+async def test_silent_old_broker_is_reported_as_an_error(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it does not return its settings in time, nothing was changed, and the error says so."""
+    world = World(home)
+    migration = world.migration(timeout_s=0.05)
+    await migration.catch_up()
+    monkeypatch.setattr(Old, "config", lambda self: asyncio.sleep(60, {}))
+
+    with pytest.raises(MigrationError, match=r"did not return its settings within 0.05 s") as caught:
+        await migration.switch()
+
+    assert "still accepts messages" in (caught.value.remedy or "")
+    assert (world.settings, migration.record.phase) == (BEFORE, Phase.ATTACHED)
+
+
+async def test_settings_that_changed_between_two_runs_are_restored(home: MigrationDirectory) -> None:
+    """A run that fails restores the settings that the old broker had before that run, not those of an earlier one."""
+    world = World(home)
+    world.is_copying = False
+    changed = {"brokerRole": "SYNC_MASTER"}
+    for settings in (BEFORE, BEFORE | changed):
+        world.settings = dict(settings)
+        with pytest.raises(MigrationError, match="not copied within"):
+            await world.migration(timeout_s=0.5).switch()
+        assert world.settings == settings
+
+
 async def test_time_until_clients_are_routed_is_not_limited(
     home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

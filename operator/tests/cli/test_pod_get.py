@@ -99,6 +99,8 @@ def test_only_get_requests_to_loopback_are_sent(sidecar: tuple[SidecarChild, Pat
 
     assert order["/v1/role/fence"]["status"] == 405
     assert refusal.returncode == 2 and b"is not a sidecar of this pod" in refusal.stderr
+    no_port = get("http://127.0.0.1:99999", tokens, "/v1/status")
+    assert no_port.returncode == 2 and b"has no valid port" in no_port.stderr
 
 
 def test_sidecar_with_certificates_is_asked_over_tls(tmp_path: Path) -> None:

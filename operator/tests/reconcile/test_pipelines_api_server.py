@@ -41,7 +41,9 @@ SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("trigger", "TopicAnalytics", {"trigger": "soon"}),
     ("schedule", "TopicArchive", {"schedule": "sometimes"}),
     ("start", "TopicArchive", {"start": "yesterday"}),
-    ("path", "TopicArchive", {"destination": {"pvc": {"claimName": "a", "path": "../b c"}}}),
+    ("path", "TopicArchive", {"destination": {"pvc": {"claimName": "a", "path": "b c"}}}),
+    ("path", "TopicArchive", {"destination": {"pvc": {"claimName": "a", "path": "../b"}}}),
+    ("path", "TopicArchive", {"destination": {"pvc": {"claimName": "a", "path": "b/./c"}}}),
     ("brokerGroups", "TopicArchive", {"brokerGroups": ["a", "b"]}),
 ]
 

@@ -109,8 +109,9 @@ class Migration:
             await self.restore_source()
 
     async def restore_source(self) -> None:
-        """Restore the original settings of the old broker."""
+        """Restore the original settings of the old broker. The next switch reads them anew."""
         await self._old.update_config(self.record.original)
+        self.record = msgspec.structs.replace(self.record, original={})
         self._save_phase(Phase.ATTACHED)
         self._report_step(f"The old broker at {self._old.address} accepts messages again")
 
@@ -151,7 +152,8 @@ class Migration:
     async def switch(self) -> SwitchResult:
         """Stop writes at the old broker and promote the new one.
 
-        Raises ``MigrationError``; the old broker is then restored, unless the error says otherwise.
+        Raises ``MigrationError``. Before the promotion has begun, the old broker is then restored, unless the error
+        says otherwise; afterwards it stays stopped, and another run continues with the promotion.
         """
         self._started_at = time.monotonic()
         try:
@@ -205,6 +207,9 @@ class Migration:
         Raises MigrationError with the state of the old broker if that fails, and after a timeout of the switch.
         """
         if self.record.phase is not Phase.STOPPING:
+            if isinstance(error, TimeoutError):
+                reason = f"the old broker did not return its settings within {self._timeout_s:g} s"
+                raise MigrationError(reason, "it still accepts messages; increase --timeout") from error
             return
         try:
             await _run_shielded(self.restore_source())

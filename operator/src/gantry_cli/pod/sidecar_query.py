@@ -49,15 +49,19 @@ def query_sidecar(url: str, path: str, token_file: Path) -> Answer:
     Raises InvalidInput for an address outside this pod.
     """
     parts = urlsplit(url)
+    try:
+        port = parts.port or SIDECAR_PORT
+    except ValueError as error:
+        raise InvalidInput(f"{url} has no valid port: {error}") from error
     if parts.hostname not in LOOPBACK or parts.scheme not in ("http", "https") or not path.startswith("/"):
         raise InvalidInput(
             f"{url}{path} is not a sidecar of this pod", f"use one like http://127.0.0.1:{SIDECAR_PORT}/v1/status"
         )
     token = _first_token(token_file)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    answer = _once(parts.scheme, (parts.hostname, parts.port or SIDECAR_PORT), path, headers)
+    answer = _once(parts.scheme, (parts.hostname, port), path, headers)
     if answer.status == 0 and parts.scheme == "http":  # a sidecar with certificates closes plain-text connections
-        over_tls = _once("https", (parts.hostname, parts.port or SIDECAR_PORT), path, headers)
+        over_tls = _once("https", (parts.hostname, port), path, headers)
         return over_tls if over_tls.status else answer
     return answer
 

@@ -1,14 +1,14 @@
 """The parts of a pipeline's spec, with the fields, their bounds, defaults and descriptions.
 
-Three kinds of resource share them: the source, the transport, the destination and the Spark engine. The names of modes
-are those of Spark and the jobs (`slaveFirst`, `http`, `zstd`), since the same text is the configuration of
+The source, the transport, the destination and the Spark engine are the same for all three kinds of pipeline. The names
+of modes are those of Spark and the jobs (`slaveFirst`, `http`, `zstd`), since the same text is the configuration of
 `gantry pipeline` on a laptop, which `gantry_pipelines.config` parses with these types.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, final
+from typing import Annotated, Any, Final, final
 
 import msgspec
 
@@ -18,7 +18,10 @@ from gantry_spec.manifest.quantities import Duration, Size
 ObjectName = SecretName
 GroupName = Annotated[str, msgspec.Meta(max_length=120, pattern=r"^[%|a-zA-Z0-9_-]*$")]
 Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
-Path = Annotated[str, msgspec.Meta(max_length=500, pattern=r"^([A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*)?$")]
+_FOLDER: Final = r"(\.{0,2}[A-Za-z0-9_-]|\.{3})[A-Za-z0-9_.-]*"
+"""A folder's name that is neither ``.`` nor ``..``: two pipelines must not write to one folder under two paths."""
+
+Path = Annotated[str, msgspec.Meta(max_length=500, pattern=rf"^({_FOLDER}(/{_FOLDER})*)?$")]
 Schedule = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^(@[a-z]+|[^ @]+( [^ ]+){4})?$")]
 Start = Annotated[
     str,

@@ -9,11 +9,13 @@ checkpoint until newer messages arrive; a batch run does not have this delay.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -75,22 +77,32 @@ def run_stream(
         running.append(stream.start())
         _wait_until_initialized(running[-1], reporter)
     reporter.stop.on_stop(lambda: _stop(running))
-    while any(query.isActive for query in running):
-        for query in running:
-            query.awaitTermination(POLL_SECONDS)
-            _raise_failed(query, running)
-        reporter.mark_alive()
-    for query in running:
-        _raise_failed(query, running)
+    try:
+        wait_for_end(running, reporter)
+    finally:
+        _stop(running)
+    if writer.failure is not None:  # a query that is being stopped may end without an error
+        raise JobError(f"a window could not be written: {writer.failure}", reason="QueryFailed") from writer.failure
     return Outcome(text=f"{writer.rows} messages in closed windows", rows=writer.rows, files=writer.files)
 
 
-def _raise_failed(query: StreamingQuery, running: list[StreamingQuery]) -> None:
-    problem = query.exception()
-    if problem is None:
-        return
-    _stop(running)
-    raise JobError(f"query {query.name} failed: {str(problem).splitlines()[0][:500]}", reason="QueryFailed")
+def wait_for_end(running: Sequence[StreamingQuery], reporter: Reporter) -> None:
+    """Wait until all queries have ended. Raises ``JobError`` for the first one that fails.
+
+    After a stop request no query counts as failed, since stopping a query makes it fail, too.
+    """
+    while True:
+        is_active = any(query.isActive for query in running)
+        for query in running:
+            with suppress(PySparkException):  # awaitTermination raises the error that exception() returns
+                query.awaitTermination(POLL_SECONDS)
+            problem = query.exception()
+            if problem is not None and not reporter.stop.is_requested:
+                text = (str(problem).splitlines() or [type(problem).__name__])[0][:500]
+                raise JobError(f"query {query.name} failed: {text}", reason="QueryFailed") from problem
+        if not is_active:
+            return
+        reporter.mark_alive()
 
 
 def _wait_until_initialized(query: StreamingQuery, reporter: Reporter) -> None:
@@ -103,7 +115,7 @@ def _wait_until_initialized(query: StreamingQuery, reporter: Reporter) -> None:
             return
 
 
-def _stop(running: list[StreamingQuery]) -> None:
+def _stop(running: Sequence[StreamingQuery]) -> None:
     for query in running:
         query.stop()
 
@@ -114,6 +126,9 @@ class _WindowWriter:
     def __init__(self, tables: Tables, reporter: Reporter) -> None:
         self.rows = 0
         self.files = 0
+        self.failure: Exception | None = None
+        """The error of a window that could not be written."""
+
         self._tables = tables
         self._reporter = reporter
         self._lock = threading.Lock()
@@ -133,7 +148,11 @@ class _WindowWriter:
             if not found:
                 return
             with self._lock:
-                self.files += self._tables.write(f"{name}-{batch_id}", found, self._tables.progress())
+                try:
+                    self.files += self._tables.write(f"{name}-{batch_id}", found, self._tables.progress())
+                except Exception as error:
+                    self.failure = error
+                    raise
                 self.rows += total(found, "messages")
                 self._reporter.report_progress(rows=self.rows, files=self.files, batch=batch_id)
 
