@@ -110,9 +110,10 @@ def accept_loss(directory: Path, buffers: Path | None, yes: bool, form: OutputFo
 
     A broker refuses sends while its log lacks bytes that were on the disk. If possible, restore the files, or let the
     broker follow a master that has them. If that is not possible, accept the loss: the log then continues after the
-    missing ranges, and their offsets are never reused. The decision covers exactly the ranges that are shown, and is
-    stored in loss.json. The store is recovered first, as by `gantry store recover`, also if nothing is missing. The
-    command refuses while a broker has the store open: use `gantry ha accept-loss` then.
+    missing ranges, and their offsets are never reused. The store is recovered first, as by `gantry store recover`, also
+    if nothing is missing. The decision covers all ranges that are missing then, also those that only this recovery
+    finds and the question does not show. It is printed, and stored in loss.json. The command refuses while a broker has
+    the store open: use `gantry ha accept-loss` then.
 
     Exit codes: 0 accepted, or nothing is missing, 2 invalid usage, 3 no store found, 4 not accepted, 130 interrupted.
     """
