@@ -4,7 +4,7 @@
                                  `gantry` prints the candidates, one a line, and exits
 
 Commands and options are completed without a request, and the module of a command is imported only when the cursor is
-behind its name. Topics and consumer groups are requested from the name server (`completers`), names in a Kubernetes
+after its name. Topics and consumer groups are requested from the name server (`completers`), names in a Kubernetes
 cluster from `kubectl` (`kube.options`).
 """
 
@@ -89,7 +89,7 @@ def completion(shell: str) -> None:
     """Generate a shell completion script.
 
     The script completes commands, options, topics and groups. Topics and groups are requested from the name server of
-    the command line, else of GANTRY_NAMESRV, else of a `gantry up` here; if it does not answer within half a second,
-    none are offered. The shell must find `gantry` in its PATH.
+    the command line, else of GANTRY_NAMESRV, else of a `gantry up` here, else 127.0.0.1:9876; without answers within
+    half a second, none are offered. The shell must find `gantry` in its PATH.
     """
     click.echo(completion_script(shell), nl=False)

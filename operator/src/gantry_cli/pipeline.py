@@ -1,7 +1,7 @@
 """The command `gantry pipeline`: run a Spark job with its own options, as a child that gets Ctrl-C and SIGTERM.
 
-The name server of a local `gantry up`, and the credentials and the signature scheme of this command, are passed to the
-job in its environment. The configuration of a job overrides them.
+The environment of the job has a name server, by default that of a local `gantry up`, else 127.0.0.1:9876, and the
+credentials and the signature scheme of this command. The configuration of a job overrides them.
 """
 
 import importlib.util
@@ -35,7 +35,8 @@ def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
 
     The configuration is a TopicArchive, LogAudit or TopicAnalytics manifest, as in Kubernetes (docs/pipelines.md); no
     cluster is needed. Name servers are taken from it, else from GANTRY_NAMESRV, else from a `gantry up` in this
-    directory. Ctrl-C stops a job gracefully; it continues when it runs again. ARGUMENTS are passed to the job.
+    directory, else 127.0.0.1:9876. Ctrl-C stops a job gracefully; it continues when it runs again. ARGUMENTS are passed
+    to the job.
     """
     for package in ("gantry_pipelines", "pyspark"):
         if importlib.util.find_spec(package) is None:

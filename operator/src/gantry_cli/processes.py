@@ -2,7 +2,7 @@
 
     ProcessLifecycle the states and transitions of one process, without any I/O
     ServerProcess    runs a process on an event loop, for `gantry up`
-    PodSupervisor    runs a process as process 1 of a container, with a single ``select`` (``pod``)
+    PodSupervisor    is process 1 of a container and runs a server as its child, with a single ``select`` (``pod``)
 
 A server process does not outlive its supervisor (``gantry_cli.child``). With `gantry up` it runs in a session of its
 own, so that Ctrl-C reaches the supervisor alone, which stops its servers in order.

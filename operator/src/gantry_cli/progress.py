@@ -2,9 +2,9 @@
 
 In a pipe or a file there are no bars and spinners, and a refreshing table is printed again at each interval.
 
-Every operation that may take longer than two seconds shows its progress: a bar if the amount of work is known, a
-spinner with the elapsed time otherwise. The display starts after a delay, so that a short command does not flicker. It
-goes to standard error, so that standard output holds only the result, and is removed at the end.
+Every operation that may take longer than two seconds shows its progress: a bar if its work is counted, a spinner with
+the elapsed time otherwise. The display starts after a delay, so that a short command does not flicker. It goes to
+standard error, so that standard output holds only the result, and is removed at the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The TLS options of commands, and the TLS settings of their clients.
 
-Every command that connects to a cluster has them, and no command handles them itself: their values are kept in click's
-context, from which `client_tls` reads them. All of them can be set in the environment, too.
+Every command with the option -n for name servers has them, and no command handles them itself: their values are kept in
+click's context, from which `client_tls` reads them. All of them can be set in the environment, too.
 """
 
 import ssl
@@ -57,7 +57,10 @@ def client_tls() -> ClientTlsSettings | None:
 
 
 def tls_context() -> ssl.SSLContext | None:
-    """Return the TLS context for a channel without a client, or None. Raises OSError for unusable files."""
+    """Return the TLS context for a channel without a client, or None for plain text.
+
+    Raises the errors of `client_tls`, and OSError for unusable files.
+    """
     tls = client_tls()
     if tls is None:
         return None

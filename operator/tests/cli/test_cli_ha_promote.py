@@ -10,7 +10,7 @@ import pytest
 
 from gantry_broker.control.orders import execute_order
 from gantry_cli.ha import promote as ha_promote
-from gantry_cli.ha.group import CannotPromote, ConsumerClient
+from gantry_cli.ha.group import CannotPromote, MemberClient
 from gantry_cli.ha.promote import Promoted, Promotion, PromotionOptions, Step
 from gantry_spec.decide import election
 from gantry_status.order_client import Check
@@ -70,7 +70,7 @@ def group_of(count: int, *, acks_needed: int = 1) -> FakeGroup:
 
 def promote(group: FakeGroup, *, yes: bool = False, steps: list[Step] | None = None, **typed: object) -> Promoted:
     """Promote a member, as a person does."""
-    clients: list[ConsumerClient] = [Direct(member) for member in group.members.values()]
+    clients: list[MemberClient] = [Direct(member) for member in group.members.values()]
     reported: list[Step] = [] if steps is None else steps
     options = PromotionOptions(**{"timeout_ms": 50, **typed})  # type: ignore[arg-type]
     return asyncio.run(Promotion(clients, options, report=reported.append, confirm=lambda _: yes).run())
@@ -395,7 +395,7 @@ def test_member_that_does_not_follow_is_reported() -> None:
 def test_invalid_set_of_members_is_refused(spoil: object, reason: str) -> None:
     """A broker that is named twice would have two votes, and two groups share no epochs."""
     group = group_of(3)
-    clients: list[ConsumerClient] = [Direct(member) for member in group.members.values()]
+    clients: list[MemberClient] = [Direct(member) for member in group.members.values()]
     assert callable(spoil)
     spoil(group.members[2], group.members[3])
 

@@ -76,7 +76,8 @@ def reset(
 
     Running members continue at the new offsets with their next pull, and discard messages in flight; a group without
     members continues there when it starts. A running handler finishes its message. The group's retry topic is not
-    changed. Brokers older than RocketMQ 5 have the members reset their offsets, which takes about ten seconds.
+    changed. Brokers with useServerSideResetOffset=false, and those older than RocketMQ 5, have the members reset their
+    offsets, which takes about ten seconds; there --queue is refused while the group has members.
     """
     start = _parse_start(when, to_offset, queues)
     chosen = [_parse_queue(topic, text) for text in queues]

@@ -143,9 +143,9 @@ def promote(
 
     The command observes the members and decides by the same rules as the operator and `gantry up`.
 
-    If the old master answers, it hands over: it is drained, the slave catches up, all members promise to follow no
-    older master, and the slave is promoted. Nothing is lost, in any mode. If the slave does not catch up in time, the
-    master takes sends again.
+    If the old master answers, it hands over: it is drained, the slave catches up, the members that answer promise to
+    follow no older master, and the slave is promoted. Nothing is lost, in any mode. If the slave does not catch up in
+    time, the master takes sends again.
 
     If the master does not answer, S-k+1 of the S electable slaves must first promise, durably, never to follow it
     again, where an acknowledged send (code 0) needs k acks. Then the old master cannot acknowledge anything any more,

@@ -67,7 +67,7 @@ class Caller(Protocol):
     async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
 
 
-class ConsumerClient(Caller, Protocol):
+class MemberClient(Caller, Protocol):
     """Sends orders to one member of a group."""
 
     async def call_checked(self, order: AnyOrder, check: Check | None) -> HaStatus | Promised:

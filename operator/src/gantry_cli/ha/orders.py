@@ -100,7 +100,7 @@ def show_answer(answer: HaStatus | Promised, form: OutputFormat) -> None:
 def promise(path: Path, epoch: int, to: str, form: OutputFormat) -> None:
     """Make a broker promise, durably, to follow no master and grant nothing below an epoch.
 
-    A promise cannot be revoked. It is the first step of a promotion: after enough promises the old master can never
+    A promise cannot be revoked. A promotion needs promises: after enough of them the old master can never
     acknowledge anything again. `gantry ha promote` makes all steps; this command makes only this one.
     """
     show_answer(send_order(path, PromiseRequest(epoch=epoch, to=to)), form)
@@ -259,9 +259,9 @@ def accept_loss(path: Path, yes: bool, form: OutputFormat) -> None:
 
     A broker whose log lacks bytes that were on its disk serves reads and answers sends with code 14. First try to
     restore the files or the volume and restart it, or let it follow a master that has them. After this order its log
-    continues behind the lost ranges, and no offset is used twice. The order covers exactly the ranges that the broker
-    reports, and is recorded in loss.json and in the audit log. A slave refuses it, and so does a master that still
-    tries to recover the ranges from its slaves.
+    continues after the lost ranges, and no offset is used twice. The order covers all ranges that are missing when the
+    broker executes it, and is recorded in loss.json and in the audit log. A slave refuses it, and so does a master that
+    still tries to recover the ranges from its slaves.
     """
     status = send_order(path, StatusRequest())
     assert isinstance(status, HaStatus), "the answer to a status request is a status"

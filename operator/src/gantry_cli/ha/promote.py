@@ -21,7 +21,7 @@ import msgspec
 from gantry_cli.ha.group import (
     SPEC,
     CannotPromote,
-    ConsumerClient,
+    MemberClient,
     Observation,
     check_members,
     decide_next_actions,
@@ -117,7 +117,7 @@ class Promotion:
 
     def __init__(
         self,
-        clients: Sequence[ConsumerClient],
+        clients: Sequence[MemberClient],
         options: PromotionOptions,
         *,
         report: Callable[[Step], None],
@@ -296,7 +296,7 @@ class Promotion:
 
     # -- output --------------------------------------------------------------------------------------------------------
 
-    def _client(self, number: int) -> ConsumerClient:
+    def _client(self, number: int) -> MemberClient:
         member = self._observed.member(number)
         if member is None:
             raise OrderRefused(f"member {number} does not answer")

@@ -200,9 +200,9 @@ def explain_command(entry: EntryPoint) -> click.Command:
         """Explain what would happen if a master of the group died now.
 
         Shows the candidates, what blocks each, and the loss in bytes. The result comes from the functions that decide a
-        failover, so it is exact unless the master takes more messages meanwhile. For a group in a cluster it is
-        calculated from the present answers of its sidecars, or, if you may not ask them, taken from the operator's
-        latest status.
+        failover. It is exact if the master is known to have acknowledged nothing after this moment. For a group in a
+        cluster it is calculated from the present answers of its sidecars, or, if there are none, taken from the
+        operator's latest status.
         """
         match group:
             case LocalGroup(data):

@@ -121,7 +121,7 @@ class ClusterGroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     """Ready name servers of all, `2/2`; empty if the group has none of its own, or the user may not list pods."""
     ledgers: list[Ledger]
-    """The bytes at risk in each shard, from the present answers of sidecars; empty if they are not asked."""
+    """The bytes at risk in each shard, from the present answers of sidecars; empty if there are none."""
     conditions: list[GroupCondition]
     events: list[GroupEvent]
     """The latest events, oldest first."""

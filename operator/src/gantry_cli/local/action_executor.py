@@ -105,7 +105,10 @@ class LocalActionExecutor:
             return await client.call(StatusRequest())
 
     async def send_order(self, shard: int, member: int, order: AnyOrder, expected: Expected | None) -> None:
-        """Send an order to the process that was observed, and to no later process of that member."""
+        """Send an order to the process that runs now; a promotion only if that process passes ``promotion_check``.
+
+        It may be a later process than the observed one. The epoch of the order and the process's own role decide then.
+        """
         running = self._running(shard, member)
         if running is None:
             raise OrderRefused("the broker does not run")

@@ -104,9 +104,10 @@ STALE_MS: Final = 10_000
 
 
 def read_running_status(data: Path) -> LocalGroupStatus | None:
-    """Return the status of the group that runs in a folder; None if none runs, or before the first round of one.
+    """Return the status of the group that runs in a folder; None if none runs, or before its first round.
 
-    Raises CliError for a damaged file.
+    If the previous supervisor was killed, its last status is returned until the first round of the present one. Raises
+    CliError for a damaged file.
     """
     if not StackDirectory(data).is_running():
         return None

@@ -31,7 +31,7 @@ REMEDY: Final = "restore the file, or remove it: the shard then elects a master 
 
 @final
 class LeaseFile:
-    """The Lease file of one shard. Owned by one supervisor."""
+    """The Lease file of one shard. Only the supervisor may write it; other processes create one to read the file."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
         """Read the file. Raises CliError when it is damaged."""

@@ -42,7 +42,7 @@ def local_restart_policy() -> RestartPolicy:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """The settings that members are started with; replaced as a whole when the manifest changes."""
+    """The settings that members are started with; replaced as a whole when the manifest or the sidecars change."""
 
     group: str
     spec: Spec

@@ -15,8 +15,9 @@
     STATE/stores/master-0/   and logs/, conf/, nameserver-0/
     STATE/broker/            the only store of `gantry up --single`, beside nameserver/; there is no manifest then
 
-Every file is replaced as a whole. A damaged file stops the start, with an error message that names the remedy, with two
-exceptions for the supervisor: a damaged annotations.json pauses the group, a damaged holds.json keeps no member down.
+Every JSON file and the manifest are replaced as a whole. If one that a start reads is damaged, the start fails with an
+error message that names the remedy, with two exceptions: a damaged annotations.json pauses the group, and a damaged
+holds.json keeps no member down. No start reads decision.json.
 
 Earlier versions had other names for two files (``held.json``, ``words.json``) and for some fields. They are read where
 the present ones are missing, and the next write replaces them.
@@ -117,10 +118,10 @@ class GroupRecord(msgspec.Struct, kw_only=True):
     members: list[MemberRecord] = []
     console_url: str = ""
     pid: int | None = None
-    """The process id of its supervisor; None if none runs."""
+    """The process id of its supervisor, also of one that was killed; None after a stop."""
     started_at_ms: int = 0
     notes: list[str] = []
-    """Fields for pods, volumes and Services, which have no effect here, and the place of write buffers."""
+    """What a start prints: fields without effect on one machine, the place of write buffers, missing packages."""
 
     def begin(self, notes: list[str]) -> None:
         """Record that this process supervises the group from now on."""

@@ -164,7 +164,7 @@ PROGRESS_POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSubscription:
-    """A group, its topic, and the start position in queues without a committed offset."""
+    """A group, its topic and filter, and the start position in queues without a committed offset."""
 
     group: str
     topic: str

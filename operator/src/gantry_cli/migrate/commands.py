@@ -87,9 +87,9 @@ def migrate(
     broker then becomes the master under the same broker name, and the name servers route clients to it. The write pause
     is measured and printed. Clients need no restart and no new settings.
 
-    Until the new broker is promoted, a failure or Ctrl-C restores the settings of the old broker. The command can be
-    run again at any time and continues where the last run ended. The new broker keeps running when the command has
-    ended; add its broker.conf to the service manager of this machine.
+    Until the promotion of the new broker begins, a failure or Ctrl-C restores the settings of the old broker. The
+    command can be run again at any time and continues where the last run ended. The new broker keeps running when the
+    command has ended; add its broker.conf to the service manager of this machine.
 
     Exit codes: 0 success, 1 failure with the present state, 2 invalid usage, 130 interrupted: the old broker continues,
     unless the new one was being promoted.

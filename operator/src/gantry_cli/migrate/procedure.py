@@ -152,8 +152,9 @@ class Migration:
     async def switch(self) -> SwitchResult:
         """Stop writes at the old broker and promote the new one.
 
-        Raises ``MigrationError``. Before the promotion has begun, the old broker is then restored, unless the error
-        says otherwise; afterwards it stays stopped, and another run continues with the promotion.
+        Raises ``MigrationError``. If that is before the phase PROMOTING, the old broker has been restored, or the error
+        says that this failed. From that phase on the old broker stays stopped, also if the error does not mention it;
+        another run continues.
         """
         self._started_at = time.monotonic()
         try:

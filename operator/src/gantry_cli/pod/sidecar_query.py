@@ -1,4 +1,4 @@
-"""Sends one request to the sidecar of this pod, over loopback, with the token that is mounted in the container.
+"""Requests one path of the sidecar of this pod, over loopback, with the token that is mounted in the container.
 
 The token is sent only to loopback addresses, never through a proxy or after a redirection: that network is the pod's
 own.
@@ -33,7 +33,10 @@ class Answer(NamedTuple):
     reason: str
 
     def as_document(self, content: str = "body") -> dict[str, Any]:
-        """Return the JSON document of the answer: its status, with the ``content`` or the reason of a failure."""
+        """Return the answer as a document: its status, with the JSON body in the field that ``content`` names.
+
+        Instead of the body, a failure has the reason. The status is 0 if the body is not JSON.
+        """
         try:
             document = msgspec.json.decode(self.body) if self.status == 200 else None
         except msgspec.DecodeError:

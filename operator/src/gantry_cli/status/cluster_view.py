@@ -63,7 +63,7 @@ class ClusterView:
 
 
 async def view_cluster(admin: Admin, name_server: str, *, with_internal: bool = False) -> ClusterView:
-    """Take a snapshot of a cluster. Raises ClientError only if the name server does not answer."""
+    """Take a snapshot of a cluster. Raises ClientError only if a request to the name server fails."""
     limit = asyncio.Semaphore(CONCURRENT_REQUESTS_MAX)
     addresses = await admin.brokers.all()
     brokers = await asyncio.gather(*(_view_broker(admin, address) for address in addresses))

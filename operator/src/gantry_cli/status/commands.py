@@ -65,7 +65,7 @@ class ClusterDocument:
     metavar="FILE",
     help="Read the status page of a broker (statusPagePath) instead of querying servers.",
 )
-@click.option("--watch", "is_watching", is_flag=True, help="Refresh every second, until Ctrl-C.")
+@click.option("--watch", "is_watching", is_flag=True, help="Refresh every second (bg/GROUP: two), until Ctrl-C.")
 @cluster_options
 @no_exec("Do not query the sidecars of bg/GROUP: a query runs a program in its pods.")
 @output_option

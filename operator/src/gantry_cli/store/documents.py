@@ -17,8 +17,9 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host
 
 # -- document types ----------------------------------------------------------------------------------------------------
-# The types here are those of documents that this module builds; `repair-plan`, `recover` and `accept-loss` print values
-# of `gantry_broker.store` as they are.
+# The types here are those of the documents of `verify` and `dump`; `repair-plan`, `recover` and `accept-loss` print
+# values of `gantry_broker.store` as they are, and `inspect` prints a `StoreSummary` with the changes of
+# `summary_document`.
 
 
 class VerifyDocument(TypedDict):
