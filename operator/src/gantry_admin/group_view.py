@@ -56,7 +56,9 @@ class RiskDocument(Document):
     )
     bytes: int | None = Field(description="Acknowledged bytes that exist nowhere else.")
     age_ms: int | None = Field(description="Age of the oldest of these bytes, at most.")
-    band: str = Field(description="A round upper bound of `bytes`, as the status of a group and alerts show it.")
+    band: str = Field(
+        description="A round upper bound of `bytes`, as a group's status and alerts show it; else `more` or `unknown`."
+    )
 
 
 class LedgerDocument(Document):

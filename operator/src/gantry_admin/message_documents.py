@@ -89,7 +89,7 @@ class DeadLetterQueueDocument(MessagesDocument):
 
 
 class DeadLettersDocument(Document):
-    """The dead letters of a group on this broker, by queue."""
+    """The dead letters of a group on this broker, by queue; of the first eight queues, if there are more."""
 
     group: str
     broker_name: str
