@@ -20,16 +20,16 @@ test: ## Run all checks and one test of every path, and list what this machine c
 verify: ## Run the tests with more seeds, modes and peers that `make test` omits (PART=...: one part).
 	@scripts/verify
 
-check: ## Format, lint, types, import contracts and the docs test; runs no broker.
+check: ## Check format, lint, prose, types, import contracts and docs; runs no broker.
 	@scripts/check
 
-format: ## Format all files, and update the generated pages in docs/.
+format: ## Format all files, and update the generated pages in docs/ and the package graph.
 	@scripts/format
 
 docs: ## Build the documentation as a site in .gantry/docs/site, and check every link.
 	@scripts/docs
 
-manifests: ## Generate the CRDs, the schemas and READMEs of charts, the dashboard and manifests/ from their sources.
+manifests: ## Generate the CRDs, the schema of broker-group, the READMEs of charts, the dashboard and manifests/ from their sources.
 	@scripts/manifests
 
 lock: ## Update requirements/*.txt, with hashes.
@@ -53,7 +53,7 @@ damage: ## Damage every kind of file of a store in every way, some 2,500 times, 
 exactly-once: ## Archive a million messages while driver, workers and brokers are killed, and compare with the log (needs Java).
 	@scripts/exactly-once $(EXACTLY_ONCE)
 
-fuzz: ## Send two million mutated frames to a broker, and check that it still serves.
+fuzz: ## Send two million mutated frames to a broker and a name server, and check that both still serve.
 	@scripts/fuzz
 
 abuse: ## Attack brokers and name servers (partial frames, slow readers, resets, bombs); measure memory, files and a normal client's p99.

@@ -4,8 +4,8 @@ python scripts/changed_tests.py [SINCE]      one path a line; SINCE is a commit,
 
 A test file imports a module directly, or through helpers of tests (`gantry_testing`, the files beside it), which
 are followed. Other modules are not followed: nearly all tests reach nearly all modules through them. A conftest.py
-selects the tests below its folder; a script, or the Makefile, selects the tests of the repository itself. The selection
-is meant for the time between two complete test runs, and does not replace them.
+selects the tests below its folder; a file of TOOLS, such as a script, selects the tests of the repository itself. The
+selection is meant for the time between two complete test runs, and does not replace them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> int:
     since = arguments[0] if arguments else default_since()
     found = select_tests(changed_files(since))
     print("\n".join(found))
-    print(f"{len(found)} test files import files changed since {since[:12]}", file=sys.stderr)
+    print(f"{len(found)} test files are selected by the files changed since {since[:12]}", file=sys.stderr)
     return 0
 
 

@@ -89,7 +89,7 @@ def crd_template(*crds: dict[str, Any]) -> str:
 
 
 def group_values_schema() -> dict[str, Any]:
-    """Return the values schema of the chart `broker-group`; its spec accepts what the API server accepts."""
+    """Return the values schema of the chart `broker-group`; its spec is the API server's without CEL rules."""
     text = {"type": "string"}
     strings = {"type": "object", "additionalProperties": text}
     return {

@@ -1,8 +1,8 @@
 """Report the tests that failed in a run of `scripts/run_tests`, and those of them that passed in the second run.
 
 python scripts/second_run.py CACHE before          note the failed tests; exit code 1 if there is no second run
-python scripts/second_run.py CACHE after           the table, and CACHE.json with the unreliable tests; exit code 1 if a
-                                                   test has failed and not passed since, whether it was run or not
+python scripts/second_run.py CACHE after           print the unreliable tests, and write CACHE.json with them; exit code
+                                                   1 if a test has failed and not passed since, whether run or not
 python scripts/second_run.py CACHE failed          the names of the failed tests, one in a line
 python scripts/second_run.py CACHE history FILE    append CACHE.json to FILE, a line for each run, with date and commit;
                                                    print the tests that were unreliable more than once lately

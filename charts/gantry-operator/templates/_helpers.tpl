@@ -42,7 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The operator's rights on groups and on their objects. */}}
+{{/* The operator's rights on groups and pipelines, and on their objects. */}}
 {{- define "gantry-operator.groupRules" -}}
 - apiGroups: [gantry.dev]
   resources: [brokergroups]
@@ -68,7 +68,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
-# The operator creates one Secret for each group, and cannot read any Secret, not even these.
+# The operator creates one Secret for each group, and can read no Secret except its own key, so not even these.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
@@ -92,7 +92,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
 {{- if .Values.rbac.executors }}
-# The binding of a driver to this one role. So the operator needs no right on pods, and cannot grant other rights.
+# The binding of a driver to this one role. So the operator itself need not have its rights, such as to create pods.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [{{ ternary "roles" "clusterroles" (not (empty .Values.namespaces)) }}]
   resourceNames: [{{ include "gantry-operator.name" . }}-executors]
@@ -108,7 +108,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s/%s-executors" (ternary "Role" "ClusterRole" (not (empty .Values.namespaces))) (include "gantry-operator.name" .) -}}
 {{- end -}}
 
-{{/* The rights of a driver: create, watch and delete its executors' pods, and nothing else. */}}
+{{/* The rights of a driver: on all pods in its namespace, for its executors; on nothing else. */}}
 {{- define "gantry-operator.executorsRules" -}}
 - apiGroups: [""]
   resources: [pods]

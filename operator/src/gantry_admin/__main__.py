@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _access_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--token-file", type=Path, metavar="FILE", help="tokens that may change roles, name:token lines")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="tokens with every permission, name:token lines")
     group.add_argument("--read-token-file", type=Path, metavar="FILE", help="tokens that may view and read messages")
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="the sidecar's certificate: use TLS")
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="key of the sidecar's certificate")
@@ -86,13 +86,13 @@ def _access_options(group: argparse._ArgumentGroup) -> None:
         "--tls-client-ca",
         type=Path,
         metavar="FILE",
-        help="authority of client certificates that may change roles (mTLS)",
+        help="authority of client certificates with every permission (mTLS)",
     )
     group.add_argument("--open-reads", action="store_true", help="on loopback, view and read messages without a token")
 
 
 def _broker_tls_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--broker-tls", action="store_true", help="use TLS; each of these options turns it on")
+    group.add_argument("--broker-tls", action="store_true", help="use TLS; each of the three files turns it on")
     group.add_argument("--broker-tls-ca", type=Path, metavar="FILE", help="authority of the broker's certificate")
     group.add_argument("--broker-tls-cert", type=Path, metavar="FILE", help="client certificate, if required")
     group.add_argument("--broker-tls-key", type=Path, metavar="FILE", help="key of the client certificate")

@@ -1,8 +1,8 @@
 """The audit log of orders over HTTP: a line for each order, refused ones included, as in the brokers' audit log.
 
 The outcome is the HTTP status, such as 200 done, 409 refused by the broker, 401 and 403 refused by the sidecar; 0 means
-aborted. A request whose body or parameters are invalid (422) is no order, and has no line. A line has names and
-numbers, never a token.
+aborted, also by an internal error (whose answer is 500). A request whose body or parameters are invalid (422) is no
+order, and has no line. A line has names and numbers, never a token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """TLS of both listeners, and the subjects of client certificates.
 
 With a client authority, a client certificate is requested but not required. A certificate of another authority is
-refused in the handshake. A client without a certificate needs a token, except for the probes: kubelet has neither.
+refused in the handshake. A client without a certificate has the permissions of its token, and without a token those of
+an anonymous caller (`guard`), such as the probes: kubelet has neither.
 
 The files may be replaced at any time (`gantry_remoting.certificates`). Both servers keep one context for as long as
 they run, so that context only delegates: each new connection gets its session from the most recently loaded context.

@@ -74,7 +74,10 @@ def role_document(state: BrokerState) -> RoleDocument:
 
 
 def missing_range_documents(status: Status | None, state: BrokerState | None) -> list[RangeDocument]:
-    """Return the ranges that add up to the page's missing bytes: the broker's own list if it does, else the page's."""
+    """Return the missing ranges: those of the broker's report if they add up to the page's bytes, else the page's own.
+
+    The page has only the first four ranges, so its own may be fewer than all.
+    """
     if status is None or not status.log_missing_bytes:
         return []
     if state is not None and state.missing_bytes == status.log_missing_bytes:

@@ -1,7 +1,8 @@
 """The answers of the sidecar as typed documents, from which the OpenAPI document is made.
 
-The name of a field with a time ends in the unit. ``null`` means "unknown" unless the description of the field gives it
-another meaning; the -1 and the empty strings of other layers are converted to it.
+The name of a field with a time ends in the unit. ``null`` means "unknown", or "none" where there may be none, such as a
+problem or a master, unless the description of the field gives it another meaning. Where a field may be null, the -1 and
+the empty strings of other layers are converted to it.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class RoleDocument(Document):
     address: str
     ha_address: str
     electable: list[int]
-    acks_needed: int
+    acks_needed: int = Field(description="0 if sends wait for no slave, and if the number is unknown.")
     acked: int | None
     dispatched: int | None
     master: str | None
@@ -170,7 +171,8 @@ class AckWaitDocument(Document):
     median_ms: float | None = Field(description="Null without sends, and if it is in the last bucket.")
     p99_ms: float | None = Field(description="Null without sends, and if it is in the last bucket.")
     buckets: list[int] = Field(
-        description="Bucket n counts waits of at least 2**(n-1) us and less than 2**n us, the last one all longer."
+        description="Bucket 0 counts sends without a wait, bucket n waits of at least 2**(n-1) us and less than 2**n "
+        "us, the last one all longer."
     )
 
 
@@ -312,7 +314,7 @@ class TableDocument(Document):
     source: Literal["broker", "disk"] = Field(description="`disk`: tables as the broker saved them last, and queue "
                                               "files; up to some seconds behind the broker itself.")  # fmt: skip
     age_ms: int
-    reason: str | None = Field(description="Why the broker itself was not the source; null if it was.")
+    reason: str | None = Field(description="Why this is no answer of the broker of the last seconds; null if it is.")
 
 
 class TopicsDocument(TableDocument):

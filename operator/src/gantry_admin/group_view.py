@@ -1,7 +1,7 @@
 """The view of the group: own status and the peers', joined by broker name, and the durability ledger of each shard.
 
-No election takes place here: every member that is reachable, whose broker has not ended, and that reports itself as
-master in the newest epoch is shown. If two do, both are shown, because an administrator has to see that.
+No election takes place here: every member that is reachable, whose broker is running or stalled, and that reports
+itself as master in the newest epoch is shown. If two do, both are shown, because an administrator has to see that.
 
 The ledger is `gantry_spec.ledger`'s, made from what the sidecars report:
 
@@ -51,12 +51,14 @@ class RiskDocument(Document):
     """The acknowledged data that one fault would destroy in a shard now."""
 
     fault: Literal["process", "machine", "disk", "slave"] = Field(
-        description="The master's process, its machine (which comes back with its disk), its disk, or its most "
-        "advanced slave and then its disk."
+        description="The master's process, its machine (which comes back with its disk), its disk, or the most "
+        "advanced slave and then the master's disk."
     )
     bytes: int | None = Field(description="Acknowledged bytes that exist nowhere else.")
     age_ms: int | None = Field(description="Age of the oldest of these bytes, at most.")
-    band: str = Field(description="A round upper bound of `bytes`, as the status of a group and alerts show it.")
+    band: str = Field(
+        description="A round upper bound of `bytes`, as a group's status and alerts show it; else `more` or `unknown`."
+    )
 
 
 class LedgerDocument(Document):

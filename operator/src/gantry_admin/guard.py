@@ -1,14 +1,17 @@
 """Access control: one table of permissions, which every endpoint of both listeners checks.
 
+The files of the console, and with --openapi the OpenAPI document and its page, are open to all callers.
+
     |                  | anonymous | loopback, no token | read token | token, client certificate |
     | probes           |  yes      |  yes               |  yes       |  yes                      |
     | view             |  no       |  yes (1)           |  yes       |  yes                      |
     | read messages    |  no       |  with --open-reads |  yes       |  yes                      |
     | change           |  no       |  no                |  no (403)  |  yes                      |
 
-(1) if no credentials are configured, or with --open-reads. On loopback without a token, the Host header must be a name
-of loopback, which defeats DNS rebinding: a website that lets its own name resolve to 127.0.0.1 is refused. No
-answer ever allows another origin, and no credential is a cookie, so a browser sends none by itself.
+(1) if no credentials are configured, or with --open-reads. "loopback" means that both listeners have loopback
+addresses. Without a token, the Host header must then be a name of loopback, which defeats DNS rebinding: a website that
+lets its own name resolve to 127.0.0.1 is refused. No answer ever allows another origin, and no credential is a cookie,
+so a browser sends none by itself.
 """
 
 from __future__ import annotations

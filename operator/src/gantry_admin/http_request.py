@@ -1,7 +1,7 @@
 """A single HTTP request to another server, in the event loop. Its size is bounded here, its time by the caller.
 
-Each request has its own connection, because the few that are sent are seconds apart. The answer is untrusted: its head
-and its body are bounded, a redirection is not followed, and nothing is decompressed.
+Each request has its own connection, because only a few are sent in a second. The answer is untrusted: its head and its
+body are bounded, a redirection is not followed, and nothing is decompressed.
 """
 
 from __future__ import annotations

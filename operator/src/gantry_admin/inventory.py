@@ -161,7 +161,10 @@ async def inventory_from_broker(admin: Admin, address: str, broker_topics: set[s
 
 
 def inventory_from_disk(files: StoreFiles, span: Span, broker_topics: set[str]) -> Inventory:
-    """Read the inventory from disk; blocks. Raises ``Problem`` 503 if a table cannot be read."""
+    """Read the inventory from disk; blocks.
+
+    Raises OSError, or ``Problem`` 503 if a table, or the newest message of a queue, cannot be read.
+    """
     disk, root = PlainDisk(), str(files.root)
     store = edition_store(read_identity(disk, root))
     topics = _table(disk, root, store, "topics", TopicConfigTable).topic_config_table

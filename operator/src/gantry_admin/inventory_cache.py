@@ -2,7 +2,7 @@
 
     fresh enough             -> answered from the cache
     the broker runs          -> requested from the broker; without an answer at once, its last one if that is not old
-    else                     -> the newer one of the tables on disk and the broker's last answer, and why
+    else, or it is old       -> the newer one of the tables on disk and the broker's last answer, and why
 
 The invariant: every request is answered within a tenth of a second, in any state of the broker, with the source
 and the age of the data.
@@ -39,7 +39,7 @@ DISK_WAIT_S: Final = 0.03
 
 
 class InventorySnapshot(NamedTuple):
-    """An inventory with its source, its time, and the reason if it is not from the broker."""
+    """An inventory with its source, its time, and why it is no answer of the broker of the last seconds."""
 
     inventory: Inventory
     source: Literal["broker", "disk"]

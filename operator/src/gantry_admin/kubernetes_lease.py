@@ -1,7 +1,8 @@
 """The shard's Lease in Kubernetes: `coordination.k8s.io/v1` over HTTPS, with the token of this container only.
 
     GET  .../leases/NAME                     -> the whole Lease; the record is in its annotations
-    PUT  .../leases/NAME, resourceVersion=N  -> the same with another renewTime, or 409 if the version is not N any more
+    PUT  .../leases/NAME, resourceVersion=N  -> the same record with another renewTime, and its holder and duration; or
+                                                409 if the version is not N any more
 
 No client library is used: there are two requests, and a library would bring threads, caches and retries to the one
 place that must know when a request was sent, and that it was sent once. No redirection is followed, because it would

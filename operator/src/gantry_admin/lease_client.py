@@ -26,7 +26,10 @@ class LeaseConflict(LeaseError):
 
 @final
 class LeaseUnavailable(LeaseError):
-    """The API server was unreachable, refused, or returned an invalid answer; the text says which. Try again."""
+    """The token file was unreadable, or the API server was unreachable, refused, or returned an invalid answer.
+
+    The text has the reason. Try again.
+    """
 
 
 @final

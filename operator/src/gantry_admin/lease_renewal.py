@@ -11,8 +11,8 @@ so that it has stopped before another master can acknowledge. The rules of the l
   the Lease, and every renewal that succeeds was sent before that write.
 - Only renewals that were answered are passed to the broker. An unanswered renewal may have succeeded: ignoring it
   wastes a lease and risks nothing.
-- A renewal changes only the time. If the record has been replaced, the renewal fails, and it is not tried again before
-  the record was read and still names this broker.
+- A renewal leaves the record unchanged. If the record has been replaced, the renewal fails, and it is not tried again
+  before the record was read and still names this broker.
 - No request is sent for a broker that is not a master, or whose event loop does not run.
 - A broker that has regained its role by itself (``role_recovery``) gets no lease before the Lease could be read for
   half a minute without interruption while this process of the broker had the role: an election may rest on kubelet's
@@ -50,8 +50,8 @@ RETRY_S: Final = 1.0
 READABLE_S_MIN: Final = 30.0
 """For how long the Lease must be readable, after a broker regained its role by itself, before it gets a lease."""
 READ_PAUSE_S_MAX: Final = 10.0
-"""The longest time between two of these reads; a step takes half of it at most. After a longer one, as of a suspended
-machine, the time begins anew: kubelet has reported nothing either meanwhile."""
+"""The longest time between two reads of the Lease during that wait; a step of the wait takes half of it at most. After
+a longer one, as of a suspended machine, the wait begins anew: kubelet has reported nothing either meanwhile."""
 IDLE_S: Final = 0.5
 """The wait between two checks of a broker that is not a master; a check sends no request."""
 ASK_TIMEOUT_S: Final = 4.0
@@ -85,7 +85,7 @@ class _Readable(NamedTuple):
     """Whether it has been long enough. A later pause or failed request of the same process needs no other wait."""
 
     def is_interrupted(self, now_ms: int) -> bool:
-        """Return whether it was not long enough yet when the Lease was not read for too long, until now."""
+        """Return whether the time has not been long enough so far, and the last read was too long ago."""
         return not self.is_enough and now_ms - self.last_ms > READ_PAUSE_S_MAX * 1000
 
 
@@ -220,7 +220,7 @@ class LeaseRenewal:
 
     def _set_reason(self, reason: str) -> None:
         if reason != self.status.reason and not self.status.reason:
-            log.warning("stopped renewing lease; it will expire", extra={"reason": reason})
+            log.warning("stopped renewing lease; it expires unless it is renewed again", extra={"reason": reason})
         status = self.status
         self.status = LeaseRenewalStatus(reason=reason, renewed_ms=status.renewed_ms, duration_ms=status.duration_ms)
 

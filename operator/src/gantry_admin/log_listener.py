@@ -1,8 +1,9 @@
 """Ranges of the log by `sendfile`: a small HTTP/1.1 listener on Python's own event loop, in a thread of its own.
 
 uvloop has no `sendfile`, and the server of the other endpoints cannot pass a file on; so bulk readers use this port.
-The bytes go from the page cache to the socket without a copy in the process. Requests, permissions and answers are the
-same as at `/v1/log/bytes` of the other listener: `Guard`, `plan_range` and the limits are shared.
+Without TLS, the bytes go from the page cache to the socket without a copy in the process; with TLS they are read and
+encrypted in it. Requests, permissions and answers are the same as at `/v1/log/bytes` of the other listener: `Guard`,
+`plan_range` and the limits are shared.
 
     read head (bounded, with a deadline)  ->  guard  ->  plan  ->  open all files  ->  head of the answer  ->  sendfile
 
@@ -50,7 +51,10 @@ whole call, so a smaller window delays the broker less; a much smaller one costs
 
 @final
 class LogListener:
-    """The listener for ranges. The sidecar's event loop starts and closes it; all else happens in its own thread."""
+    """The listener for ranges. The sidecar's event loop starts and closes it; connections are served in its own thread.
+
+    Files are opened in further threads.
+    """
 
     def __init__(self, sidecar: Sidecar, tls: ssl.SSLContext | None) -> None:
         self._sidecar: Final = sidecar

@@ -1,8 +1,8 @@
 """Documents of messages and dead letters, for the console and for programs. A long body is cut.
 
 The beginning of a body is shown, as text or hex, and never more bytes than requested. The content of a message is
-untrusted: it is shown as text only if it is UTF-8 without control characters, the decompressed size is bounded before
-decompression, and a client that displays it must not interpret it as markup.
+untrusted: it is shown as text only if it is UTF-8 without control characters (except tabs and line breaks), the
+decompressed size is bounded before decompression, and a client that displays it must not interpret it as markup.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ALLOWED_CONTROLS: Final = frozenset("\t\n\r")
 class BodyDocument(Document):
     """The beginning of a body in a readable form."""
 
-    form: Literal["text", "hex"] = Field(description="`text` if these bytes are UTF-8 without control characters.")
+    form: Literal["text", "hex"] = Field(description="`text` if these bytes are UTF-8 without control "
+                                        "characters other than tabs and line breaks.")  # fmt: skip
     shown: str
     is_cut: bool = Field(description="Whether the body is longer than what is shown.")
     is_compressed: bool = Field(description="Whether the body is stored compressed and shown decompressed.")
@@ -76,7 +77,7 @@ class FoundDocument(Document):
 
     messages: list[MessageDocument]
     source: Literal["broker", "disk"] = Field(description="Ids that name an offset are looked up in the log's files, "
-                                              "keys in the broker's index.")  # fmt: skip
+                                              "keys and senders' ids in the broker's index.")  # fmt: skip
 
 
 class DeadLetterQueueDocument(MessagesDocument):
@@ -88,7 +89,7 @@ class DeadLetterQueueDocument(MessagesDocument):
 
 
 class DeadLettersDocument(Document):
-    """The dead letters of a group on this broker, by queue."""
+    """The dead letters of a group on this broker, by queue; of the first eight queues, if there are more."""
 
     group: str
     broker_name: str

@@ -3,8 +3,9 @@
 Metrics that the RocketMQ exporter has too use its names, so that dashboards keep working; its camel-case labels and a
 few names that promtool refuses are left out (`docs/sidecar.md` lists them). All others are named `gantry_*`.
 
-The invariant is a bounded cardinality: labels are topics and groups of this broker, up to a maximum, and the number of
-those left out is a metric itself. No client address, message key or queue is a label.
+The invariant is a bounded cardinality: of topics and groups, which have labels, only a maximum is included, and the
+number of those left out is a metric itself. All other labels have few values. No client address, message key or queue
+is a label.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The broker as its sidecar observes it: its status page, its last report about its role, and what follows from both.
 
-All other parts of the sidecar use this object (tables, rates, readiness, metrics and the endpoints), and it depends on
-none of them.
+The parts that need the broker's state use this object (tables, rates, readiness, metrics and the endpoints), and it
+depends on none of them.
 """
 
 from __future__ import annotations

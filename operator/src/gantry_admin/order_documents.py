@@ -32,6 +32,7 @@ class PromiseBody(OrderBody):
 
     epoch: Epoch
     to: Annotated[str, Field(max_length=300, pattern=r"^[\x20-\x7e]*$")] = ""
+    """The name of the requester, for display."""
 
 
 class ExpectedBody(OrderBody):
@@ -70,8 +71,10 @@ class DrainBody(OrderBody):
 
     timeout_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 30_000
     withdraw: Annotated[bool, Field(strict=True)] = False
+    """Whether the broker also withdraws its routes, and stays so after a timeout."""
     clients_only: Annotated[bool, Field(strict=True, validation_alias=AliasChoices("clients_only", "goes_on"))] = False
-    """An operator of an earlier version names it `goes_on`."""
+    """Whether it only withdraws its routes and refuses clients' sends, and completes the work that it has accepted. An
+    operator of an earlier version names the field `goes_on`."""
 
 
 class PromisedDocument(Document):
@@ -83,3 +86,4 @@ class PromisedDocument(Document):
     last_epoch: int
     end: int | None
     granted_ms: int
+    """The remaining time for which a grant that it gave before may be valid."""

@@ -1,4 +1,6 @@
-"""The other sidecars of the group, polled once a second in the background; callers are answered from memory.
+"""The other sidecars of the group: their statuses, polled every second, and requests that are relayed to them.
+
+Callers read the statuses from memory; only `Peers.ask` and `PeerRoles` send a request for a caller, who waits for it.
 
 Their addresses come from the command line, so no caller can make this process connect to another address. An answer is
 bounded in size and time, and it is untrusted: it is validated, or discarded.
@@ -143,9 +145,9 @@ class Peers:
 class PeerRoles:
     """The current role reports of the other brokers of a shard. Owned by the event loop.
 
-    ``Peers`` has their reports of up to a second ago, for people. Role recovery must know whether one of them has made
-    a promise since, so all are asked at this moment, concurrently; one that does not answer in time counts as silent.
-    Answers are untrusted: an invalid one, or one of another shard, is ignored.
+    ``Peers`` has only their last statuses, for people. Role recovery must know whether one of them has made a promise
+    since, so all are asked at this moment, concurrently; one that does not answer in time counts as silent. Answers are
+    untrusted: an invalid one, or one of another shard, is ignored.
     """
 
     def __init__(self, peers: Peers) -> None:

@@ -26,7 +26,7 @@ RANGE_PATTERN: Final = r"bytes=(?:([0-9]{1,19})-([0-9]{1,19})?|-([0-9]{1,19}))"
 
 _RANGE: Final = re.compile(RANGE_PATTERN)
 OFFSET_MAX: Final = 1 << 62
-"""The largest offset that a request may have: beyond any log, and a signed 64-bit number."""
+"""The largest offset in a parameter of a request: beyond any log, and a signed 64-bit number."""
 
 
 class Span(NamedTuple):

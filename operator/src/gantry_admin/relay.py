@@ -28,10 +28,12 @@ RELAYED_STATUSES: Final = frozenset({400, 404, 410, 416, 429, 503, 504})
 
 D = TypeVar("D", bound=Document)
 
+SHARD_PATTERN: Final = r"^[%|a-zA-Z0-9._-]+$"
+
 Shard = Annotated[
     str | None,
     Query(
-        max_length=255, pattern=r"^[%|a-zA-Z0-9._-]+$",
+        max_length=255, pattern=SHARD_PATTERN,
         description="A broker name: ask a sidecar of that shard, which must be a --peer. By default this one answers.",
     ),
 ]  # fmt: skip

@@ -111,7 +111,7 @@ class AccessSettings:
     """Access control. Without any of these, local clients may view the status, and nothing may be changed."""
 
     token_file: Path | None = field(default=None, repr=False)
-    """--token-file: tokens that may view the status, read messages and move roles; `name:token` lines."""
+    """--token-file: tokens with every permission: view the status, read messages, give orders; `name:token` lines."""
 
     read_token_file: Path | None = field(default=None, repr=False)
     """--read-token-file: tokens that may view the status and read messages, and change nothing."""
@@ -181,7 +181,7 @@ class HealthSettings:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSettings:
-    """The other sidecars of the group, for the merged view."""
+    """The other sidecars of the group: for its view, its other shards' data, a slave's lag, and role recovery."""
 
     urls: tuple[str, ...] = ()
     """--peer: base URL of another sidecar of this group, repeatable. Callers of the API cannot name other ones."""

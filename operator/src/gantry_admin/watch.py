@@ -2,9 +2,9 @@
 
     gantry-page: read the page  -->  the newest PageObservation  -->  event loop: wakes the tasks that wait for it
 
-The invariant: **an answer never waits for a file.** A file system that hangs blocks only the thread; the last
-observation remains, and every answer has its age, measured on the machine's boot-time clock from the time at which the
-broker's own event loop stamped the publication.
+The invariant: **an answer never waits for a file.** Only the first read, at the start, is in the event loop. Later a
+file system that hangs blocks only the thread; the last observation remains, and every answer has its age, measured on
+the machine's boot-time clock from the time at which the broker's own event loop stamped the publication.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PageObservation:
     fault: str = ""
     """Why there is no reading; empty if there is one."""
     is_absent: bool = False
-    """Whether there is no page, because the broker was never started here."""
+    """Whether there is no page, as before the broker's first start, or it has not been read yet."""
 
     def age_ms(self, now_ns: int) -> int | None:
         """Return the age of the publication in ms; None without a page, or if it is from before the machine's boot."""

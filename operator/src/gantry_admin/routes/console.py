@@ -25,7 +25,7 @@ class CodeDocument(Document):
 
 
 class SessionBody(Document):
-    """The code that the console's page has found behind the `#` of its address."""
+    """The code that the console's page has found after the `#` in its address."""
 
     code: str = Field(max_length=200)
 

@@ -1,7 +1,7 @@
 """The log itself, for bulk readers: ranges, queue slices, checksums, offsets by time.
 
-It contains messages, so it requires a token that may read, or --open-reads on loopback. The second listener serves the
-same ranges faster (`fast_port` of `/v1/log`); both use `ranges.plan_range`, and share the limits.
+It contains messages, so it requires a token or a client certificate, or --open-reads on loopback. The second listener
+serves the same ranges faster (`fast_port` of `/v1/log`); both use `ranges.plan_range`, and share the limits.
 
 The status line of a range is sent only after a reader's place is held and every file of the range is open; deleting or
 renaming files after that cannot change the bytes that are read. If a file is shorter than expected, the connection is

@@ -30,7 +30,7 @@ from gantry_admin.message_documents import (
     message_document,
 )
 from gantry_admin.ranges import OFFSET_MAX, log_span
-from gantry_admin.relay import Shard, relay_to_shard
+from gantry_admin.relay import SHARD_PATTERN, Shard, relay_to_shard
 from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX, QueueMessages, message_at, queue_messages
@@ -55,6 +55,13 @@ Topic = Annotated[str, Path(pattern=NAME, max_length=255)]
 Group = Annotated[str, Path(pattern=NAME, max_length=255)]
 QueueId = Annotated[int, Path(ge=0, le=QUEUE_ID_MAX)]
 Count = Annotated[int, Query(ge=1, le=MESSAGES_MAX, description="Number of messages, at most.")]
+ShardOfLetter = Annotated[
+    str | None,
+    Query(
+        max_length=255, pattern=SHARD_PATTERN,
+        description="The broker name of the shard that has the dead letter, by default this one. It needs no --peer.",
+    ),
+]  # fmt: skip
 BodyBytes = Annotated[int, Query(ge=0, le=SHOWN_BYTES_MAX, description="Bytes of each body to return, at most.")]
 
 
@@ -162,7 +169,7 @@ async def resend_one(
     request: Request,
     sidecar: TheSidecar,
     caller: Orderer,
-    shard: Shard = None,
+    shard: ShardOfLetter = None,
 ) -> ResentDocument:
     """Resend one dead letter, even if it was resent before; of this broker, or of the shard that is named."""
     return await _resend(

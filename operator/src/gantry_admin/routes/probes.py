@@ -30,7 +30,9 @@ async def livez(sidecar: TheSidecar, response: Response) -> LiveDocument:
     is_live = silent_ns < WATCH_SILENT_NS
     if not is_live:
         response.status_code = 503
-    reason = "the status page is read" if is_live else f"the status page was not read for {silent_ns // 1_000_000} ms"
+    reason = (
+        "the status page is checked" if is_live else f"the status page was not read for {silent_ns // 1_000_000} ms"
+    )
     return LiveDocument(live=is_live, reason=reason, broker=sidecar.broker.loop_state())
 
 

@@ -1,4 +1,4 @@
-"""Topics and consumer groups of this broker, with their lag: from the broker, or from disk while it is stalled."""
+"""Topics and consumer groups of this broker, with their lag: from the broker, or from disk if it does not answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// Authentication: if the sidecar refuses a request because of a missing token, the user is asked for one, and the
-// request is retried once.
+// Authentication: if the sidecar refuses a request because of a missing or unknown token, the user is asked for one, and
+// the request is retried once.
 
 import { Refused, setToken } from "./api.js";
 import { askToken } from "./dialogs.js";

@@ -1,6 +1,6 @@
 // The client of the sidecar that serves this page: requests, orders, and the stream of events.
 //
-// A one-time code is in the address, behind the `#`, which is not sent to servers; it is removed from the address at
+// A one-time code is in the address, after the `#`, which is not sent to servers; it is removed from the address at
 // once and exchanged for a session, which is kept for this tab. A token that the user enters, or that is in the address
 // instead of a code, is kept in the same way. Both are only ever sent as a Bearer token to the sidecar. Events are read
 // with `fetch`, because EventSource cannot send a token.

@@ -1,5 +1,5 @@
-// Charts of time series: five minutes, one scale, gaps where a value is unknown. They are SVGs that stretch to the
-// available width; the pointer or the arrow keys select a point in time.
+// Charts of time series: up to five minutes, one scale, gaps where a value is unknown. They are SVGs that stretch to
+// the available width; the pointer or the arrow keys select a point in time.
 
 import { h } from "./dom.js";
 import { duration, UNKNOWN } from "./format.js";
@@ -66,7 +66,7 @@ function seriesElement(line, nowMs, spanMs, top, isFilled) {
     h("path", { class: "chart-stroke", key: "stroke", d: strokes || "M0 0" }));
 }
 
-/** Split the points into runs of known values that are not far apart. */
+/** Split the points into runs of known values that are not far apart; a point alone is left out. */
 function pieces(points) {
   const found = [];
   let piece = [];

@@ -122,6 +122,6 @@ async function sendOrder(send, isRepeated) {
 function summaryOf(sum) {
   const topics = Object.entries(sum.sent);
   const sent = topics.length === 0 ? "Nothing was resent" : `Resent: ${topics.map(([topic, number]) => `${count(number)} to ${plain(topic)}`).join(", ")}`;
-  const passed = sum.passed === 0 ? "" : `; skipped, because their original topic is unknown or they cannot be decompressed: ${count(sum.passed)}`;
+  const passed = sum.passed === 0 ? "" : `; skipped, because their original topic is unknown or they cannot be sent unchanged: ${count(sum.passed)}`;
   return `${sent}${passed}${sum.left > 0 ? `; ${count(sum.left)} left` : ""}.`;
 }

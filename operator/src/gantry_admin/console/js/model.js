@@ -1,12 +1,12 @@
 // The model of the group, derived from its documents: the masters, the health of members, and the problems. Pure.
 //
-// No election takes place here: two masters are shown as two. A broker whose sidecar is unreachable is not shown as
-// healthy because it was healthy before.
+// No election takes place here: two masters are shown as two. A broker whose sidecar is unreachable is never shown as
+// healthy, even if it was healthy before.
 
 import { bytes, duration, moment, plural } from "./format.js";
 
 export const LEVELS = [
-  { name: "wrote", means: "in the write buffer or the mapped file" },
+  { name: "wrote", means: "in the write buffer or, without one, in the page cache" },
   { name: "committed", means: "in the page cache of the log file" },
   { name: "flushed", means: "on the master's disk" },
   { name: "acked", means: "on enough slaves" },

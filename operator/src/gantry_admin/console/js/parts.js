@@ -1,4 +1,5 @@
-// Shared parts of all views: badges, dots, meters, notes, tables. Each is a function from values to elements.
+// Shared parts of all views, such as icons, badges, meters, notes, buttons and tables. Each is a function from values to
+// elements.
 
 import { h } from "./dom.js";
 

@@ -140,7 +140,7 @@ function takeOffsets(facts) {
 
 const own = (group) => group.members.find((member) => member.is_self)?.status ?? null;
 
-/** Return whether one status was observed before the other; one without a time counts as newer. */
+/** Return whether one status was observed before the other; false if one of them has no time. */
 const isOlder = (one, other) => (one?.observed_ms ?? Infinity) < (other?.observed_ms ?? -Infinity);
 
 /** Return the group with the offsets of an event of this page's own broker. */
