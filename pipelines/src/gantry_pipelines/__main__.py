@@ -37,7 +37,7 @@ SOURCE_EXIT_CODES: Final[dict[type[RocketMQSourceError], int]] = {
 }
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 IDLE_SECONDS_MAX: Final = 900.0
-"""The time without progress after which /livez fails, so that kubelet restarts a run that hangs."""
+"""The time without activity after which /livez fails, so that kubelet restarts a continuous run that hangs."""
 EPILOG: Final = """\
 The configuration is a TopicArchive, LogAudit or TopicAnalytics manifest, or only its spec.
 

@@ -199,7 +199,11 @@ class Reporter:
 
 
 def termination_message(document: dict[str, Any]) -> str:
-    """Return the document within Kubernetes' limit: with fewer queues, then without facts, then with a shorter text."""
+    """Return the document within Kubernetes' limit.
+
+    It is shortened in this order: fewer queues, no facts, a shorter text, a shorter warning, no checkpoint. If that
+    does not suffice, it is cut, and is no JSON.
+    """
     short = {**document, "queues": list(document["queues"])}
     while len(text := _compact(short)) > TERMINATION_MESSAGE_BYTES_MAX:
         if short["queues"]:

@@ -1,8 +1,9 @@
 """Synchronous requests to name servers and brokers, with errors classified by who has to act.
 
-For reads, a broker's response code is mapped to an error here, and only here: access is denied or the consumer group is
-unknown (`Refused`), the topic does not exist there yet (`NotYetAvailable`), or a later attempt may succeed
-(`Unreachable`). The sink maps codes in `sink.requests` and `sink.transaction_ender`.
+For reads, the response code of a refusal is mapped to an error here, and only here: access is denied or the consumer
+group is unknown (`Refused`), the topic does not exist there yet (`NotYetAvailable`), or a later attempt may succeed
+(`Unreachable`). The status of a pull is mapped in `transport.pull`. The sink maps codes in `sink.requests` and
+`sink.transaction_ender`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The driver's view of what can be read: topics, queues, their readable bounds, and the replicas that have them.
 
-The catalog is synchronous and keeps its connections. It queries the replicas that tasks will read, so that every
-offset it returns can be read there. While no replica answers it keeps trying for `patience_ms`: a failover or a
-rolling update is no reason to end a query.
+The catalog is synchronous and keeps its connections. It queries the replicas that tasks will read, so that the bounds
+and locations it returns are those of a log that can be read; only the offsets of groups come from the masters. While no
+replica answers it keeps trying for `patience_ms`: a failover or a rolling update is no reason to end a query.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class GapKind(StrEnum):
     """The queue ends below them, and its broker gives no reason: a log that was cut, or a topic that was created again.
     Reading continues at the queue's end; messages below it are not read again."""
     FORKED = "forked"
-    """A newer epoch began below them: they were read, and are no longer part of the log."""
+    """A newer epoch began below them: they were read, or planned to be read, and are no longer part of the log."""
 
 
 @final

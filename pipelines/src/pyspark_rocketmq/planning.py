@@ -5,7 +5,7 @@ with messages gets at least one, as long as there are as many messages to give, 
 never starves; with fewer messages than queues those with the longest backlog come first, and the others follow as
 the backlogs shrink.
 
-Messages of all queues of a broker lie in one log, one behind the other. Where most of a stretch of the log is wanted,
+Messages of all queues of a broker lie in one log, one after the other. Where most of a stretch of the log is wanted,
 the cheapest way is to read it once from beginning to end, and a task is a *chunk* of it: bytes `[begin, end)`, and of
 the records that begin in them those that are in the ranges. Where little is wanted each queue is read by its own units,
 and a task has *ranges* of queues.
@@ -71,8 +71,8 @@ def limit_rows(ranges: Sequence[QueueRange], rows_max: int) -> list[QueueRange]:
 def limit_bytes(ranges: Sequence[QueueRange], sizes: Mapping[QueueId, int], bytes_max: int) -> list[QueueRange]:
     """Return the beginnings of these ranges with about `bytes_max` in total.
 
-    `sizes` are the bytes of a typical message of each queue. A message is never cut, and each queue gives at least one,
-    so the total may be larger by a message for each queue.
+    `sizes` are the bytes of a typical message of each queue. A message is never cut, and each queue that gets a share
+    of `bytes_max` gives at least one, so the total may be larger by a message for each queue.
     """
     usual = [max(1, sizes.get(one.queue, 1)) for one in ranges]
     parts = distribute([one.count * size for one, size in zip(ranges, usual, strict=True)], bytes_max)

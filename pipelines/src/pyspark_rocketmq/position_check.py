@@ -1,4 +1,6 @@
-"""Check that the offsets from which a read continues are still in the log; both readers check before they continue.
+"""Check that the offsets from which a read continues are still in the log.
+
+A stream checks them before each batch. A batch read has no earlier position, and only checks for deleted messages.
 
 A queue's *position* is the next offset to be read. It is valid while `begin <= position <= end`. While it is beyond the
 end, the checker polls the brokers for up to `patience_ms`, because during a failover they return old values for a
@@ -34,7 +36,10 @@ ADVICE: Final = "set failOnDataLoss=false to skip and count them"
 @final
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The bytes `[begin, read)` of a broker's log, which were read, were replaced by those of `epoch`."""
+    """The bytes `[begin, read)` of a broker's log were replaced by those of `epoch`.
+
+    The query has read them or, if the batch of an earlier process is repeated, has at least planned to read them.
+    """
 
     broker: str
     known_epoch: int

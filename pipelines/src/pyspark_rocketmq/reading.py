@@ -2,8 +2,7 @@
 
 The rows depend on the task alone: every worker gets the same rows in the same order, from any replica, in any number
 of attempts. So an attempt that was interrupted is continued where its last whole piece ended, on another replica, and
-nothing downstream notices. No row is ever left out silently: a task ends with all its rows, or with an error that names
-the missing messages, and the replicas that were tried.
+nothing downstream notices. No row is ever left out silently: a task ends with all its rows, or with an error.
 
     replica 1 |###########x                    interrupted, damaged, behind, or deleted
     replica 2             |#######x            continued from there

@@ -98,7 +98,7 @@ class Records:
         self.reconsumed = head["reconsumed"].astype(np.int32)
         self.body_starts = starts + HEAD.itemsize
         if self.born_host_v6.any() or self.store_host_v6.any():
-            body_bytes = self._read_behind_long_hosts()
+            body_bytes = self._read_after_long_hosts()
         self.body_ends = self.body_starts + body_bytes
         topic_length_bytes = np.where(is_v2, 2, 1)
         _require(
@@ -118,7 +118,7 @@ class Records:
     def __repr__(self) -> str:
         return f"<Records {self.count}>"
 
-    def _read_behind_long_hosts(self) -> Numbers:
+    def _read_after_long_hosts(self) -> Numbers:
         """Read the fields whose positions depend on IPv6 hosts, and return the lengths of the bodies."""
         stored_at = self.starts + _BEFORE_HOSTS + 8 + _V6_EXTRA_BYTES * self.born_host_v6
         middle_at = stored_at + 16 + _V6_EXTRA_BYTES * self.store_host_v6

@@ -28,7 +28,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class ViewError(Exception):
-    """The root of the errors that a view raises because of its replica; used only inside this package."""
+    """The root of the errors that a view raises because of its replica; Spark and users never get one."""
 
 
 @final

@@ -176,9 +176,10 @@ class QueuePosition:
                 f"option {self.option} names {_format_queues(unknown)}, which is not among the queues read"
             )
         if missing:
+            edges = f" ({EARLIEST_OFFSET}: earliest, {LATEST_OFFSET}: latest)"
             raise InvalidOption(
                 f"option {self.option} does not name {_format_queues(missing)}; all queues that are read must be named"
-                f" ({EARLIEST_OFFSET}: earliest, {LATEST_OFFSET}: latest)"
+                + (edges if self.kind is PositionKind.OFFSETS else "")
             )
 
 

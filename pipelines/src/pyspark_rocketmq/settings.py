@@ -63,7 +63,7 @@ class ReadSettings:
     """How topics are read, and from which replicas."""
 
     name_servers: str
-    """host:port, several joined by `;`. Empty if only directories are read, whose brokers need not run."""
+    """host:port, several joined by `;`. Empty if topics are found in `directories`, whose brokers need not run."""
 
     transport: TransportKind = TransportKind.AUTO
     """The transport; `auto` uses the first of file, http and pull that a replica offers, and the next if that fails."""
@@ -149,7 +149,7 @@ class ReadSettings:
 
     @property
     def has_name_servers(self) -> bool:
-        """Whether any name server is given; without one, only directories are read."""
+        """Whether any name server is given; without one, topics are found in the directories only."""
         return bool(self.name_servers.strip("; "))
 
     def client_settings(self) -> ClientSettings:

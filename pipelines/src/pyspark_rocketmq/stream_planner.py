@@ -8,6 +8,7 @@ which messages a batch reads. Both follow from Spark's log, from what brokers re
 - a queue that is not listed any more keeps its position for its return. If it may have unread messages and losses are
   fatal, the query fails after `patience_ms`; else reading continues without the queue (`_find_missing`);
 - with Trigger.AvailableNow the ends are fixed when the query starts, and the query reads up to them and no further.
+  The end of a queue of the checkpoint whose broker is unavailable then is fixed when the queue is found.
 """
 
 import logging
@@ -79,7 +80,7 @@ class StreamPlanner:
         return self._target is not None
 
     def fix_target(self) -> None:
-        """Fix the ends of all queues: messages that are stored later are not read.
+        """Fix the ends of all queues that are found: messages that are stored later are not read.
 
         A missing topic is an error only before the first batch, which `next_offset` knows.
         """

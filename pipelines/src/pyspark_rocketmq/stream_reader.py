@@ -120,7 +120,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the first of the limits, for Spark to show; `latestOffset` applies all of them."""
+        """Return the first of the limits, for Spark to show.
+
+        `latestOffset` applies all of them, except with Trigger.Once, for which Spark requests all messages.
+        """
         limits = self.options.limits
         if limits.rows_max is not None:
             return ReadMaxRows(limits.rows_max)

@@ -30,7 +30,7 @@ def latencies(messages: DataFrame, window_ms: int) -> DataFrame:
     """Return percentiles of the time from born time to store time in milliseconds, by topic and window.
 
     It depends on two clocks: a message whose store time is before its born time has no latency, and counts only in
-    `messages` and `clockSkewed`.
+    `messages` and `clockSkewed`. So does a message whose born time is invalid (null).
     """
     latency = (F.unix_micros("storeTime") - F.unix_micros("bornTime")) / 1000.0
     rows = messages.withColumn("latency", F.when(latency >= 0, latency))

@@ -19,7 +19,7 @@ AFTER_RECORD: Final = "after-record"
 """One file is in the manifest, and not yet visible to readers."""
 
 MID_BATCH: Final = "mid-batch"
-"""One file of a batch is in the manifest and visible; the others are not."""
+"""One more file of a batch is in the manifest and visible; those after it are not."""
 
 AFTER_BATCH: Final = "after-batch"
 """The whole batch is in the manifest and visible, and not yet committed by Spark."""

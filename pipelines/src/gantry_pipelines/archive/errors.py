@@ -49,7 +49,8 @@ class CannotLock(ArchiveError):
 
 @final
 class FencedOut(ArchiveError):
-    """Another writer has taken over this archive: this run must end; files without a record are not archived."""
+    """This run has lost the lock of the archive, perhaps to another writer: it must end; files without a record are not
+    archived."""
 
 
 @final

@@ -5,9 +5,9 @@
                                                [ piece )[   rest   )  the next run
 
 The grid depends on offsets only, so that runs with different cores, limits and sizes produce the same file names. The
-ends of batches are aligned to grid lines as well, except for the last batch, which ends where the log does: the next
-one begins there and ends on the next line. Spark's checkpoint has the ranges of a batch before anything is written, so
-a repeated batch has the same ranges. Compaction merges the pieces of a closed day.
+ends of batches are aligned to grid lines as well, except in a queue that a batch reads to its end: the next batch
+begins there. Spark's checkpoint has the ranges of a batch before anything is written, so a repeated batch has the same
+ranges. Compaction merges the pieces of a closed day.
 
 The functions are pure: they use no file and no clock.
 """

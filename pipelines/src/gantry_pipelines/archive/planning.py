@@ -4,9 +4,9 @@ Pieces are grouped by their position in the log. Where most of a stretch of the 
 once for all its pieces; otherwise each piece is read from its queue. A broker that only serves queues is read by queue.
 
     log     | a b c a c b a b c ... c a b | a c b ...
-    pieces    a: [---------------------)    [-----      the pieces of one row of the grid overlap in the log
-              b:  [---------------------)     [---      and are read from a sidecar once, by one task
-              c:   [-----------------)       [----
+    pieces    a: [---------------------)    [-----      the pieces of one *row* of the grid, one of each queue,
+              b:  [---------------------)     [---      overlap in the log, and are read from a
+              c:   [-----------------)       [----      sidecar once, by one task
 
 Archived ranges are left out: neither a repeated batch nor a new run reads a message twice. The functions are pure.
 """
@@ -50,15 +50,15 @@ def pieces_to_write(ranges: Iterable[QueueRange], archived: Mapping[QueueId, int
 def lost_ranges(gaps: Iterable[Gap], archived: Mapping[QueueId, int]) -> list[ArchivedFile]:
     """Return the ranges to record as lost because their messages expired before they were read. Raises LogForked.
 
-    A queue without archived messages begins after the expired ones. If archived messages are no longer part of the
-    log (a fork), their offsets now have other messages, and no archive can have both: that is an error.
+    A queue without archived messages begins after the expired ones. A gap of another kind is an error: messages that
+    were archived, or planned, are no longer part of the log; it may have others there, and no archive can have both.
     """
     planned: list[ArchivedFile] = []
     for gap in sorted(gaps):
         end = archived.get(gap.queue)
         if gap.kind is not GapKind.EXPIRED:
             raise LogForked(
-                f"{gap}: the log has other messages there than the archive: keep this archive, and start a new one"
+                f"{gap}: these messages are no longer part of the log: keep this archive, and start a new one"
             )
         if end is not None and end < gap.end:
             lost = QueueRange(gap.queue, end, gap.end)

@@ -85,7 +85,7 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
         return RestoreParameters(destination, dict(config.spec.restore.topics), progress, read_settings(config))
 
     def run(self, settings: RestoreParameters, reporter: Reporter) -> Outcome:
-        """Restore all topics up to the end of the archive."""
+        """Restore the mapped topics up to the end of the archive, or until a stop is requested."""
         prepare_structs()
         sent = _SentCounter(reporter)
         plan = RestorePlan(

@@ -33,7 +33,7 @@ PATHS_NAMED_MAX: Final = 5
 
 @final
 class ArchiveWriter:
-    """The only process that changes an archive. Created with `open`, used by one thread, closed at the end."""
+    """The only process that changes an archive. Created with `open`, closed at the end. One thread at a time."""
 
     def __init__(self, storage: Storage, archive_format: ArchiveFormat, manifest: Manifest, lock: WriterLock) -> None:
         self.storage: Final = storage

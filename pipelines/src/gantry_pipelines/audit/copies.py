@@ -42,7 +42,7 @@ class CopyState:
     """The data that a copy reports to have."""
 
     span: Span
-    """The readable and final part of the log: no covered fault can revert it."""
+    """The readable and final part of the log: no fault that the mode covers removes data before its end."""
     is_live: bool
     """Whether a broker may be running: a missing unit may still be written."""
     sealed_spans: tuple[Span, ...] | None = None

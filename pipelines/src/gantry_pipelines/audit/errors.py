@@ -1,4 +1,4 @@
-"""The errors of an audit. All except `Expired` mean that it could not be done: a task turns that one into a note."""
+"""The errors of an audit. All except `Expired` end it without a result: a task turns that one into a note."""
 
 from __future__ import annotations
 

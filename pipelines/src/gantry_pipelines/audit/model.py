@@ -58,7 +58,8 @@ class FindingKind(StrEnum):
     ARCHIVE_DIFFERS = "archive-differs"
     """An archived message that differs from the log's, or a finding of `verify` that is not about something missing."""
     ARCHIVE_EXTRA = "archive-extra"
-    """Archived messages that the log should have, but does not have."""
+    """Archived messages that the log should have, but does not have; or rows of a file that are outside of its range,
+    or more than once in it."""
 
 
 class Span(NamedTuple):

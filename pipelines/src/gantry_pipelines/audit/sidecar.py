@@ -58,7 +58,10 @@ class SidecarCopy:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self) -> CopyState:
-        """Return the state from `/v1/log`. It has no history of epochs, so where seals are required is unknown."""
+        """Return the state from `/v1/log`.
+
+        Its epochs do not state which of them Gantry has written, so where seals are required is unknown.
+        """
         self._log = self._wait_for_document("/v1/log")
         return CopyState(Span(int(self._log["begin"]), int(self._log["end"])), is_live=True)
 

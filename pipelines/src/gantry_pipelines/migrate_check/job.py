@@ -1,7 +1,7 @@
 """`gantry pipeline migrate-check`: compare a source cluster with the target, before or after the switch.
 
 The configuration's own name servers are those of the target. Its field `source` has those of the source cluster, which
-may run any RocketMQ 4 or 5: it is read by RocketMQ's protocol. Nothing is written to either cluster.
+may run any RocketMQ 4 or 5: it is read by RocketMQ's protocol. No message and no offset is written to either cluster.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MigrateCheckSpec(PipelineSpec, frozen=True):
 
     source: SourceCluster = SourceCluster()
     consumer_groups: Annotated[list[GroupName], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
-    """Consumer groups to compare; empty: all groups of the source."""
+    """Consumer groups to compare; empty: all groups of the source, without RocketMQ's own."""
     is_over: Annotated[bool, msgspec.Meta(description="Whether the target has been in use since the switch.")] = False
 
 

@@ -91,7 +91,7 @@ class BatchCommit:
         """Roll back these half messages unless they were decided, and return how many.
 
         ``is_full_batch``: every task has succeeded, so a commit may have been attempted with unknown outcome. Then the
-        queue is read, and an abort marker is stored unless the batch is decided.
+        queue is read, and an abort marker is stored unless the batch is decided. If that fails, none is rolled back.
         """
         if not halves:
             return 0

@@ -4,9 +4,9 @@
     queue 1   [batch]------>ok
     any       [batch]->ok  [batch]------>ok   as many at a time as allowed, each on any broker that is available
 
-A batch that is not acknowledged (SEND_OK) is sent again until it times out, and may then be stored twice; only with
-onUnsure=accept a batch that is stored unsafely is not repeated. Spark repeats a failed task as a whole. Delayed
-messages are sent alone, since brokers accept none in a batch.
+A batch that is not acknowledged (SEND_OK) is sent again until it times out, and may then be stored twice. It is not
+repeated if the error is permanent, nor with onUnsure=accept if it is stored, but unsafely. Spark repeats a failed task
+as a whole. Delayed messages are sent alone, since brokers accept none in a batch.
 """
 
 from __future__ import annotations

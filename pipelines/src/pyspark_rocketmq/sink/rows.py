@@ -128,7 +128,7 @@ def _check_number(value: int | None, column: str, number: int) -> int:
     if value is None:
         return 0
     if not 0 <= value <= INT_MAX:
-        raise InvalidRow(f"row {number}: column {column} is {value}; it must be 0 or more")
+        raise InvalidRow(f"row {number}: column {column} is {value}; it must be from 0 to {INT_MAX}")
     return value
 
 

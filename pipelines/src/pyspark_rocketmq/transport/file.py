@@ -66,7 +66,7 @@ class Span(NamedTuple):
 
 
 def topics_in(directory: str) -> dict[str, tuple[int, ...]]:
-    """Return the topics that have queues in a store, without RocketMQ's own, and the numbers of these queues."""
+    """Return the topics that have queues in a store, except those that look like RocketMQ's own, and their queues."""
     found: dict[str, tuple[int, ...]] = {}
     for location in list_queue_locations(PlainDisk(), directory):
         if not is_probably_internal(location.topic):

@@ -1,7 +1,7 @@
 """One sidecar over HTTP/1.1, and the list of known sidecars.
 
 Connections are kept and shared by the threads that read ahead. A range is read directly into the memory in which it is
-decoded. The meaning of an HTTP status is decided here, and only here:
+decoded. For reads, the meaning of an HTTP status is decided here, and only here; an audit has rules of its own:
 
     401, 403: Refused               404: NoSuchQueue         410: RangeDeleted
     416: NotYetAvailable            429: retried later       else: Unreachable
