@@ -148,7 +148,10 @@ class QueueTable:
         return found
 
     def expired_queues(self, log_begin: int) -> Iterator[ConsumeQueue]:
-        """Yield the queues that had messages and have none any more, since all of them lay before ``log_begin``."""
+        """Yield the queues without a message in the log from ``log_begin`` on whose next offset is not 0.
+
+        All of their messages lay before it, or they never had one and got a start offset.
+        """
         for queue in self:
             if queue.end == queue.readable_end > 0:
                 last = queue.unit(queue.end - 1)
@@ -156,9 +159,10 @@ class QueueTable:
                     yield queue
 
     def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let a queue that has never had a message begin at ``offset``. False if it had one, or begins there or later.
+        """Let a queue without files begin at ``offset``. Return False if it has files, or begins there or later.
 
-        Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
+        A queue has files after its first message, and after an earlier call of this. Raises ``StoreFull``, and
+        ``ValueError`` for an invalid queue or offset.
         """
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
             raise ValueError(f"{offset} is not a queue offset: expected 0 to {QUEUE_OFFSET_MAX}")

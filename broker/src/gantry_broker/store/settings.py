@@ -1,8 +1,8 @@
 """Settings of the store. The defaults fit RocketMQ's files.
 
-Docstrings of settings that a ``broker.conf`` may have begin with the key, which is RocketMQ's where it has one. Sizes
-that are part of the file format are taken from the files if there are files; a setting that contradicts them prevents
-the start, with both numbers in the error.
+Docstrings of settings that a ``broker.conf`` may have begin with the key, which is RocketMQ's where it has one. The
+sizes of log and queue files are taken from the files if there are files; a setting that contradicts them prevents the
+start, with both numbers in the error (``existing_sizes`` has the exception). An index of other sizes is rebuilt.
 """
 
 from __future__ import annotations
