@@ -107,7 +107,7 @@ class OldestFilesRemoval:
 
     @property
     def waiting_count(self) -> int:
-        """The number of retired files that are not unlinked yet, and of queues that are still to be trimmed."""
+        """The number of retired files that are not unlinked yet, and of rebuilt queues that are still to be trimmed."""
         rebuilt = sum(not queue.is_corrupt for queue in self._skipped_queues)
         return len(self._log_files) + len(self._queue_files) + len(self._index_files) + rebuilt
 

@@ -70,7 +70,7 @@ class PoolSettings:
     """
 
     commit_interval_ms: int = 200
-    """commitIntervalCommitLog: how often a buffer is committed when no request waits for it and it holds little."""
+    """commitIntervalCommitLog: how often the commit thread checks whether a commit is due, if nothing wakes it."""
 
     commit_pages_min: int = 4
     """commitCommitLogLeastPages: as many uncommitted 4 KiB pages start a commit; a busy log is committed about every
