@@ -148,9 +148,10 @@ class QueueTable:
         return found
 
     def expired_queues(self, log_begin: int) -> Iterator[ConsumeQueue]:
-        """Yield the queues without a message in the log from ``log_begin`` on whose next offset is not 0.
+        """Yield the queues whose next offset is not 0, but whose last unit is missing or points before ``log_begin``.
 
-        All of their messages lay before it, or they never had one and got a start offset.
+        All of their messages have expired, or they never had one and got a start offset. A queue that ends with
+        fillers after a loss is not among them: those point into the log.
         """
         for queue in self:
             if queue.end == queue.readable_end > 0:
