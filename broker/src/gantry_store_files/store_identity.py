@@ -4,11 +4,12 @@
       RocketMQ's             ours             perhaps     ours
       body CRC only          seals required   not ours    seals required
 
-Gantry's records have a seal, a checksum of the whole record. Where Gantry wrote, a record without a seal is damaged;
-otherwise a record that is torn after its body would be accepted. Where RocketMQ wrote, no seal can be required, and an
-existing one may be stale, since RocketMQ copies it with the other properties when it stores a message again. So a seal
-is required by position, and this document records the positions. It also gives the store a name and counts its starts,
-by which a start recognizes the write buffers that belong to this store and to its last run.
+Gantry's records have a seal, a checksum of the whole record, if their properties leave room for it. Where Gantry wrote,
+a record with room for a seal but without one is damaged; otherwise a record that is torn after its body would be
+accepted. Where RocketMQ wrote, no seal can be required, and an existing one may be stale, since RocketMQ copies it with
+the other properties when it stores a message again. So a seal is required by position, and this document records the
+positions. It also gives the store a name and counts its starts, by which a start recognizes the write buffers that
+belong to this store and to its last run.
 
 Both copies have the same bytes after every write, and ``store.json.bak`` is written last. If its generation is higher,
 with the same uuid, then ``store.json`` was rolled back.
@@ -39,7 +40,7 @@ class Epoch(msgspec.Struct, frozen=True):
 
     start: int
     is_ours: bool = True
-    """Whether a Gantry master wrote the range, so that every record has a seal."""
+    """Whether a Gantry master wrote the range: every record whose properties leave room for a seal has one."""
 
 
 class OwnershipRange(NamedTuple):
@@ -57,7 +58,10 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     """32 hex digits, generated once for each store."""
 
     generation: int
-    """The number of starts that have reached the point where messages are accepted."""
+    """The number of starts that have reached the point where messages are accepted.
+
+    A start on a disk that is too full to write this file is not counted.
+    """
 
     epochs: list[Epoch]
     """The epochs in the order of the log, at least one. Nothing before the first one's start was written by Gantry."""
@@ -98,7 +102,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         return uuid in ("", self.uuid, self.former)
 
     def is_ours(self, offset: int) -> bool:
-        """Return whether the record that begins at ``offset`` must have a seal."""
+        """Return whether the record at ``offset`` must have a seal, if its properties leave room for one."""
         return self.ownership_at(offset).is_ours
 
     def ownership_at(self, offset: int) -> OwnershipRange:

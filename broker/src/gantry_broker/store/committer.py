@@ -2,11 +2,11 @@
 
     wrote -> pwrite -> committed          a buffer whose file is full and committed -> void -> zero -> free
 
-It runs once per interval, and at once when enough pages are uncommitted, when a buffer is needed, or when a reader
-waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There the rounds
-are limited to about one every ``ROUND_MS`` (more if ``ROUND_BYTES_MAX`` are uncommitted sooner), because each takes the
-interpreter from the loop several times. The thread never calls fsync. A failed write is final for the log: its bytes
-are still in the buffer, and the next start replays them, unless the buffer is anonymous memory.
+It runs once per interval, and at once when enough pages are uncommitted, when a buffer is needed or returned, or when a
+reader waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There the
+rounds are limited to about one every ``ROUND_MS`` (more if ``ROUND_BYTES_MAX`` are uncommitted sooner), because each
+takes the interpreter from the loop several times. The thread never calls fsync. A failed write is final for the log:
+its bytes are still in the buffer, and the next start replays them, unless the buffer is anonymous memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Committer:
     """The thread ``gantry-commit``.
 
     The loop's thread calls ``wake``, ``request_commit`` and ``take_buffer``; the commit thread, while it runs, owns the
-    rest. The thread that has stopped it calls ``free_returned_buffers``.
+    rest. The thread that has stopped it calls ``take_buffer`` and ``free_returned_buffers``.
     """
 
     def __init__(

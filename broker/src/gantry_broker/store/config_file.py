@@ -7,7 +7,7 @@ Their content cannot be rebuilt from the log, so a crash must never leave less t
 replaced as a whole, and the copy only when the current file is durable. If the current file cannot be read, is older
 than the copy, or was written by another store, the copy is used, and that is logged. If neither can be read, ``load``
 raises, and the start is refused: starting without them would make all consumers start again at offset 0. Only queue
-locks are not needed: without them no queue can be locked for a minute.
+locks are not needed: without them clients can lock no queue in the first minute after the start.
 Tables that RocketMQ has keep its shapes, including its bare integer keys on reading; files are written as standard
 JSON, which RocketMQ reads.
 

@@ -80,9 +80,9 @@ class StoreContract(Protocol):
         ``done`` is counted from the start of the log, also if only its end is read. ``on_locked`` is called as soon as
         the directory is locked, before anything in it is read. Without ``is_flushing`` no threads run, for tests and
         tools that call ``commit_step`` and ``flush_step``. With ``is_unconfirmed_hidden`` consumers see only messages
-        before the recovery point, until those after it are made visible by the ``LogCopier`` of ``start_copying``.
-        Raises ``StoreLocked``, ``StoreMismatch``, ``LogFileDamaged``, ``StoreFull``, ``ConfigCorrupt`` or
-        ``StoreUnusable``.
+        before the recovery point, or none without a usable one, until the others are made visible by the ``LogCopier``
+        of ``start_copying``. Raises ``StoreLocked``, ``StoreMismatch``, ``LogFileDamaged``, ``StoreFull``,
+        ``ConfigCorrupt`` or ``StoreUnusable``.
         """
 
     def close(self) -> None:

@@ -3,9 +3,10 @@
     master's stream --append--> log (buffer or file) --dispatch, up to `confirmed`--> queues, index, consumers
 
 Bytes are accepted only after every record in them was checked, and only at the very end of the log. Other bytes raise
-``CopyRefused``, and nothing of them is written. The confirmed offset follows the copied end. Checked records are kept
-in memory until they are confirmed, and queues are built from them. If too many wait, the log is read again instead, as
-at a start. A piece is dispatched as a whole, so that the recovery point always lies between two records.
+``CopyRefused``, and nothing of them is written. The confirmed offset is the one that the master reports, at most the
+copied end. Checked records are kept in memory until they are confirmed, and queues are built from them. If too many
+wait, the log is read again instead, as at a start. A piece is dispatched as a whole, so that the recovery point always
+lies between two records.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class Piece(NamedTuple):
     """Start of the last record; -1 if the piece holds only a blank record, or damage at the end of the log."""
 
     timestamp_ms: int
+    """The newest store time of a message before ``end``."""
 
     records: list[PlainRecord] | None = None
-    """The checked records; None if they are not all plain, or too many are kept already."""
+    """The checked records; None if not all are plain, if too many are kept, or for data from before the copying."""
 
 
 def _size_of(check: RecordCheck, offset: int) -> int:

@@ -166,7 +166,8 @@ class DamageTable:
         """Add the damaged record at ``offset``: log it, count it, and request it from a replica, once.
 
         ``size`` is its length according to a queue; 0 if unknown. Return None if its file has expired meanwhile, or if
-        the table is full: then it is counted only. Raises ``StoreFailed`` if the file belongs to another store.
+        the table is full: then it is only counted, at each report. Raises ``StoreFailed`` if the file belongs to
+        another store.
         """
         damage = self._damage.get(offset)
         if damage is not None or offset < self._log.min_physical:

@@ -115,7 +115,10 @@ class DerivedFiles:
         return rebuilt
 
     def _stop_trusting(self, point: RecoveryPoint | None) -> RecoveryPoint | None:
-        """Mark in the recovery point, durably, everything that will be rebuilt; return the changed point."""
+        """Mark in the recovery point, durably, everything that this start rebuilds; return the changed point.
+
+        If only the index is to be rebuilt and the disk is full, that is postponed, and the point stays as it is.
+        """
         if point is None:
             return None
         damaged = {*point.damaged, *((queue.topic, queue.queue_id) for queue in self.rebuilt)}
@@ -139,7 +142,10 @@ class DerivedFiles:
         return reduced_point
 
     def _postpone_index_rebuild(self, error: OSError) -> None:
-        """Keep the index as it is until the disk has space, because only the index has to be rebuilt."""
+        """Let ``IndexRepair`` rebuild the index, whose files are removed, once the disk has space.
+
+        No queue has to be rebuilt with it.
+        """
         assert self._index is not None, "there is no index to rebuild"
         self._index.mark_behind()
         self.is_index_usable, self.is_index_rebuilt = True, False

@@ -76,7 +76,7 @@ class IndexRepair:
         return self._retry_at_ms is not None
 
     def step(self) -> bool:
-        """Do one slice of work. Return False if none is left, or if it must wait for disk space."""
+        """Do one slice of work. Return False if none is left, or if it must wait after an error of the disk."""
         index = self._index
         if not index.is_behind:
             return False
@@ -183,7 +183,7 @@ class DerivedRepair:
             monotonic_ms=monotonic_ms, request_point=request_point,
         )  # fmt: skip
         self.on_damage: Final = self.queues.on_damage
-        """Callbacks for when ``step`` has work and had none before."""
+        """Callbacks for when ``step`` has new work, also if it had some before."""
 
         self.on_healed_record: Final[list[Callable[[str, int], None]]] = []
         """Callbacks with topic and physical offset of each record that was damaged and is healed."""

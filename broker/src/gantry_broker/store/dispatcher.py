@@ -63,16 +63,16 @@ class Dispatcher:
         """The records before this offset are in queues and index, and visible to consumers."""
 
         self.last_dispatched: tuple[int, int, int] = (0, -1, 0)
-        """End of what is in queues and index; start of the record that ends there, -1 if unknown; its store time.
+        """End of what is in queues and index; start of the last record before it, -1 if unknown; its store time.
 
-        A tuple that is replaced, so that the thread ``gantry-point`` (``point_writer``) reads three values that belong
-        together.
+        That record ends there, unless a blank record follows it. A tuple that is replaced, so that the thread
+        ``gantry-point`` (``point_writer``) reads three values that belong together.
         """
         self._held_units: deque[HeldUnit] = deque()
         self._held_batches: deque[AppendedBatch] = deque()
 
     def start_at(self, end: int, last_record: int, timestamp_ms: int) -> None:
-        """Set the visible end to ``end``; the record that ends there begins at ``last_record``, -1 if unknown."""
+        """Set the visible end to ``end``; the last record before it begins at ``last_record``, -1 if unknown."""
         self.last_dispatched = (end, last_record, timestamp_ms)
         self.dispatched = end
 

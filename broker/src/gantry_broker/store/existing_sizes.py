@@ -1,8 +1,10 @@
 """File sizes of an existing store, which override defaults and must agree with explicit settings.
 
 Sizes are part of the file format and differ between RocketMQ installations. An explicit setting must agree with the
-files (``StoreMismatch`` names both numbers). Without one the size is taken from the recovery point, which Gantry
-writes, or else from the majority of the files, as far as their names allow it: one truncated file must not decide.
+files: the error names both numbers. Queue files of another size are rebuilt instead if neither a recovery point nor
+several files of one size contradict the setting. Without a setting the size is taken from the recovery point, which
+Gantry writes, or else from the majority of the files, as far as their names allow it: one truncated file must not
+decide.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ the log is written there again, and heads that were recorded before the last one
 (``StoreIdentity.cuts``).
 
 ``HeadKeeper`` records a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
-it for a start after a kill. While the store serves, every verification of records by their own seals or checksums
-calls ``HeadKeeper.is_foreign`` to check that the file still begins with the same record; a body that matches the sums
-of its queue needs no such check.
+it for a start after a kill. While the store serves, records are served by their own seals or checksums, and queues and
+index are rebuilt from them, only after ``HeadKeeper.is_foreign`` has checked that the file still begins with the same
+record; a body that matches the sums of its queue needs no such check.
 """
 
 from __future__ import annotations

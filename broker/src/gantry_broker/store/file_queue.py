@@ -61,7 +61,10 @@ HOLE_FILES_MAX: Final = 4_096
 
 @final
 class FileQueue:
-    """The files of one log or queue. Only the loop's thread changes ``files``, and any thread may read it."""
+    """The files of one log or queue. Any thread may read ``files``.
+
+    Only the loop's thread changes it, or the thread that opens, changes or closes the store.
+    """
 
     def __init__(
         self, disk: Disk, directory: str, file_size: int, *, on_shortened: Callable[[int], None] = lambda offset: None

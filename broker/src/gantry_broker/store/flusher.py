@@ -10,9 +10,9 @@ answered; see ``CommitDelay``. With a write buffer the flush commits first, so n
 
 No request blocks this thread. One failure is final; see ``failure``.
 
-``CommitDelay`` decides, as a pure function of the appended bytes, whether a group commit is delayed, as PostgreSQL's
-``commit_delay`` does. Senders that wait for the disk send again when they are answered. Without a pause the first of
-them starts the next sync alone, and all others wait for that one and for another:
+``CommitDelay`` decides, from the appended bytes and the duration of the last sync, whether a group commit is delayed,
+as PostgreSQL's ``commit_delay`` does. Senders that wait for the disk send again when they are answered. Without a pause
+the first of them starts the next sync alone, and all others wait for that one and for another:
 
     sync of all but one | sync of one | sync of all but one | ...        half of them in a sync, on average
     sync of all | pause | sync of all | pause | ...                      nearly all, for the price of the pause
@@ -53,7 +53,10 @@ REST_SYNCS: Final = 16
 
 @final
 class CommitDelay:
-    """Decides whether a group commit is delayed, and for how many bytes. Owned by the thread that syncs."""
+    """Decides whether a group commit is delayed, and for how many bytes. Owned by the thread ``gantry-flush``.
+
+    Other threads that flush call ``record_sync``, too. A race between them can only change the length of a pause.
+    """
 
     def __init__(self) -> None:
         self._expected_bytes = 0

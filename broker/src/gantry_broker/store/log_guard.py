@@ -39,10 +39,13 @@ from gantry_wire.message import (
 from gantry_wire.seal import SEAL, SEAL_BYTES, SEAL_REVERSED
 
 ANSWER_BYTES: Final = 8 << 20
-"""Bytes of one answer to a replica. Only one larger record exceeds them, up to ``RECORD_BYTES_MAX``, as in a frame."""
+"""Bytes of one answer to a replica. Only one larger record exceeds them, up to ``RECORD_BYTES_MAX``.
+
+That is also the limit of a frame of replication (``ha.frames``).
+"""
 
 SEARCH_BYTES: Final = 17 << 20
-"""How far to search for the next good record, or for the one before an offset: the largest record that fits a frame."""
+"""How far to search for the next good record, or for the one before an offset: more than a frame of a client has."""
 
 BLANK_PART_BYTES_MIN: Final = 4_096
 """The smallest first part of a large blank record: it contains all bytes of the record that are not zero."""
@@ -179,7 +182,7 @@ class LogGuard:
     def read_verified_through(self, start: int, end: int) -> bytes:
         """Return good records of one extent from ``start`` on, up to the first that ends at or after ``end``.
 
-        Fewer where one is damaged, which is reported, and where the log ends.
+        Fewer where one is damaged, which is reported, where the log ends, and after ``ANSWER_BYTES``.
         """
         written = self._log.view(start)
         parts: list[bytes] = []

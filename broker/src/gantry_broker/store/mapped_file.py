@@ -1,9 +1,9 @@
-"""One file of a log: a fixed size, a base offset that is its name, a map of all its bytes.
+"""One file of a log or a queue: a fixed size, a base offset that is its name, a map of all its bytes.
 
     [0 ...... position ...... reserved ...... size)      offset = base_offset + position
 
 The file does not interpret its content and keeps no positions of its own: the log or the queue knows where it ends. It
-guarantees that a file's name is its base offset, and that creating it and allocating its blocks raise ``StoreFull``.
+guarantees that a file's name is its base offset, and raises ``StoreFull`` if it cannot be created or get its blocks.
 
 A log file may have a write buffer, which then holds what was written from its start on, while the file may still lack
 it. Readers ask for the *extent* that holds an offset and read from its view, wherever that is:

@@ -59,7 +59,7 @@ class MessageStore(StoreContract):
     ) -> None:
         """Create the store, which is not open yet.
 
-        The thread that detects a permanent failure (``failure``) calls ``on_fatal``, once; helper threads call
+        The thread that detects a permanent failure (``failure``) calls ``on_fatal``, once; any thread may call
         ``on_progress`` when ``advance`` has work. ``is_awaited`` returns whether consumers wait for messages that
         become visible only when they are committed. Memory that survives the process does so only in the same
         ``memory_scope``.

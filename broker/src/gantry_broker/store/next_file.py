@@ -22,7 +22,7 @@ from gantry_broker.store.settings import StoreSettings
 log = logging.getLogger(__name__)
 
 NEXT_FILE_WAIT_S: Final = 1.0
-"""How long a roll waits for a file that is being created. A page cache that stalls so long counts as busy, too."""
+"""How long a roll waits for a file that is being created. RocketMQ's default for a busy page cache is as long."""
 PREFAULT_BYTES: Final = 64 << 20
 """How much of a new file is read into memory ahead; more would evict pages that consumers read."""
 PREFAULT_CHUNK_BYTES: Final = 1 << 20

@@ -233,7 +233,7 @@ def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
 class AbortMarker:
     """``<root>/abort``: the file whose presence at a start means that the last run did not stop cleanly.
 
-    Created, durably, before recovery changes anything; removed, durably, as the very last step of a clean stop. Before
+    Created, durably, before recovery changes anything; removed, durably, as the last change of a clean stop. Before
     it is created, a start may set foreign log files aside, unlink an empty last one, make fillers, and remove unusable
     write buffers. RocketMQ uses the same name and meaning.
     """

@@ -2,6 +2,7 @@
 
     log flushed -> queues and index synced -> recovery point
     log flushed -> checkpoint, with the store times up to which log, queues and index are durable
+    log flushed -> `log-heads.json`, with the heads of log files that have been begun (`file_heads`)
 
 Syncing thousands of queue files takes long, so it has its own thread: requests that wait for ``flushed`` never wait for
 it.
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @final
 class RecoveryPointWriter:
-    """Writes recovery points and checkpoints in the thread ``gantry-point``.
+    """Writes recovery points, checkpoints and heads of log files in the thread ``gantry-point``.
 
     While it runs, the thread owns the recovery point file, and the times at which it and the checkpoint were last
     written; the checkpoint has a lock. ``finish`` and ``remove_point`` are for the thread that has stopped it. Any

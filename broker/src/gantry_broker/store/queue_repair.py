@@ -6,8 +6,9 @@
                       `- damaged: the message is lost where the damage is, and reading skips it
                       `- neither: every unit of the queue is rebuilt from the whole log
 
-A unit is *proved* by a whole record of this topic, queue and queue offset, at the offset and of the size in the unit.
-What was not found near stays unreadable until the whole log was read, unless damage near it explains the loss.
+A unit is *proved* by a whole record of this topic, queue and queue offset, at the offset in the unit, and with its size
+and tags code. What was not found near stays unreadable until the whole log was read, unless damage near it explains the
+loss.
 
 A queue with a wrong unit is ``is_corrupt``, and the next recovery point lists it, so that a start after a crash
 meanwhile rebuilds all of it. The flag is cleared after the last unit has been written and the queue's files are marked

@@ -148,7 +148,11 @@ class QueueTable:
         return found
 
     def expired_queues(self, log_begin: int) -> Iterator[ConsumeQueue]:
-        """Yield the queues that had messages and have none any more, since all of them lay before ``log_begin``."""
+        """Yield the queues whose next offset is not 0, but whose last unit is missing or points before ``log_begin``.
+
+        All of their messages have expired, or they never had one and got a start offset. A queue that ends with
+        fillers after a loss is not among them: those point into the log.
+        """
         for queue in self:
             if queue.end == queue.readable_end > 0:
                 last = queue.unit(queue.end - 1)
@@ -156,9 +160,10 @@ class QueueTable:
                     yield queue
 
     def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let a queue that has never had a message begin at ``offset``. False if it had one, or begins there or later.
+        """Let a queue without files begin at ``offset``. Return False if it has files, or begins there or later.
 
-        Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
+        A queue has files after its first message, and after an earlier call of this. Raises ``StoreFull``, and
+        ``ValueError`` for an invalid queue or offset.
         """
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
             raise ValueError(f"{offset} is not a queue offset: expected 0 to {QUEUE_OFFSET_MAX}")

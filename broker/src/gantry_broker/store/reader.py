@@ -137,8 +137,8 @@ def read_messages(
     """Return up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on.
 
     ``check_lost_or_repair`` is called for units that their records contradict, ``known_end`` before a filter skips
-    units, and ``guard`` verifies what is served. At most ``units_max`` messages are examined, by default as many as
-    with a filter of tags.
+    units, and ``guard`` verifies what is served. At most ``units_max`` units are examined, by default
+    ``UNITS_SCANNED_MIN``, or ``count_max`` if that is more.
     """
     refusal = offset_fault(queue, offset)
     if refusal is not None or queue is None:

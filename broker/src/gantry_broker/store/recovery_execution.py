@@ -94,7 +94,7 @@ class Recovery:
         """How far the log is durable if recovery fails halfway: the next start must not trust bytes after it."""
 
         self.start_record = -1
-        """The start of the record that ends where reading started; -1 if it is unknown or the whole log was read."""
+        """The start of the last record before the start of the reading; -1 if unknown, or if the whole log was read."""
 
     @property
     def last_record(self) -> int:

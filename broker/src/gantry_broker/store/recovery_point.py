@@ -6,7 +6,8 @@
 
 It is a small JSON file with a CRC, replaced whole. It lists every queue with its end, so that a queue whose files are
 missing is detected and rebuilt; RocketMQ has no list of the queues that must exist. A start proves ``through`` by the
-record that ends there. RocketMQ ignores the file; if it is missing or damaged, the whole log is read.
+record that ends there, or by a log file that begins there. RocketMQ ignores the file; if it is missing or damaged, the
+whole log is read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
     """An offset of the log before which log, queues and index are durable, and what they have there."""
 
     tail: int
-    """The physical offset of the record that ends at ``through``; -1 if there is none or it is unknown."""
+    """The physical offset of the last record before ``through``; -1 if there is none or it is unknown.
+
+    It ends at ``through``, unless a blank record follows it.
+    """
 
     timestamp_ms: int
     """The newest store time of a message before ``through``."""

@@ -19,7 +19,7 @@ class RecoveryReport:
     """The outcome of opening a store."""
 
     is_clean: bool
-    """Whether the last run stopped cleanly."""
+    """Whether the last run stopped cleanly, and no missing log file has returned since."""
 
     start: int
     """The offset from which the log was read."""

@@ -4,15 +4,15 @@
     loop            (the plan)
     helper thread   measure    the new start of every queue; the end of a queue that becomes empty is made durable
     loop            retire     min_offset of the queues and min_physical move; the files leave their lists
-    helper thread   unlink     log files, then queue files, then index files, oldest first, each name durably
+    helper thread   unlink     log files, then queue files, each name durably, then index files; oldest first
 
 The order is essential. Reads run in the loop's thread, so each sees all of a removal or nothing: a read at a deleted
 offset is answered with the first offset that exists. Log files are unlinked first: what a crash leaves undone after
 that is derived, and the next start trims queues to the beginning of the log. Before the first file is unlinked, the
 checkpoint durably records the new beginning of the log, so that a deletion is not taken for a loss (on a disk that is
-too full for that, after the first deletions). Each unlink is durable before the next one, so that a power loss leaves
-no gap. A file that cannot be unlinked stays first in line. Before all of this a queue that has no message left is made
-durable: only its files hold its next offset.
+too full for that, after the first deletions). Each unlink of a log or queue file is durable before the next one, so
+that a power loss leaves no gap. A file that cannot be unlinked stays first in line. Before all of this a queue that has
+no message left is made durable: only its files hold its next offset.
 
 Open files: a log file is closed by the thread that unlinks it, because no thread touches a file that ends at or before
 ``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``
@@ -107,7 +107,7 @@ class OldestFilesRemoval:
 
     @property
     def waiting_count(self) -> int:
-        """The number of retired files that are not unlinked yet, and of queues that are still to be trimmed."""
+        """The number of retired files that are not unlinked yet, and of rebuilt queues that are still to be trimmed."""
         rebuilt = sum(not queue.is_corrupt for queue in self._skipped_queues)
         return len(self._log_files) + len(self._queue_files) + len(self._index_files) + rebuilt
 

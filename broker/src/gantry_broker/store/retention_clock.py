@@ -1,4 +1,5 @@
-"""The store's own time, by which messages expire: **a wall clock that is set never makes a message older**.
+"""The store's own time, by which messages expire: **setting the wall clock makes no message older**, but for one
+case.
 
 Store times of messages come from the wall clock of the master that stored them, so their difference to this wall clock
 is no age: a clock set a day ahead would expire everything at once, one set a day back would keep everything for a day
@@ -11,8 +12,8 @@ makes notes of the log's end with that time. A file is as old as the first note 
 
 On the same boot the downtime of a stop, a crash or a suspend is measured exactly. After a reboot, or on another
 machine, only the wall clock knows the downtime; a downtime of more than a minute is counted only after the wall clock
-has claimed it for an hour, so that a clock that is corrected after the boot has no effect. Files from before the first
-note count by their store times.
+has claimed it for an hour, so that a clock that is corrected after the boot has no effect. That is the one case in
+which a wrong wall clock counts. Files from before the first note count by their store times.
 
 Every doubt makes a file younger than it is: late deletion is harmless.
 """

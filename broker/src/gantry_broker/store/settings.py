@@ -1,8 +1,8 @@
 """Settings of the store. The defaults fit RocketMQ's files.
 
-Docstrings of settings that a ``broker.conf`` may have begin with the key, which is RocketMQ's where it has one. Sizes
-that are part of the file format are taken from the files if there are files; a setting that contradicts them prevents
-the start, with both numbers in the error.
+Docstrings of settings that a ``broker.conf`` may have begin with the key, which is RocketMQ's where it has one. The
+sizes of log and queue files are taken from the files if there are files; a setting that contradicts them prevents the
+start, with both numbers in the error (``existing_sizes`` has the exception). An index of other sizes is rebuilt.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PoolSettings:
     """
 
     commit_interval_ms: int = 200
-    """commitIntervalCommitLog: how often a buffer is committed when no request waits for it and it holds little."""
+    """commitIntervalCommitLog: how often the commit thread checks whether a commit is due, if nothing wakes it."""
 
     commit_pages_min: int = 4
     """commitCommitLogLeastPages: as many uncommitted 4 KiB pages start a commit; a busy log is committed about every
