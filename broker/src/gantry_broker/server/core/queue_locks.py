@@ -1,6 +1,6 @@
 """Locks of queues for ordered consumption: one client of a group holds a queue, for a minute unless it renews the lock.
 
-Invariant: at no time do two clients rely on a lock of the same queue. A client relies on a lock for at most
+Invariant: at no time do two clients of a group rely on a lock of the same queue. A client relies on a lock for at most
 `LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so the danger is a lock that a client relies on
 and that this broker does not know:
 

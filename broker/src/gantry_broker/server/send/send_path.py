@@ -355,7 +355,7 @@ class SendPath:
             self.flush()
 
     def flush(self) -> None:
-        """Append the pass and answer all of its sends. If the store refuses, it stores none of them."""
+        """Append the pass, and answer its sends or hold their answers. If the store refuses, it stores none of them."""
         if not self.drafts:
             return
         # The lists are cleared in place, because the loop that fills them keeps references to them.
