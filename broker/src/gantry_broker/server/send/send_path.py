@@ -103,7 +103,7 @@ class SendPath:
         ack_gate: AckGate,
         signed_sends: "Callable[[SendPath], TakeSigned] | None" = None,  # None: no access control
     ) -> None:
-        """With ``signed_sends`` each plain send goes to the function that it returns.
+        """With ``signed_sends`` each JSON send of code 310 goes to the function that it returns.
 
         A send for which that function returns False goes to `other`, the slow path.
         """
