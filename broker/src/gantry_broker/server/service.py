@@ -159,8 +159,8 @@ class BrokerService:
         """Return the answer to a request that access control denies; None if it is permitted."""
         try:
             if command.code not in SEND_CODES and self._gate.refusal(command.code) is not None:
-                # The request is answered with code 14 in any case. The guard would read the store, which may belong to
-                # another thread now.
+                # The request is refused in any case. The guard would read the store, which may belong to another thread
+                # now.
                 guard.identify(command, connection.peer[0])
                 return None
             denial = guard.denial(command, connection.peer[0])

@@ -1,7 +1,7 @@
 """Applies retention in a broker: checks the disk, deletes old files, refuses sends, and logs each change once.
 
     every second          usage of the disk -> whether sends are refused
-    cleanResourceInterval facts -> plan -> delete, in a worker thread except for the moment in which the lists change
+    cleanResourceInterval facts -> plan -> delete; work that waits for the disk runs in worker threads
 
 `store.retention` decides, `store.removal` deletes, `unconsumed` finds the messages that consumers still need, and
 `store_time` determines the age of messages. This module calls them, one round at a time, and logs changes: which files
@@ -74,7 +74,7 @@ class Retention:
         self._file_size = core.settings.store.mapped_file_size_commit_log
         self.time: Final = StoreTime(core)
         self._is_delete_hour_pending = False
-        """Whether the delete hour passed while the store's own time was doubtful."""
+        """Whether the delete hour lasts on, because the store's own time was doubtful in it."""
 
         self._manual_rounds = 0
         self._planned_at_ms: int | None = None
@@ -187,7 +187,11 @@ class Retention:
             await self._check_space()
 
     def _plan_hour(self, *, is_doubtful: bool) -> int:
-        """Return the local hour for the plan. A delete hour is postponed while the store's own time is doubtful."""
+        """Return the local hour for the plan.
+
+        If the store's own time was doubtful in a delete hour, that hour lasts until the time is certain and nothing is
+        due.
+        """
         hour = time.localtime(self._core.clock.wall_ms() / 1000).tm_hour
         delete_hours = self._settings.delete_hours
         if hour in delete_hours and is_doubtful:

@@ -74,7 +74,10 @@ class ClientRegistry:
         self.producers: dict[str, dict[Connection, Member]] = {}
         self.consumers: dict[str, ConsumerGroupState] = {}
         self.producers_by_id: Final[dict[str, Connection]] = {}
-        """The newest connection of each client that is in any producer group."""
+        """For each client id in any producer group, the connection of its last heartbeat.
+
+        A connection of another account does not replace one that is open.
+        """
 
     def __repr__(self) -> str:
         return f"<ClientRegistry producers={len(self.producers)} consumers={len(self.consumers)}>"
@@ -194,7 +197,7 @@ class ClientRegistry:
 
 
 def _update_subscriptions(group: ConsumerGroupState, subscriptions: list[SubscriptionData]) -> bool:
-    """Replace older subscriptions and remove those that are missing in ``subscriptions``. True if anything changed."""
+    """Replace older subscriptions and remove those that are missing. True if a topic or an expression changed."""
     changed = False
     for data in subscriptions:
         known = group.subscriptions.get(data.topic)

@@ -48,7 +48,10 @@ class GroupTable:
         return self._groups
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return the configuration of a group; create it with defaults if auto-creation is allowed."""
+        """Return the configuration of a group; create it with defaults if auto-creation is allowed.
+
+        Groups with the prefix of system groups are created in any case.
+        """
         config = self._groups.get(group)
         if config is None and self._may_create(group):
             config = SubscriptionGroupConfig(group_name=group)

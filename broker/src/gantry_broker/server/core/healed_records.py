@@ -1,4 +1,7 @@
-"""Records that a service skipped because they were damaged, and processes after they are healed."""
+"""Healed records, kept for a service that may have skipped them because they were damaged.
+
+Records that the service has not reached yet are among them: its handler leaves those out.
+"""
 
 from collections.abc import Callable
 from typing import Final, final

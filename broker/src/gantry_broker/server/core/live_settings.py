@@ -107,7 +107,7 @@ class LiveSettings:
         return {key: value for key, value in sorted(self._saved.items()) if key not in others}
 
     def subscribe(self, on_change: Callable[[BrokerSettings], None]) -> None:
-        """Call ``on_change`` after each change, for code that keeps copies of settings."""
+        """Call ``on_change`` after each change, for code that keeps copies of settings. A new call replaces it."""
         self._on_change = on_change
 
     def load(self) -> BrokerSettings:

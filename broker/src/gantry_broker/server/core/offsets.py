@@ -11,8 +11,8 @@ A new epoch may lack messages that the old master made visible, and consumers ke
 
 When the consumer pulls again, the queue may have grown past that offset with other messages, which it would skip. So a
 commit of a group that has committed before is accepted in full once the group has pulled at or before the start of
-the epoch: from then on no reader can be past it. Until then a reader is redirected to the start of the epoch, and its
-commits are limited to it.
+the epoch: from then on no reader can be past it. Until then a reader is redirected to the start of the epoch, or to the
+committed offset of its group if that is earlier, and its commits are limited to the start.
 
 An administrator's reset overrides both and takes effect at once. A reader keeps its next offset in memory and commits
 it afterwards, so that the next commit would overwrite a new offset in the broker's table. A reset is therefore pending
@@ -234,7 +234,7 @@ class ConsumerOffsets:
         return f"<ConsumerOffsets pairs={len(self._table)}>"
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the committed offset; None if the group has never committed one."""
+        """Return the committed offset; None if the group has none there."""
         queues = self._table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 

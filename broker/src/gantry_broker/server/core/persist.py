@@ -69,7 +69,7 @@ class Persistence:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The last immediate write of each table."""
         self.failure: str | None = None
-        """The table and the error of the last write of any table; None if it succeeded."""
+        """The table and the error of the last attempt to write a table; None if it succeeded or wrote nothing."""
 
     def add(self, file: TableFile) -> None:
         self._files[file.name] = file

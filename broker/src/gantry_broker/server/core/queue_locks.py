@@ -1,6 +1,6 @@
 """Locks of queues for ordered consumption: one client of a group holds a queue, for a minute unless it renews the lock.
 
-Invariant: at no time do two clients rely on a lock of the same queue. A client relies on a lock for at most
+Invariant: at no time do two clients of a group rely on a lock of the same queue. A client relies on a lock for at most
 `LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so the danger is a lock that a client relies on
 and that this broker does not know:
 
@@ -8,8 +8,8 @@ and that this broker does not know:
   slave, and a table that lags would give a queue to a previous holder. So a new master does not know the holders, and
   locks nothing for `LOCK_LEASE_MS` (`forget_holders`). It answers with an error, not with "none of them": holders then
   continue until their locks end, and no other client holds their queues. Ordered groups pause for up to a minute,
-  counted from the promotion; other groups are not affected. The alternative, first come first served, is what RocketMQ
-  does: two consumers then hold one queue for up to half a minute after each failover.
+  counted from the promotion or the start; other groups are not affected. The alternative, first come first served, is
+  what RocketMQ does: two consumers then hold one queue for up to half a minute after each failover.
 - **A clean stop** saves the locks, and the next start honours them as if they were renewed then: holders continue at
   once.
 - **A master that was replaced** and does not know it must not renew locks for ever. It locks only while it is sure of
@@ -71,7 +71,7 @@ class QueueLocks:
         return max(0, self._locking_paused_until_ms - self._clock.monotonic_ms())
 
     def forget_holders(self) -> None:
-        """Lock nothing until every lock of an earlier master has ended."""
+        """Lock nothing until every lock of an earlier master, or of an earlier process, has ended."""
         self._groups.clear()
         # A client relies on a lock from its request until LOCK_LEASE_MS later; one millisecond after that is safe.
         self._locking_paused_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1

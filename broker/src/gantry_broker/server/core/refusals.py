@@ -1,11 +1,12 @@
 """Answers, counts and logs requests that the broker refuses for a reason of its own.
 
-A request that is invalid in itself (no such topic, too large, no permission) is not among them. Every refusal has a
-reason; one counter for each reason goes to the status page and from there to `/metrics`. An episode of refusals leaves
-one line in the log when it begins, and a summary with count and duration when no request has been refused for that
-reason for EPISODE_GAP_S. A single line would either come when the overload is over or lack the numbers; there are never
-more than these two, however many requests are refused. Requests with an unsupported code or filter are no episode,
-since a client may repeat them as long as it runs: they leave one line for each client or group.
+A request that is invalid in itself (no such topic, too large, no permission) is not among them, nor is a `Refused` that
+a handler raises without counting it. Every refusal has a reason; one counter for each reason goes to the status page
+and from there to `/metrics`. An episode of refusals leaves one line in the log when it begins, and a summary with count
+and duration when no request has been refused for that reason for EPISODE_GAP_S. A single line would either come when
+the overload is over or lack the numbers; there are never more than these two, however many requests are refused.
+Requests with an unsupported code or filter are no episode, since a client may repeat them as long as it runs: they
+leave one line for each code and address, or for each group and topic.
 """
 
 import logging
@@ -80,7 +81,7 @@ def check_group_name(group: str) -> None:
 
 
 def store_refusal(error: Exception) -> Refusal:
-    """Return the refusal of a request whose message the store did not accept."""
+    """Return the refusal of a request that failed with an error of the store, also one that only reads."""
     unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
     if isinstance(error, MessageTooLarge):
         return Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error), None)

@@ -1,9 +1,9 @@
 """The data that the send path needs of a topic, computed once and cached until the topic changes.
 
 Producers of a topic send few shapes of properties: the same names and values except for the unique id in front. A shape
-holds the properties that the broker adds and the hash of the tags, so that the usual message costs one dictionary
-look-up instead of a parse. A shape is cached only if none of its properties needs special treatment; their number is
-limited.
+holds their stored form, with the properties that the broker adds, and the hash of the tags, so that the usual message
+costs one dictionary look-up instead of a parse. A shape is cached only if none of its properties needs special
+treatment; the number of shapes is limited.
 
 Properties without such a shape (a unique id elsewhere, of another form or missing; keys; properties that a forwarder
 copied) are parsed once by `SendRoutes.stored_properties`, which returns the same bytes as the slow path.
@@ -55,9 +55,9 @@ _CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool, bool]
 """(encoded properties, unique id, tags code, index keys, whether they have a shape, whether to wait for the store).
 
-Properties have a shape if they begin with a unique id of 32 letters and digits, and if the rest of their stored form
-does not depend on that id. A sender that does not wait gets its answer before the message is as durable as the mode
-promises.
+Properties have a shape if they begin with a unique id of 32 letters and digits, are stored as they came, and contain
+neither keys nor `WAIT=false`: then all but the id is the same for each message. A sender that does not wait gets its
+answer before the message is as durable as the mode promises.
 """
 
 

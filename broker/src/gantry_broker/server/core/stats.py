@@ -143,7 +143,7 @@ class BrokerStats:
         self.get_bytes = 0
         self.get_ms_max = 0
         self.ack_waits: Final = [0] * WAIT_BUCKETS
-        """Acknowledged sends by the waiting time of their answers, counted by `AckGate`."""
+        """Acknowledged sends whose answers were held, by their waiting time; counted by `AckGate`."""
         self.put_failures = 0
         """The number of messages of passes that the store has refused."""
 

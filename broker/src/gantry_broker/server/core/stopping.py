@@ -30,7 +30,10 @@ class StopTimeout(BrokerError):
 
 
 async def finish_within(work: Callable[[], object], positions: CommitLog, timeout_s: float) -> None:
-    """Run ``work``, which waits for the disk, and log the unflushed range once a second. Raises ``StopTimeout``."""
+    """Run ``work``, which waits for the disk, and log the unflushed range once a second.
+
+    Raises ``StopTimeout``, or the error of ``work``.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     end = began + timeout_s

@@ -1,8 +1,8 @@
 """The offsets that each delay level is delivered up to: the present ones, and those that no fault can revert.
 
-    level 3   [ settled ...... delivered ...... end of its queue )
-              |        `- flushed, and replicated to as many slaves as sends wait for
-              `- where a restart, or another master, continues
+    level 3   [ ...... settled ...... delivered ...... end of its queue )
+                       |- copies of earlier messages are flushed, and on as many slaves as sends wait for
+                       `- a restart, or another master, continues here
 
 Delivery appends a copy of a message to its own topic, so a delivered offset is only as durable as the log up to the end
 of the copies. Each step is kept with that end until the log is durable there, and the file holds no later offset:

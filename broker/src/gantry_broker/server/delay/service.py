@@ -11,8 +11,8 @@ makes messages due, as for every program that reads it.
 
 A pass delivers one slice of every level with due messages, then the next slice of each, and serves other requests after
 every slice: a level that is an hour behind delays another one by a few slices. When no message is due, the service
-sleeps until the next one is, but at least ``PAUSE_S``, so that messages with different due times are delivered
-together. ``progress`` holds the delivered offsets.
+sleeps until the next one is, but at most ``TICK_S``, and at least ``PAUSE_S``, so that messages with different due
+times are delivered together. ``progress`` holds the delivered offsets.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from gantry_wire.message import StoredMessage, decode_record
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
-"""The longest sleep. Only a delay of 0 s is shorter: other messages that arrive meanwhile are not due earlier."""
+"""The longest sleep. A message that arrives meanwhile is not due before its end, except with a delay of 0 s."""
 PAUSE_S: Final = 0.01
 """The shortest sleep: how late a message may be, so that those due just after it are delivered with it."""
 SLICE_MESSAGES_MAX: Final = 128
@@ -105,7 +105,7 @@ class DelayService:
     def __init__(self, core: BrokerCore) -> None:
         self.progress: Final = DelayProgress(core)
         self.rounds = 0
-        """The number of rounds in which every level was checked until no message was due."""
+        """The number of rounds that ended with no more messages due, except at levels that wait for a retry."""
 
         self._core: Final = core
         self._observed_ends: Final = ObservedEnds()
@@ -116,7 +116,7 @@ class DelayService:
         """Level, or ``HEALED`` -> loop time of the next attempt, after the store has refused one."""
 
         self._skipped: set[tuple[int, int]] = set()
-        """(level, offset) of messages that were damaged when they were due, since the start."""
+        """(level, offset) of messages that were damaged, or had expired, when they were due, since the start."""
 
         self.healed: Final = HealedRecords(core.store, names.SCHEDULE_TOPIC)
         self._next_ms = 0

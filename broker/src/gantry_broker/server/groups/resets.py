@@ -68,10 +68,10 @@ class ResetHandlers:
 
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, command: Command, connection: Connection) -> Awaitable[Command]:
-        """Copy offsets from one group to another. Without a topic, in all but retry topics; RocketMQ copies none then.
+        """Copy offsets from one group to another.
 
-        If the source group is online, only the topics that it subscribes to are copied, unless the request says
-        ``offline``.
+        Without a topic, in all but retry and dead letter topics; RocketMQ copies none then. If the source group is
+        online, only the topics that it subscribes to are copied, unless the request says ``offline``.
         """
         request = CloneOffsets.read(command.ext)
         core, source = self._core, request.src_group

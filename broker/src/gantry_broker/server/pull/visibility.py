@@ -4,7 +4,7 @@
         --> `release_answers`: sends the held answers that waited for them
              --> `make_visible`: makes the messages visible, at once if a pull is held, or a moment later
 
-Invariant: the loop never accesses the store while another thread opens, changes or closes it.
+Invariant: nothing here accesses the store while another thread opens, changes or closes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Visibility:
         hold: PullHold,
         on_progress: Callable[[], None],
     ) -> None:
-        """``on_progress`` is called after each step of the store's threads. Starts suspended."""
+        """``on_progress`` is called after progress of the store's threads, once for several steps. Starts suspended."""
         self._loop: Final = loop
         self._store: Final = store
         self._ack_gate: Final = ack_gate

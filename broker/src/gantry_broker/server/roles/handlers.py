@@ -124,8 +124,8 @@ def broker_suggester(
     Its arguments are the messages of the current answer, and the broker id that the group is configured to use when it
     is slow. As in RocketMQ a reader is far behind when the log ahead of it exceeds a share of the machine's memory: its
     messages are probably read from the disk, and replace pages that other readers need. Slaves serve every consumer
-    that connects to them, also when the master is gone; while they have a stream from it, readers that have caught up
-    are sent back.
+    that connects to them, also when the master is gone; while they have a stream from it, readers that are not far
+    behind are sent back.
     """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

@@ -184,7 +184,7 @@ class Replication:
         except OSError as error:
             if self._settings.ha_port is not None or ha.acks_needed:
                 raise
-            # No slaves are configured: a port taken by another process must not keep this broker from serving.
+            # No send waits for slaves: a default port taken by another process must not keep this broker from serving.
             facts = {"port": port, "reason": str(error)}
             log.warning("replication port is taken; no slave can follow", extra=facts)
 

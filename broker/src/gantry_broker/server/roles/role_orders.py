@@ -1,8 +1,8 @@
 """Orders about the role of a broker: which are refused, and the effect of a repeated order.
 
-Every order is idempotent: the sender repeats an order that was not answered. An epoch is promised on the disk before
-anything is done in it, so an order of an older epoch is always refused. Orders run one after the other, under the lock
-of ``Roles``; ``status``, ``lease`` and ``flush`` do not take it.
+Every order is idempotent: the sender repeats an order that was not answered. An epoch that an order names is promised
+on the disk before anything is done in it, so an order of an older epoch is always refused. Orders run one after the
+other, under the lock of ``Roles``; ``status``, ``lease`` and ``flush`` do not take it.
 """
 
 import asyncio
@@ -142,8 +142,9 @@ class RoleOrders:
     async def fence(self, epoch: int) -> HaStatus:
         """Revoke the current role, and refuse any role below ``epoch``.
 
-        A promise of a later epoch than the last role's prevents regaining, so a full disk cannot keep a master in its
-        role whose promise is durable: an election counts such a member as one whose log no longer grows.
+        To revoke a role, the role file is written only if ``epoch`` is not later than the role's: a later promise
+        prevents regaining by itself. So a full disk cannot keep a master in its role whose promise is durable: an
+        election counts such a member as one whose log no longer grows.
         """
         roles = self.roles
         async with roles.lock:

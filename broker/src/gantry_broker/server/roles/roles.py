@@ -1,14 +1,16 @@
 """The role of this broker and its changes: one change after the other, each stamped with an epoch.
 
     UNASSIGNED --promote--> MASTER --follow--> SLAVE --promote--> MASTER          fence: back to UNASSIGNED
-        `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
+        `--follow--> SLAVE     `-- configured, after a start that may have lost bytes: COMPARING first, with its slaves
     `--regain--> MASTER, of the epoch in which it was the master until its process ended (``role_status``)
 
-A broker whose store lacks log data (``store/loss``) asks its slaves for it before it becomes a master. If they lack the
-data too, a person has to accept the loss first; until then the broker is COMPARING, and serves reads.
+A broker that its configuration makes the master, but whose store lacks log data (``store/loss``), asks its slaves for
+it first. If they lack the data too, a person has to accept the loss; until then the broker stays COMPARING, and serves
+reads. An order to promote a broker that lacks log data is refused without ``force``.
 
-A promise is on the disk before anything is done in its epoch. Between two roles the gate and the clients' connections
-are closed: no request reads or writes a store that is being changed. ``role_orders`` decides which orders are refused.
+An epoch that an order names is promised on the disk before anything is done in it. Between two roles the gate and the
+clients' connections are closed: no request reads or writes a store that is being changed. ``role_orders`` decides which
+orders are refused.
 """
 
 import asyncio
@@ -58,7 +60,7 @@ class Host(Protocol):
 
 @final
 class Roles:
-    """The role of this broker. Owned by the loop; callers of methods that change the role hold ``lock``."""
+    """The role of this broker. Owned by the loop; after the start, callers of methods that change it hold ``lock``."""
 
     def __init__(
         self,
@@ -377,7 +379,7 @@ class Roles:
             self._role_change_task = None
 
     async def lose_role(self, reason: str) -> None:
-        """Become neither master nor slave. Accepted sends are appended, and not answered."""
+        """Become neither master nor slave. Accepted sends are appended; answers that are held are dropped."""
         await self.replication.slave.stop()
         self.stop_leading(reason)
         self._gate.refuse_all(reason)

@@ -102,7 +102,7 @@ class StoredTables:
     def begin_epoch(self) -> None:
         """Clamp offsets of consumers that were further on the last master, and forget queue locks.
 
-        A start that lost nothing continues in its old epoch, and keeps both.
+        A start that lost nothing continues in its old epoch, and keeps the offsets; the locks only after a clean stop.
         """
         self.clamp_offsets()
         epoch = self._core.store.identity.epoch

@@ -89,7 +89,7 @@ class QueueEnds:
     def apply_reached(self, dispatched: int) -> None:
         """Apply the reported next offsets if everything up to their stamp is visible.
 
-        If the disk has no room for a queue file, a later call retries.
+        If the disk has no room for a queue file, that offset is kept in memory only; a later call applies the others.
         """
         if self._reported and self._store.log.min_physical > self._stamp:
             self._reported = {}  # The log was restarted before it had reached the stamp.
@@ -224,7 +224,7 @@ class TableSync:
         self._transactions.begin_copying()
 
     def become_master(self) -> None:
-        """Apply no tables of a master any more, because this broker is the master now."""
+        """Apply the progress of delays and transactions up to the end of the log; forget what was stamped later."""
         self._delay.progress.become_master()
         self._transactions.become_master(self._core.store.log.wrote)
 

@@ -1,7 +1,8 @@
 """Holds the answer to a send until the message is as durable as the mode promises: the states of a send.
 
-The state of a send is not stored: positions of the log only grow, so the state follows from them and from the end of
-the send's record. Sends change their states in the order of the log.
+The state of a send is not stored: it follows from positions of the log and from the end of the send's record. Positions
+grow, except `acked`, which moves back when a slave leaves: then sends wait again. Sends change their states in log
+order.
 
     state         reached when                      moved by                                next states
     RECEIVED      its checks have passed            `SendPath`: it is part of the pass      APPENDED, or a refusal

@@ -343,7 +343,8 @@ def remove_broker_properties(properties: dict[str, str]) -> dict[str, str]:
 def refuse_unsupported(properties: dict[str, str]) -> None:
     """Raise Refused for a timer message.
 
-    RocketMQ without its timer wheel uses the same text with code 1, which clients retry three times, hiding the text.
+    RocketMQ without its timer wheel answers with a similar text and code 1, which clients retry three times, hiding the
+    text.
     """
     if any(name in properties for name in TIMER_PROPERTIES):
         raise Refused(

@@ -7,8 +7,9 @@
 A reply is a message to the cluster's reply topic, which has no consumers: the stored copy is for inspection. It is
 stored first, in the same turn of the loop, since a role may change during the push; a failure to store it is logged
 and does not affect the requester. Code 0 means that the requester has the reply, and that the copy, if there is one, is
-as durable as the mode promises (10, 11 and 12 concern the copy alone); code 1 with a text means that the requester has
-not confirmed it: after a timeout it may have received it nevertheless.
+as durable as the mode promises (10, 11 and 12 concern the copy alone), except with `WAIT=false`, or if the log is being
+changed when the requester confirms the reply. Code 1 with a text means that the requester has not confirmed it: after a
+timeout it may have received it nevertheless.
 Only the answer to the replier waits for the requester, for `PUSH_TIMEOUT_MS` at most. Pending replies take no more than
 `PUSH_BYTES_MAX` together: each is held in memory until its requester has confirmed it.
 """

@@ -103,7 +103,7 @@ class SendPath:
         ack_gate: AckGate,
         signed_sends: "Callable[[SendPath], TakeSigned] | None" = None,  # None: no access control
     ) -> None:
-        """With ``signed_sends`` each plain send goes to the function that it returns.
+        """With ``signed_sends`` each JSON send of code 310 goes to the function that it returns.
 
         A send for which that function returns False goes to `other`, the slow path.
         """
@@ -355,7 +355,7 @@ class SendPath:
             self.flush()
 
     def flush(self) -> None:
-        """Append the pass and answer all of its sends. If the store refuses, it stores none of them."""
+        """Append the pass, and answer its sends or hold their answers. If the store refuses, it stores none of them."""
         if not self.drafts:
             return
         # The lists are cleared in place, because the loop that fills them keeps references to them.

@@ -41,7 +41,8 @@ CHECKS_PER_SLICE_MAX: Final = 16
 """The limit of checks in one slice."""
 
 ABSENT_RETRY_MS: Final = 1_000
-"""How soon a check is retried if no producer of the group is connected."""
+"""How soon a check is retried that was not possible: no producer of the group is connected, the half message is being
+healed, or the store has refused its next copy."""
 
 HOUR_MS: Final = 3_600_000
 
