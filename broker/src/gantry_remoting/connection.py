@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self.peer_subject = ""
         """The subject of the peer's certificate; empty without one."""
         self.account: str | None = None
-        """The account that signed the last heartbeat; None without access control, or for a trusted address."""
+        """The account of the last heartbeat; None without access control, or for an address trusted without account."""
         self.is_authenticated = not listener.settings.is_guarded
         """Whether a request of it was authenticated, or none has to be. The service sets it and never resets it."""
         self.is_open = False
