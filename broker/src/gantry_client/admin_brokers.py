@@ -143,6 +143,8 @@ class Brokers:
             return None
         return parse_document(require_success(reply, address), ConsumerConnections, address)
 
+    # ------- write permission, on the name servers
+
     async def forbid_writes(self, broker_name: str) -> None:
         """Remove the write permission of a broker's queues on every name server.
 

@@ -105,7 +105,10 @@ class Replicas:
         return parse_header(require_success(reply, address), OffsetResult, address).offset
 
     async def commit(self, address: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit `offset`, below which `group` has consumed everything. `address` must be a master."""
+        """Commit `offset`, below which `group` has consumed everything.
+
+        A slave accepts it, too, but loses it when it next copies the offsets of its master.
+        """
         self._session.require_open()
         request = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
         await self._session.calls.request_success(address, RequestCode.UPDATE_CONSUMER_OFFSET, request)

@@ -49,8 +49,8 @@ class Topics:
     ) -> None:
         """Create or update `topic` on every master (of `cluster`, if given).
 
-        Returns when every broker has confirmed it and the name servers have the route. After `request_timeout_ms` it
-        returns without the route, because brokers repeat their registration.
+        Returns when every broker has confirmed it and the name server in use has the route. After `request_timeout_ms`
+        it returns without the route, because brokers repeat their registration.
 
         `permission` is 6 to read and write, 4 to read only, 2 to write only, 0 for neither. `attributes` are set, or
         removed where their value is None; others are unchanged. Fewer `queues` than `read_queues` lets consumers drain

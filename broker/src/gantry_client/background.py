@@ -33,7 +33,7 @@ class BackgroundTasks:
         self.start(self._repeat(interval_ms, action, name), name)
 
     async def close(self) -> None:
-        """Cancel every task and wait until all have ended."""
+        """Cancel every task but the calling one, and wait until they have ended."""
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:

@@ -4,7 +4,7 @@
 
 The progress is the committed offset of a separate reader group on the brokers, so an interrupted run can be continued
 from any machine. An offset is committed only after its messages are acknowledged: a run that crashes sends some
-messages twice, and never skips one. Dead letters stay in their topic until they expire.
+messages twice, and skips none that can be sent. Dead letters stay in their topic until they expire.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Reading one queue: the pull request, and what the reply means for the next one.
 
 A reply carries more than messages: it advances the reader even when no message matched (20), reports that there are no
-new messages (19), or that the offset is outside the queue (21). `FetchResult.next_offset` is valid in each case.
+new messages (19), or that the offset is outside the queue or was reset (21). `FetchResult.next_offset` is valid in each
+case.
 Brokers filter tags by hash; the tag itself is compared here, so a colliding tag is never delivered. SQL92 filters are
 evaluated by the broker only.
 

@@ -308,7 +308,7 @@ class GroupConsumer:
 
 
 async def _check_filter(session: Session, group: str, subscription: Subscription) -> None:
-    """Have every broker of the topic validate the filter; an unreachable broker may validate it later."""
+    """Have every reachable broker of the topic validate the filter, if it is an SQL92 filter."""
     if isinstance(subscription.filter, TagFilter):
         return
     with _logging_unless_refused(subscription.topic):

@@ -4,7 +4,8 @@ A handler that returns has consumed its message. A handler that raises has not: 
 which redelivers it later through the retry topic of the group, and after too many attempts moves it to the dead letter
 topic. The message counts as done here only when the broker has accepted it. If the broker does not accept it, the
 message stays here and is handled again after a pause. Only a broadcast consumer drops a message whose handler failed:
-it has no retry topic.
+it has no retry topic. An ordered consumer repeats a failed message itself, and sends back only those that are due for
+the dead letter topic (`ordered_handling`).
 """
 
 import asyncio

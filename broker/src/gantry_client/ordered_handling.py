@@ -1,8 +1,8 @@
 """Calls the handler for the messages of a queue one after another, in order.
 
 There is one task per queue. A failed message is handled again after a pause, while the later messages of its queue
-wait; after `max_reconsume_times` it goes to the dead letter topic. A queue whose lock is not certainly held pauses
-until the lock is renewed.
+wait; after `max_reconsume_times`, if that is set, it goes to the dead letter topic, or is dropped by a broadcast
+consumer. A queue whose lock is not certainly held pauses until the lock is renewed.
 """
 
 import asyncio

@@ -45,7 +45,7 @@ class OutgoingMessage:
     flag: int
     sys_flag: int
     message_id: str
-    """The unique id; the ids of a batch are joined by commas."""
+    """The unique id; the ids of a batch are joined by commas. Empty for a batch that the caller has encoded."""
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None

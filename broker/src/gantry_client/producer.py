@@ -6,7 +6,8 @@ a reply is lost; consumers that cannot tolerate this compare ids. Sends to a fix
 sharding key) are not retried: another queue would break their order.
 
 Many sends may be outstanding at once, on one connection per broker; beyond `outstanding_max`, `send` waits. On one
-connection messages reach the broker in the order of the calls.
+connection messages reach the broker in the order of the calls, as long as none of them has to wait for a slot, a route
+or the connection.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -143,7 +144,8 @@ class Producer(ProducerClient, ReplyingClient):
         """Send messages of one topic as batches: one request up to `batch_bytes_max`, beyond it several in sequence.
 
         Returns one receipt per message, in order. A request is stored as a whole or not at all; when a later request
-        fails, the earlier ones are stored. `message_ids` keeps the ids of messages that were sent before.
+        fails, the earlier ones are stored. `message_ids` keeps the ids of messages that were sent before. Without
+        `queue`, the sharding key of the first message selects the queue of all; the other keys have no effect.
         """
         self._session.require_open()
         check_batch(messages)

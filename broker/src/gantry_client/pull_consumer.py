@@ -96,7 +96,7 @@ class PullConsumer(Client):
         return await self._queue_calls.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset after the newest message."""
+        """Return the offset after the newest message that the broker delivers to consumers."""
         self._session.require_open()
         return await self._queue_calls.max_offset(queue)
 

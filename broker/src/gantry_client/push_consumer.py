@@ -7,7 +7,8 @@
         await asyncio.Event().wait()
 
 At least once means that a message may be delivered twice, after a crash, a rebalance or a lost reply. A handler should
-detect duplicates by `message.message_id` or by its own keys.
+detect duplicates by `message.message_id` or by its own keys. The exceptions: a message that is damaged on every replica
+is skipped (`damaged_attempts_max`), and a broadcast consumer drops messages whose handler failed (`handling`).
 """
 
 import asyncio

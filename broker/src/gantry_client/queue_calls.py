@@ -23,7 +23,7 @@ class QueueCalls:
         return await self._replicas.min_offset(await self._address(queue), queue.topic, queue.queue_id)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset after the newest message, which the next message will have."""
+        """Return the offset after the newest message that the broker delivers to consumers."""
         return await self._replicas.max_offset(await self._address(queue), queue.topic, queue.queue_id)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:

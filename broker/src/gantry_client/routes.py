@@ -67,7 +67,10 @@ class Route:
 
 
 def build_route(topic: str, data: TopicRoute) -> Route:
-    """Build the route from a reply of a name server. Queues are sorted by broker name and id."""
+    """Build the route from a reply of a name server.
+
+    Queues are sorted by broker name and id; those of an order configuration keep its order of brokers.
+    """
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queue_data: queue_data.broker_name)
     if data.order_topic_conf:

@@ -2,7 +2,8 @@
 
 Each object runs one asyncio client on an event loop in a separate thread and waits for it; `with` starts and stops
 both. Methods may be called from any thread, also concurrently: sends of several threads share one connection for each
-broker. Inside a running event loop, use the asyncio clients: these classes would block the loop.
+broker. Only a `PollConsumer` is polled by one thread at a time: concurrent polls would return the same messages. Inside
+a running event loop, use the asyncio clients: these classes would block the loop.
 """
 
 import asyncio
@@ -240,7 +241,7 @@ class PullConsumer(_Synchronous[pull_consumer.PullConsumer]):
         return self.wait(self._async.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset after the newest message."""
+        """Return the offset after the newest message that the broker delivers to consumers."""
         return self.wait(self._async.max_offset(queue))
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:

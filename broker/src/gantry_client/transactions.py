@@ -142,6 +142,8 @@ class TransactionProducer(ProducerClient):
     ) -> HalfMessage:
         """Store `message` as a half message, invisible to consumers. Raises like `Producer.send`.
 
+        Its sharding key does not select the queue; `queue` does.
+
         A half message that is stored but not acknowledged (codes 10, 11, 12) raises BrokerRefused. It is rolled back;
         if that fails, it stays open.
         """

@@ -41,7 +41,7 @@ WARNING_S: Final = 14 * DAY_S
 
 @final
 class CertificateSource(Generic[T_co]):
-    """One set of files and the context made of them. Loaded by worker threads under a lock; read by any thread."""
+    """One set of files and the context made of them. Any thread may load it, under a lock, or read the context."""
 
     def __init__(
         self,

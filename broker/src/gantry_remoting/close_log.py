@@ -66,7 +66,7 @@ CLOSE_TEXTS: Final = {
 
 @final
 class LimitedLog:
-    """A log with a limited rate for each kind of line. Not thread-safe: owned by the event loop."""
+    """A log with a limited rate for each kind of line. If several threads use it, its counts may be a little off."""
 
     def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
         self._log: Final = log

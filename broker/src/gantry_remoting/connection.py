@@ -1,11 +1,11 @@
 """One connection of a listener: it passes whole frames to the service and writes the replies, within limits.
 
 All the bytes of one read go to the service at once, and all its replies go out in one write. A service whose replies
-grow large stops early; the rest of the bytes waits until the peer has read the replies, and so does the peer's next
-data. A connection that has delivered `turn_bytes_max` in one turn of the loop is not read again before the next turn,
-so that timers run and other connections are served during a long burst. A peer that breaks the protocol is closed with
-one log line. `timeout_reason` decides which timeouts have passed, for a time that the listener passes in; the listener
-calls it periodically.
+grow large stops early; the rest of the bytes waits for a later turn, and while more than `reply_bytes_high` waits for
+the peer, which is not read then. A connection that has delivered `turn_bytes_max` in one turn of the loop is not read
+again before the next turn, so that timers run and other connections are served during a long burst. A peer that breaks
+the protocol is closed with one log line. `timeout_reason` decides which timeouts have passed, for a time that the
+listener passes in; the listener calls it periodically.
 
     read -> TLS (`tls_layer`) -> is it served in this turn (`turns.ReadControl`) -> the part of a frame before it
     (`frame_parts`) -> service -> replies (`reply_writer`)
@@ -42,8 +42,8 @@ CLOSE_TIMEOUT_S: Final = 5.0
 
 PASS_REPLY_BYTES_MAX: Final = 1024 * 1024
 """The bytes of replies after which a service should end its pass, which is one call of `Service.handle`: small requests
-can ask for large replies. A connection is not read any more when it holds `reply_bytes_high`, so it never holds more
-than that, the replies of one pass, and one reply."""
+can ask for large replies. A connection is not read any more when it holds `reply_bytes_high`, so its passes never add
+more than this and one reply to that. Deferred and held answers come on top; `reply_bytes_max` bounds the sum."""
 
 _UNREAD_BYTES: Final = struct.Struct("i")  # the number that FIONREAD returns
 
@@ -63,11 +63,11 @@ class Service(Protocol):
         """Called when a peer has connected."""
 
     def disconnected(self, connection: "Connection") -> None:
-        """Called when a peer has disconnected; its connection is already closed."""
+        """Called when an admitted connection has ended, whichever side closed it."""
 
 
 class ConnectionOwner(Protocol):
-    """The part of a listener that a connection uses. A connection changes none of it."""
+    """The part of a listener that a connection uses. A connection assigns none of these attributes."""
 
     service: Service
     settings: ListenerSettings
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self.peer_subject = ""
         """The subject of the peer's certificate; empty without one."""
         self.account: str | None = None
-        """The account that signed the last heartbeat; None without access control, or for a trusted address."""
+        """The account of the last heartbeat; None without access control, or for an address trusted without account."""
         self.is_authenticated = not listener.settings.is_guarded
         """Whether a request of it was authenticated, or none has to be. The service sets it and never resets it."""
         self.is_open = False
@@ -323,7 +323,7 @@ class Connection(asyncio.Protocol):
 
     @_isolated
     def resume(self) -> None:
-        """Serve what was kept while the port wrote too much to other connections. Never raises."""
+        """Serve what was kept because the port wrote too much in a turn, or a pass ended early. Never raises."""
         self._resume(ReadPause.PORT_BUSY)
 
     # ------- internals
@@ -380,7 +380,7 @@ class Connection(asyncio.Protocol):
             self._listener.unauthenticated_budget.add(len(data))
 
     def _keep_for_turn(self, data: bytes, *, is_short: bool) -> None:
-        """Keep bytes beyond the port's budget of this turn, and read no more until they are served."""
+        """Keep bytes beyond the budget of this turn. Pause, except after a short read that completes no frame."""
         whole = self._gather(data) if data and self.is_open else b""
         if whole:
             self._buffer(whole)

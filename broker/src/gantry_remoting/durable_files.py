@@ -6,7 +6,8 @@
 The file is synced through the descriptor that wrote it, because a write error is reported to that descriptor. A kill
 can leave a temporary file whose name begins with a dot and ends with `.tmp`; readers of a folder skip such names.
 
-All of these calls wait for the disk, so they run in a thread, never on the event loop.
+These calls wait for the disk, so on an event loop call them in a thread. Only `replace_file` without `is_durable` in an
+existing folder does not sync.
 """
 
 import os
@@ -22,8 +23,9 @@ def replace_file(
     """Replace the content of `path` by `data`; if `is_durable`, it survives a power loss.
 
     Raises OSError, and the old content stays. If only the sync of the folder failed, after the replacement, then the
-    old content is restored from the predecessor, and only a power loss may bring the new one back; if no predecessor is
-    kept, the new content stays. The folder is created. `mode` is that of the new file, less the umask.
+    old content is restored from the predecessor if the disk allows that, and only a power loss may bring the new one
+    back; if no predecessor is kept, the new content stays. The folder is created. `mode` is that of the new file, less
+    the umask.
     """
     make_folders(path.parent)
     temporary = _temporary_path(path)

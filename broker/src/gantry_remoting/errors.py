@@ -19,4 +19,4 @@ class RemotingTimeout(RemotingError):
 
 @final
 class CannotConnect(RemotingError):
-    """No server accepts connections at the address in time. The caller should try another address, or try later."""
+    """The connection was refused, failed in TLS, or took too long. The caller should try another address, or later."""

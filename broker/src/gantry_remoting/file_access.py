@@ -1,8 +1,9 @@
 """Access to the files of Gantry's processes: **the owner only, unless the owner's group is configured**.
 
-Stores, tables, logs, status pages and sockets hold messages, accounts' names and addresses. Each process restricts all
-of its files in one step at its start, by its umask, so that no single `open` can omit it, not even in a library. Files
-that an earlier version or another program left open to others are restricted then, too.
+Stores, tables, logs, status pages and sockets hold messages, accounts' names and addresses. Servers, sidecars and
+commands restrict all of their files in one step at their start, by their umask, so that no single `open` can omit it,
+not even in a library. Jobs that write a user's files keep the user's umask. A broker and a name server also restrict
+the files of their stores that an earlier version or another program left open to others.
 """
 
 from __future__ import annotations

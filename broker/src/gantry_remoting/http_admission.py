@@ -8,8 +8,9 @@ requests would displace all other clients, including probes. Here no peer can ho
 
 - A phase that exceeds its deadline ends the connection. Single bytes do not extend the deadline.
 - At the limit of an address, one of its connections without a pending answer is evicted for the new one: that which has
-  been in its phase for the longest time. At the total limit, the same happens to the address with the most connections.
-  So a flood displaces itself, and a client that sends a whole request at once is answered.
+  been in its phase for the longest time. At the total limit, the same happens to the address with the most connections
+  or, if all of these have a pending answer, to the next. So a flood displaces itself, and a client that sends a whole
+  request at once is answered.
 - If every slot has a pending answer, a few more slots are reserved for probes.
 
 Each listener owns one table in one event loop. Counters may be read from any thread: their keys never change.
@@ -164,7 +165,7 @@ class ConnectionSlot:
             self.phase, self._serial, self.since_s = phase, serial, self._admission.now_s()
 
     def record_close(self, reason: Reason) -> None:
-        """Count a closed or refused connection, and log it at most once a minute."""
+        """Count a closed or refused connection, and log it at most once a minute; an idle one is not logged."""
         self._admission.record_close(reason, self.address)
 
     def close(self, reason: Reason) -> None:
@@ -248,7 +249,7 @@ class HttpAdmission:
             self.sweep()
 
     def record_close(self, reason: Reason, address: str) -> None:
-        """Count the reason. Log it the first time and then at most once a minute."""
+        """Count the reason. Log it the first time and then at most once a minute, except `IDLE_TIMEOUT`."""
         self.counts[reason] += 1
         if reason in _UNLOGGED:
             return

@@ -1,6 +1,6 @@
 """The log format of Gantry's servers: one line for each event, with its fields as `key=value` pairs.
 
-Field values may come from peers. Each is written so that it cannot end the line.
+Field values may come from peers. Each is written so that it cannot end the line. A traceback follows its line.
 """
 
 import logging

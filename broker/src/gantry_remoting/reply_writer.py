@@ -32,7 +32,8 @@ class ReplyWriter:
         self.paused_at = 0.0
         """When more bytes waited than the transport buffers, in the loop's time; 0 if not paused."""
         self.since = now
-        """When the oldest of the waiting bytes was written, to the second."""
+        """When the mark was last set, in the loop's time. For a peer that does not read: when the oldest of the waiting
+        bytes was written, to the second; for a slow one they may be older."""
         self._transport = transport
         self._turns = turns
         self._budget = budget

@@ -1,4 +1,6 @@
-"""Creation of all TLS contexts, so that no port is weaker than another.
+"""Creation of the TLS contexts of all ports and clients, so that no port is weaker than another.
+
+Only clients that identify a sidecar by other means than its certificate chain create their own.
 
 TLS 1.2 is the oldest version, restricted to suites with forward secrecy and authenticated encryption, which Java 8 and
 everything since supports. There is no compression (it leaks lengths), no renegotiation (it costs a server more than its

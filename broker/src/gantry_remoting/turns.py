@@ -9,8 +9,8 @@ the bytes of those that wait are then in the kernel and not in the broker's memo
     turn n+1   served: E F G A                     waiting: B C D, ...
 
 Short reads (below `COUNTED_READ_BYTES`) have a budget of the same size and a queue of their own. A connection that
-sends little is therefore served in the turn in which its request arrives, unless the short requests of others fill that
-turn; it never waits for large ones.
+sends little is therefore served in the turn in which its request arrives, unless the short requests of others, or the
+replies of the port (`budgets.ReplyTurns`), fill that turn; it never waits for large reads.
 
 Accounting is two additions for a short read and a few for a large one, and costs at most one callback for each turn.
 """
@@ -27,7 +27,8 @@ buffer, which is larger. So such a connection never needs a bound of its own."""
 
 SHORT_READS_STEP: Final = 64 * 1024
 """Short reads are counted when their sum reaches this, so that a few small requests schedule no callback. The sum may
-include reads of earlier turns, so up to this many bytes too many may be counted for a turn, and never too few."""
+include reads of earlier turns, and the last reads of a turn may be counted in a later one: the count of a turn may be
+wrong by this many bytes, in either direction."""
 
 
 class ReadPause(IntFlag):
@@ -35,12 +36,12 @@ class ReadPause(IntFlag):
 
     NONE = 0
     TURN_SPENT = 1
-    """It waits for a later turn of the loop: it has delivered `turn_bytes_max` in this one, or the port has taken
-    `turn_read_bytes_max`."""
+    """It waits for a later turn of the loop: it has delivered `turn_bytes_max` in this one, the port has taken
+    `turn_read_bytes_max`, or its read was large and others wait."""
     REPLIES_UNREAD = 2
     """More reply bytes than `reply_bytes_high` wait for the peer."""
     PORT_BUSY = 4
-    """Its requests wait for a turn in which less is written to other connections."""
+    """Its requests wait for a turn in which the port has written less than `turn_reply_bytes_max`."""
     ANSWERS_DEFERRED = 8
     """Its next request waits until some of the earlier deferred answers are given (`deferred_answers`)."""
 

@@ -76,7 +76,7 @@ def split_frames(data: bytes | bytearray, limits: WireLimits) -> Iterator[tuple[
 
 
 class FrameReader:
-    """Splits a stream of bytes into frames. It holds at most one incomplete frame, and never more than its limit."""
+    """Splits a stream of bytes into frames. Between reads it holds at most one incomplete frame, within the limit."""
 
     def __init__(self, limits: WireLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits

@@ -2,7 +2,8 @@
 
 A peer decides how many bytes it sends, but not how many are kept: the sizes of a frame and of its header are checked on
 their length fields, before memory is allocated for the bytes. The other limits apply to bytes that a frame has brought,
-and that of a decompressed body during the decompression. Callers may replace the limits of messages and bodies.
+and that of a decompressed body during the decompression. Callers may replace all limits but those of properties and
+names.
 """
 
 from dataclasses import dataclass

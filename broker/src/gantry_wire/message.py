@@ -80,9 +80,9 @@ PHYSICAL_OFFSET: Final = struct.Struct(f">{PHYSICAL_OFFSET_POSITION}xq")
 RECORD_BYTES_MIN: Final = 91
 RECORD_BYTES_MAX: Final = 64 << 20
 """The maximum size of a record, far above that of any message: RocketMQ accepts 4 MiB by default, and the blank record
-at the end of a file is shorter than the record for which there was no space. Readers of RocketMQ's replication stream,
-and tools that inspect a store, reject a greater length, so that their memory is bounded. `check_record` does not: its
-bytes are in memory already."""
+at the end of a file is at most seven bytes longer than the record for which there was no space. Readers of RocketMQ's
+replication stream, and tools that inspect a store, reject a greater length, so that their memory is bounded.
+`check_record` does not: its bytes are in memory already."""
 
 
 def encode_host(address: str, port: int) -> bytes:

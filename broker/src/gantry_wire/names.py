@@ -128,9 +128,9 @@ def is_retry_or_dead_letter(topic: str) -> bool:
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Return whether every RocketMQ has this topic for itself, independent of the names of brokers and clusters.
+    """Return whether a topic's name alone shows that it is RocketMQ's own: a system, retry or dead letter topic.
 
-    Brokers and clusters also have topics of their own names, which only name servers know.
+    Topics that are named for brokers and clusters are not recognized; only name servers know them.
     """
     return topic in SYSTEM_TOPICS or is_retry_or_dead_letter(topic) or topic.startswith(INTERNAL_PREFIX)
 

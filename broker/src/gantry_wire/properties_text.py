@@ -1,5 +1,6 @@
 """Java's properties text, the form of settings in requests and of `.conf` files: `key=value` or `key:value` lines.
 
+Java's escapes, continued lines and spaces as separators are not supported.
 Errors give the number of a line and not its content, which may be a secret that was sent by mistake.
 """
 
@@ -15,7 +16,7 @@ def property_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_property(line: str) -> tuple[str, str] | None:
-    """Return the key and value of a line, or None if the line has no separator."""
+    """Return the key and value of a line, or None if the line has no separator after a key."""
     ends = [end for end in (line.find("="), line.find(":")) if end > 0]
     return (line[: min(ends)].strip(), line[min(ends) + 1 :].strip()) if ends else None
 
@@ -23,7 +24,7 @@ def split_property(line: str) -> tuple[str, str] | None:
 def read_properties(text: str, *, is_duplicate_allowed: bool = True) -> dict[str, str]:
     """Return the entries of `text`. Of several entries with one key the last wins, as in Java.
 
-    Raises ValueError for a line without a separator, and for a duplicate key unless `is_duplicate_allowed`.
+    Raises ValueError for a line without a key and a separator, and for a duplicate key unless `is_duplicate_allowed`.
     """
     entries: dict[str, str] = {}
     for number, line in property_lines(text):

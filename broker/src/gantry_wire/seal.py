@@ -26,7 +26,7 @@ SEAL: Final = struct.Struct("20s")
 assert SEAL.size == SEAL_BYTES == len(SEAL_REVERSED % 0)
 
 SEALED_PROPERTIES_MAX: Final = PROPERTIES_BYTES_MAX - SEAL_BYTES
-"""The maximum size of properties with a seal. Longer ones leave no space for it; their record has no seal."""
+"""The maximum size of properties before their seal. Longer ones leave no space for it; their record has no seal."""
 
 CRC_MASK: Final = 0x7FFFFFFF
 """Java keeps a CRC as a non-negative int."""

@@ -1,4 +1,4 @@
-"""Requests that administer topics and groups, and the documents that describe them."""
+"""Requests that administer topics, groups and accounts or query a broker, and the documents of topics and groups."""
 
 import msgspec
 
@@ -100,7 +100,7 @@ class TopicConfigList(Document):
 
 
 class TopicName(Fields):
-    """The request header of codes 202, 215, 217, 300 and 351: one topic. The guard reads code 105 with it."""
+    """The request header of codes 202, 215, 217, 300 and 351: one topic. Access control reads that of 105 with it."""
 
     topic: str
 

@@ -17,7 +17,7 @@ class MessageFields(Fields):
 
 
 class SendMessage(MessageFields):
-    """Code 10: one message, or a batch of them. `SendMessageV2` has the same fields under other names."""
+    """Code 10: one message, or a batch of them; code 324: a reply. `SendMessageV2` has the same fields, renamed."""
 
     properties: str | None = None
     reconsume_times: Int32 | None = None
@@ -45,7 +45,7 @@ class SendMessageV2(
         "broker_name": "n",
     },
 ):
-    """Codes 310 and 320: `SendMessage` with names of one letter, which every Java client sends, and a broker name.
+    """Codes 310, 320 and 325: `SendMessage` with names of one letter, as Java clients send it, and a broker name.
 
     The fields are listed again, since a struct renames only those of its own.
     """
@@ -80,7 +80,7 @@ class SendResult(Fields):
 
 
 class SendBack(Fields):
-    """Code 36: a consumer could not consume the message at `offset`."""
+    """Code 36: a consumer could not consume the message at `offset` of the log."""
 
     offset: Int64
     group: str
