@@ -12,6 +12,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
 from gantry_broker.server.roles.table_sync import QueueEnds, QueueEndsDocument
 from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.queue_table import QUEUE_OFFSET_MAX
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import GROUP, TOPIC, dialogue, expire
@@ -80,14 +81,37 @@ def test_queue_ends_wait_until_the_masters_log_is_visible(world: StoreWorld, end
     assert next_number(world) == 0
 
 
-def test_queue_with_messages_ignores_reported_ends(world: StoreWorld, ends: QueueEnds) -> None:
-    """Its offsets come from the log."""
+@pytest.mark.parametrize("end", [3, 7, 1_000])
+def test_queue_whose_last_messages_were_lost_continues_after_them(
+    world: StoreWorld, ends: QueueEnds, end: int
+) -> None:
+    """The master has accepted their loss; no offset is assigned twice, also after a restart, and by a next master."""
     world.send("idle", 2)
+    ends.receive(report_end(end), world.store.log.wrote)
+
+    ends.apply_reached(world.store.dispatcher.dispatched)
+
+    assert next_number(world) == end
+    assert ends.document().end_table == {"idle": {0: end}}
+    world.store.close()
+    world.open()
+    assert next_number(world) == end
+    world.send("idle", 1)
+    assert next_number(world) == end + 1
+    world.store.close()
+    assert kinds(verify(world)) == {(Kind.NUMBERS_MISSING, Harm.ODD)}
+    world.open()
+
+
+def test_queue_that_has_more_messages_keeps_its_end(world: StoreWorld, ends: QueueEnds) -> None:
+    """Its offsets come from the log."""
+    world.send("idle", 9)
     ends.receive(report_end(7), world.store.log.wrote)
 
     ends.apply_reached(world.store.dispatcher.dispatched)
 
-    assert next_number(world) == 2
+    assert next_number(world) == 9
+    assert ends.document().end_table == {}
 
 
 def test_deleted_topic_starts_at_zero(world: StoreWorld, ends: QueueEnds) -> None:
@@ -144,7 +168,7 @@ def test_queue_ends_are_retried_without_room(
 
     ends.receive(report_end(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.store.queues), "set_start_offset", full)
+        patch.setattr(type(world.store.queues), "raise_end", full)
         ends.apply_reached(world.store.dispatcher.dispatched)
     assert next_number(world) == 0
 
@@ -161,11 +185,11 @@ def test_queue_end_is_kept_in_memory_without_room_for_a_file(
     def full(*_: object) -> None:
         raise StoreFull("no room")
 
-    ends.receive(report_end(7), world.store.log.wrote)
+    ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueue, "extend", full)
         ends.adopt()
-    assert next_number(world) == 7
+        assert [next_number(world, topic) for topic in ("idle", "other")] == [7, 9], "expected all queues to be tried"
 
     world.send("idle", 1)
 
@@ -173,6 +197,25 @@ def test_queue_end_is_kept_in_memory_without_room_for_a_file(
     world.store.close()
     world.open()
     assert next_number(world) == 8
+
+
+def test_file_of_a_queue_end_is_created_as_soon_as_there_is_space(
+    world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave tries again; without a file a restart would begin at 0."""
+
+    def full(*_: object) -> None:
+        raise StoreFull("no room")
+
+    ends.receive(report_end(7), world.store.log.wrote)
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "extend", full)
+        ends.apply_reached(world.store.dispatcher.dispatched)
+    ends.apply_reached(world.store.dispatcher.dispatched)
+
+    world.store.close()
+    world.open()
+    assert next_number(world) == 7
 
 
 # ------- real brokers

@@ -219,7 +219,14 @@ class ConsumeQueue:
         is_first = self.min_offset == self.readable_end
         unit = FILLER_UNIT if is_first else UNIT.pack(physical_offset, FILLER_SIZE, 0)
         while self.readable_end < offset:
-            self.put_next(unit)
+            if self.position >= self.limit:
+                self.extend(self.readable_end)
+            count = min(offset - self.readable_end, (self.limit - self.position) // CONSUME_UNIT_BYTES)
+            following = self.position + count * CONSUME_UNIT_BYTES
+            self.view[self.position : following] = unit * count
+            self.position = following
+            self.readable_end += count
+            self.end = max(self.end, self.readable_end)
         if is_first:
             self.min_offset = offset
 

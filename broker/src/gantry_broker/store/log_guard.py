@@ -202,7 +202,7 @@ class LogGuard:
                 # The bytes after the head of a blank record are unused. A difference there is no other history.
                 head = bytes(written[good : good + min(FILLER_HEAD_BYTES, rest)])
                 parts.append(head + bytes(rest - len(head)))
-            elif len(written) < ANSWER_BYTES:
+            else:
                 self.damage.report(start + good)
         return b"".join(parts)
 

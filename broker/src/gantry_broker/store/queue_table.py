@@ -20,7 +20,7 @@ from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_sums import SumsBudget
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
-from gantry_store_files.queue_units import QUEUE_ID_MAX, parse_queue_id
+from gantry_store_files.queue_units import QUEUE_ID_MAX, is_filler, parse_queue_id
 from gantry_store_files.segments import segments_of
 from gantry_wire.names import path_component, topic_fault
 
@@ -147,31 +147,34 @@ class QueueTable:
             found.setdefault(topic, []).append(queue_id)
         return found
 
-    def expired_queues(self, log_begin: int) -> Iterator[ConsumeQueue]:
-        """Yield the queues whose next offset is not 0, but whose last unit is missing or points before ``log_begin``.
+    def queues_not_ending_in_log(self, log_begin: int) -> Iterator[ConsumeQueue]:
+        """Yield the queues whose next offset is not 0, and does not follow from the log from ``log_begin`` on.
 
-        All of their messages have expired, or they never had one and got a start offset. A queue that ends with
-        fillers after a loss is not among them: those point into the log.
+        All of their messages have expired, or they never had one and got a start offset, or their last messages were
+        lost, and fillers stand for them.
         """
         for queue in self:
             if queue.end == queue.readable_end > 0:
                 last = queue.unit(queue.end - 1)
-                if last is None or last[0] < log_begin:
+                if last is None or last[0] < log_begin or is_filler(last):
                     yield queue
 
-    def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let a queue without files begin at ``offset``. Return False if it has files, or begins there or later.
+    def raise_end(self, topic: str, queue_id: int, offset: int, physical_offset: int) -> bool:
+        """Let the next offset of a queue be at least ``offset``, and return whether it was less.
 
-        A queue has files after its first message, and after an earlier call of this. Raises ``StoreFull``, and
-        ``ValueError`` for an invalid queue or offset.
+        A queue without files begins there; another one gets fillers, with the physical offset ``physical_offset``.
+        Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
         """
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
             raise ValueError(f"{offset} is not a queue offset: expected 0 to {QUEUE_OFFSET_MAX}")
         queue = self.get_or_create(topic, queue_id)
-        if queue.files.files or not queue.min_offset == queue.end < offset:
-            return False
-        queue.set_start_offset(offset)
-        return True
+        is_less = queue.end < offset
+        if queue.files.files:
+            queue.fill_to(offset, physical_offset)
+        elif max(queue.end, offset):
+            # An earlier attempt without space for the file has left the offset in memory only.
+            queue.set_start_offset(max(queue.end, offset))
+        return is_less
 
     def fill_to(self, ends: Mapping[str, Mapping[str, int]], physical_offset: int) -> None:
         """Fill queues up to ``ends``, so that no queue offset of a lost message is used again.

@@ -55,12 +55,15 @@ class QueueEndsDocument(msgspec.Struct, rename="camel"):
     """The table of queue ends as it is sent."""
 
     end_table: dict[str, dict[int, int]] = {}
-    """Next offset of each queue that has no messages left, by topic and queue id."""
+    """Next offset of each queue whose end does not follow from the log, by topic and queue id."""
 
 
 @final
 class QueueEnds:
-    """The next offset of each queue that has no messages left, as the master reported it. Owned by the loop."""
+    """The next offset of each queue whose end does not follow from the log, as the master reported it.
+
+    All messages of such a queue have expired, or its last ones were lost. Owned by the loop.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self._store: Final = store
@@ -69,9 +72,9 @@ class QueueEnds:
         """End of the master's log when it reported the next offsets."""
 
     def document(self) -> QueueEndsDocument:
-        """Return the next offset of each queue of this master that has no messages left."""
+        """Return the next offset of each queue of this master whose end does not follow from the log."""
         ends: dict[str, dict[int, int]] = {}
-        for queue in self._store.queues.expired_queues(self._store.log.min_physical):
+        for queue in self._store.queues.queues_not_ending_in_log(self._store.log.min_physical):
             ends.setdefault(queue.topic, {})[queue.queue_id] = queue.end
         return QueueEndsDocument(ends)
 
@@ -89,24 +92,30 @@ class QueueEnds:
     def apply_reached(self, dispatched: int) -> None:
         """Apply the reported next offsets if everything up to their stamp is visible.
 
-        If the disk has no room for a queue file, that offset is kept in memory only; a later call applies the others.
+        If the disk has no space for a queue file, a later call tries that queue again.
         """
         if self._reported and self._store.log.min_physical > self._stamp:
             self._reported = {}  # The log was restarted before it had reached the stamp.
         if self._reported and dispatched >= self._stamp:
-            self._set_offsets(QUEUES_PER_TURN_MAX)
+            self._raise_ends(QUEUES_PER_TURN_MAX)
 
     def adopt(self) -> None:
-        """Apply all ends, because this broker becomes the master and continues the last master's queues."""
-        self._set_offsets(len(self._reported))
+        """Apply all ends, because this broker becomes the master and continues the last master's queues.
+
+        Without space for the file of an empty queue its end is kept in memory, until its first message creates the file.
+        """
+        self._raise_ends(len(self._reported))
         self._reported = {}
 
-    def _set_offsets(self, count: int) -> None:
+    def _raise_ends(self, count: int) -> None:
+        last_physical = max(self._store.log.wrote - 1, 0)
         for topic, number in list(self._reported)[:count]:
+            end = self._reported.pop((topic, number))
             try:
-                is_changed = self._store.queues.set_start_offset(topic, number, self._reported[topic, number])
+                is_changed = self._store.queues.raise_end(topic, number, end, last_physical)
             except StoreFull:
-                return
+                self._reported[topic, number] = end  # behind the others, which may fit
+                continue
             except ValueError as error:
                 log.error(
                     "ignored an invalid queue end that the master reported",
@@ -114,9 +123,7 @@ class QueueEnds:
                 )
                 is_changed = False
             if is_changed:
-                facts = {"topic": topic, "queue": number, "next": self._reported[topic, number]}
-                log.info("start offset of empty queue adopted from the master", extra=facts)
-            del self._reported[topic, number]
+                log.info("queue end adopted from the master", extra={"topic": topic, "queue": number, "next": end})
 
 
 @final
