@@ -119,8 +119,8 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     """At least the growth of its log in any second of the last minute: an upper bound, which may be twice as high."""
     is_complete: bool | None = None
     """Whether its log has everything that it ever acknowledged to clients or to a master. A clean stop, or a crash
-    without loss, leaves it as it was. False after a start that may have lost bytes, until it has followed a master
-    again and has all of that master's log, or is promoted; where the last start found damage or missing files, not
+    without loss, leaves it as it was. False after a start that may have lost bytes, until it has followed a Gantry
+    master again and has all of its log, or is promoted; where the last start found damage or missing files, not
     until it has copied the whole log again. False while a broker without electable slaves has damage; null while
     unknown."""
     is_crash_safe: bool | None = None

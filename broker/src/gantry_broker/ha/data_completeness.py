@@ -7,10 +7,10 @@ may lose it, and so may a broker that runs in another pod now: its buffers were 
 been mounted again without the page cache. So every start records on which boot of which machine, and in which pod, it
 runs, before anything is acknowledged. After a crash the next start compares: nothing was lost if the boot and the pod
 are the same, the last run was crash-safe, and all of its write buffers were found; otherwise something may have been
-lost. Doubt survives clean stops, until the broker has followed a master and has everything that the master had at that
-time, or becomes the master of a new epoch: then its log is the valid one. If the present start has found damage, has
-set a file aside, or follows a run that a failed write or sync ended, that is not enough: the whole log must be copied
-again. The same is true while files before the log's end are missing, unless their loss was accepted.
+lost. Doubt survives clean stops, until the broker has followed a Gantry master and has everything that the master had
+at that time, or becomes the master of a new epoch: then its log is the valid one. If the present start has found
+damage, has set a file aside, or follows a run that a failed write or sync ended, that is not enough: the whole log must
+be copied again. The same is true while files before the log's end are missing, unless their loss was accepted.
 
 The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
 
