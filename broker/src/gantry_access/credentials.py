@@ -51,7 +51,7 @@ def _credentials(data: bytes) -> Credentials:
 
 @final
 class OwnAccount:
-    """The credentials with which a server signs, reloaded before it signs, so that a renewal needs no restart.
+    """The credentials with which a server signs. A caller of ``refresh`` reloads them: a renewal needs no restart.
 
     If the file is unusable or missing, the previous credentials stay in effect, and the fault is logged once. The first
     read has none to fall back to, so an unusable file prevents the start. Owned by the event loop.

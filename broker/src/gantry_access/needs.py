@@ -5,7 +5,8 @@ ranges of queues, lookups by log offset, the source of a message that is sent ba
 the table needs an administrator, so that a new handler is closed by default; a test requires an entry for every
 handler.
 
-    a topic's name in a header    PUB to store, SUB to read; a retry topic belongs to its group
+    a topic's name in a header    PUB to store, SUB to read, one of the two for its route and configuration;
+                                  a retry topic belongs to its group
     a group's name                SUB
     an offset in the log          the permission for the topic of the message at that offset, looked up by the guard
 

@@ -79,7 +79,7 @@ def read_settings(options: argparse.Namespace) -> BrokerSettings:
 
 
 def find_command_line_keys(options: argparse.Namespace) -> set[str]:
-    """Return the keys that `-o` options set: they win over changes made at run time."""
+    """Return the keys that `-o` options set: they win over changes that earlier runs have made."""
     return {option.partition("=")[0].strip() for option in options.option}
 
 

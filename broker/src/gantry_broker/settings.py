@@ -93,11 +93,12 @@ class BrokerSettings:
     """storePathRootDir: the directory of the log, the queues and the tables."""
 
     file_access: FileAccess = FileAccess.OWNER
-    """fileAccess: which users may read the store's files, tables, status page and buffers.
+    """fileAccess: which users may read the store's files, tables and status page.
 
     OWNER: only the broker's user (0600, directories 0700), since they contain every message. GROUP: its group, too
-    (0640, 0750), for tools and jobs that run as another user and read the store's directory. A start removes further
-    permissions from existing files of the store, but adds none; files of another user are not changed.
+    (0640, 0750), for tools and jobs that run as another user and read the store's directory. Write buffers and the
+    control socket are always the user's own (0600). A start removes further permissions from existing files of the
+    store, but adds none; files of another user are not changed.
     """
 
     register_period_ms: int = 30_000

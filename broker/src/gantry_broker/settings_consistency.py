@@ -15,7 +15,10 @@ REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest answer to a pull in bytes: maxTransferBytesOnRequest is at most 15 MiB."""
 
 HEADER_BYTES_MAX: Final = 65_536
-"""Bytes beside the body of a message: its properties and the rest of a record, or the header of a frame."""
+"""Bytes beside the body of a message: its properties and the rest of a record, or the usual header of a frame.
+
+`gantry_wire.limits` has a greater limit of the same name: the longest header that is accepted.
+"""
 
 
 def check_consistency(settings: BrokerSettings) -> None:
@@ -125,7 +128,10 @@ def _check_roles(settings: BrokerSettings) -> None:
 
 
 def _check_access(settings: BrokerSettings) -> None:
-    """Check that the replication port, which gives access to the whole log, is protected with aclEnable=true."""
+    """Check with aclEnable=true that the replication port is protected: it gives access to the whole log.
+
+    With haClassicPeers=true it is open on purpose.
+    """
     fault = settings.access.fault()
     if fault is not None:
         raise SettingsError(fault)

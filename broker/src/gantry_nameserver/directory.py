@@ -117,7 +117,10 @@ class BrokerDirectory:
         return was_live or bool(ids)
 
     def record_heartbeat(self, cluster: str, address: str, connection: object, now_ms: int) -> bool:
-        """Record a heartbeat; return False if the broker is not registered, or registered over another connection."""
+        """Record a heartbeat; return False if it does not count.
+
+        It does not if the broker is not registered, or was registered with an epoch over another connection.
+        """
         live = self._live.get((cluster, address))
         if live is None or not live.accepts_from(connection):
             return False

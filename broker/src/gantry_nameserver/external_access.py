@@ -35,7 +35,7 @@ TRANSLATED_CODES: Final = frozenset(
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
     }
 )
-"""Requests whose replies get external addresses. All others are refused."""
+"""Requests whose replies get external addresses. Requests in neither set are refused."""
 
 
 def external_dispatch(dispatch: Dispatch, brokers: BrokerDirectory) -> Dispatch:

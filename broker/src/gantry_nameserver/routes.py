@@ -6,7 +6,7 @@ It follows the rules that RocketMQ's brokers and clients rely on:
   are updated only when the data version changes, so that a wiped write permission stays wiped.
 - The first registration of a broker must not contain exactly one topic: it cannot be distinguished from an incremental
   update of an unknown broker, and accepting it would publish a broker without its other topics.
-- An address has one id and one name. A broker that registers with new ones loses the old ones.
+- An address has one id and one name in its cluster. A broker that registers with new ones loses the old ones.
 - An id belongs to the highest `stateVersion` (Gantry writes its epoch there): a former master with an older one is
   ignored while the newer one lives, whether it comes from another address or over another connection.
 - When the last address of a broker name is removed, the name, its queues and its static mappings are removed with it.
@@ -94,7 +94,8 @@ class RouteTable:
     ) -> RegisterBrokerResult:
         """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused.
 
-        An outdated registration is ignored and gets an empty result; another address of it is unregistered.
+        An outdated registration is ignored and gets an empty result; its address is unregistered, unless it is the
+        newer broker's, too.
         """
         if self._ignore_if_outdated(registration):
             return RegisterBrokerResult()

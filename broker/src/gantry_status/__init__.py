@@ -4,9 +4,9 @@ The page is one small file with a fixed layout, published ten times a second and
 writes it with ``PageWriter``, every other program reads it with ``PageReader``. ``layout`` defines the bytes, and
 ``broker/docs/status-page.md`` describes them.
 
-The package also has what data plane and control plane must agree on and no other common package holds: a broker's
-state, the orders to it and their client, former names of fields, its ports, the size of quorums, and how sizes are
-written.
+The package also has what data plane and control plane share and no other common package holds: a broker's state, the
+orders to it and their client, former names of fields, its ports, the size of quorums, how sizes are written, and short
+names for long paths of sockets.
 """
 
 from gantry_status.clocks import Clock, Moment, machine_boot_id, now

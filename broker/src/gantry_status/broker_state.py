@@ -119,16 +119,17 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     """At least the growth of its log in any second of the last minute: an upper bound, which may be twice as high."""
     is_complete: bool | None = None
     """Whether its log has everything that it ever acknowledged to clients or to a master. A clean stop, or a crash
-    without loss, leaves it as it was. False after a start that may have lost bytes, until it has followed a master
-    again and has all of that master's log, or is promoted; false while a broker without electable slaves has damage;
-    null while unknown."""
+    without loss, leaves it as it was. False after a start that may have lost bytes, until it has followed a Gantry
+    master again and has all of its log, or is promoted; where the last start found damage or missing files, not
+    until it has copied the whole log again. False while a broker without electable slaves has damage; null while
+    unknown."""
     is_crash_safe: bool | None = None
     """Whether what it acknowledges survives a crash of its process."""
     is_draining: bool = False
     is_withdrawn: bool = False
     """Whether it has withdrawn its routes, so that clients do not send to it; its log may still grow."""
     may_acknowledge: bool = False
-    """Whether it holds a valid permission to answer code 0."""
+    """Whether it is a master that may answer code 0 as far as grants and the Lease decide; sends may wait for acks."""
     may_regain: bool = False
     """Whether its role ended only because its process ended, so that it may get the role back, as far as it knows."""
     is_regained: bool = False

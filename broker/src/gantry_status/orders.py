@@ -5,14 +5,14 @@
       | <------ {"answer":"promised",...} \\n       |
 
 Each order and each answer is one JSON document on a line, alternately. A refused order was not executed, and its answer
-gives the reason (``Refused``); that of a failed one gives the error. Orders that change a role carry an epoch and are
-idempotent: a client without an answer sends the same order again and gets the answer to the first one. So a lost answer
-never has to be guessed.
+gives the reason (``Refused``); that of a failed one gives the error. Orders that change a role carry an epoch, except
+``AcceptLoss``, and all orders are idempotent: a client without an answer sends the same order again and gets the answer
+to the first one. So a lost answer never has to be guessed.
 
 All clients use these values: the command line, the local supervisor, the sidecar in a pod. Their effect on a log is
-defined by the broker; ``gantry_spec.decide`` decides which member may be promoted. An order with an unknown field is
-refused, since a broker must not execute an order in part; an unknown field in an answer is ignored, since it only adds
-information.
+defined by the broker; ``gantry_spec.decide`` decides which member may be promoted. An order with an unknown field has
+``Failed``, since a broker must not execute an order in part; an unknown field in an answer is ignored, since it only
+adds information.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gantry_status.broker_state import SlaveState as SlaveState
 from gantry_status.former_names import DRAIN_NAMES, STATE_NAMES, with_present_names
 
 LINE_BYTES_MAX: Final = 1 << 20
-"""The size of one order or answer with its newline. The longest real one, a status with all its slaves, has 10 KiB."""
+"""The maximum size of one order or answer with its newline. The longest, a status with all its slaves, has 10 KiB."""
 
 EPOCH_MAX: Final = (1 << 62) - 1
 
@@ -120,7 +120,7 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
     already. If the flush fails, the order has ``Failed``, and the broker ends.
 
     Fields with their defaults are not sent, so that a broker of an earlier version, which knows ``clients_only`` by
-    another name, refuses only an order that has it.
+    another name, answers ``Failed`` only to an order that has it.
     """
 
     timeout_ms: Milliseconds
@@ -173,7 +173,7 @@ class HaStatus(BrokerState, frozen=True, kw_only=True, tag_field="answer", tag="
 
 @final
 class Promised(Answer, frozen=True, kw_only=True, tag="promised"):
-    """The promise is on disk. Below the epoch the broker is no master and follows none, so its log does not change."""
+    """The promise is on disk. Only a role in this epoch or a later one changes the broker's log from now on."""
 
     epoch: int
     identity: str = ""

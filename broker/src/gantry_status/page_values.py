@@ -35,6 +35,7 @@ class Role(IntEnum):
 
     UNKNOWN = 0
     UNASSIGNED = 1
+    """The broker has no role, or compares its log, or waits until the loss of log data is accepted."""
     MASTER = 2
     SLAVE = 3
 

@@ -4,9 +4,9 @@
     slave b   received ------|               flushed ---|
                              `-- with one ack needed, a's counts; with two, b's
 
-Slaves are counted by identity, never by connection: a peer that connects twice, or claims another's name, counts once
-or not at all. A slave that has disconnected does not count: that it still has what it acknowledged is known only while
-it is connected.
+Slaves are counted by identity, not by connection: a peer that connects twice, or claims another's name, counts once or
+not at all. RocketMQ's slaves report no identity: each of their connections counts. A slave that has disconnected does
+not count: that it still has what it acknowledged is known only while it is connected.
 
 Two kinds of acks are ignored, because an election does not consider them: those of slaves that are not electable, if
 the term names electable slaves, and those that end before the master's epoch begins. In the second case the slave's log
@@ -50,7 +50,7 @@ class SlaveProgress:
     """How much of the log one connected slave has acknowledged."""
 
     identity: str
-    """UUID of the slave's store, or the address of a slave of RocketMQ's."""
+    """UUID of the slave's store; for a slave of RocketMQ's, the address and port of its connection."""
 
     broker_id: int
     received: int = -1
@@ -135,7 +135,7 @@ class AckSet:
         return end if end >= self._epoch_start else -1
 
     def _counted_slaves(self) -> Iterator[SlaveProgress]:
-        """Yield the slaves whose acks count: the electable ones, or all if none is.
+        """Yield the slaves whose acks count: the electable ones, or all if the term names none.
 
         Where flushed acks are wanted, a slave that reports no flushed position does not count, however much it has
         received: one of RocketMQ's never reports it.
@@ -164,7 +164,7 @@ class Grants:
         self._lease_until_ms = -1
 
     def record_grant(self, broker_id: str, sent_ms: int, grant_ms: int) -> None:
-        """Record that a slave has answered the heartbeat sent at ``sent_ms``. A grant of 0 revokes it."""
+        """Record that a slave has answered the heartbeat sent at ``sent_ms``. A grant of 0 ends an earlier one."""
         if grant_ms <= 0:
             self._until_ms.pop(broker_id, None)
             return
@@ -222,7 +222,7 @@ class AckPolicy:
         self.acks.begin_epoch(self._store.identity.epochs[-1].start, electable)
 
     def end(self) -> None:
-        """End this broker's term as master: drop its grants and hide unconfirmed messages."""
+        """End this broker's term as master: drop its grants, and hide new messages if unconfirmed ones are hidden."""
         self.is_degraded = False
         self.grants = Grants(())
         self._hide_new_messages()

@@ -7,8 +7,10 @@ may lose it, and so may a broker that runs in another pod now: its buffers were 
 been mounted again without the page cache. So every start records on which boot of which machine, and in which pod, it
 runs, before anything is acknowledged. After a crash the next start compares: nothing was lost if the boot and the pod
 are the same, the last run was crash-safe, and all of its write buffers were found; otherwise something may have been
-lost. Doubt survives clean stops, until the broker has followed a master and has everything that the master had at that
-time, or becomes the master of a new epoch: then its log is the valid one.
+lost. Doubt survives clean stops, until the broker has followed a Gantry master and has everything that the master had
+at that time, or becomes the master of a new epoch: then its log is the valid one. If the present start has found
+damage, has set a file aside, or follows a run that a failed write or sync ended, that is not enough: the whole log must
+be copied again. The same is true while files before the log's end are missing, unless their loss was accepted.
 
 The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
 
@@ -66,7 +68,7 @@ class RecoveryFindings(NamedTuple):
     """Whether the store has never held a message."""
 
     is_damaged: bool
-    """Whether bytes are lost that a crash of the process cannot lose."""
+    """Whether bytes are lost, or may be, that a crash of the process alone cannot lose."""
 
     buffers: int = 0
     """Number of write buffers that were found."""
@@ -167,7 +169,7 @@ class DataCompleteness:
             )
         if self.is_complete is False:
             log.warning(
-                "store may have lost acknowledged messages; it has no vote until it catches up",
+                "store may have lost acknowledged messages; it has no vote until its data is complete",
                 extra={"end": report.end},
             )
         if record == self._record and not self._disk.exists(self._former_path):
@@ -203,8 +205,8 @@ class DataCompleteness:
     def record_caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
         """Record that this broker's data is complete: it has caught up with its master, or it is the master.
 
-        Damage and holes stay recorded unless the whole log was copied again; holes no longer count once their loss was
-        accepted. Raises OSError.
+        Nothing is recorded if this start has found damage or holes, unless the whole log was copied again since; holes
+        do not count after their loss was accepted. Raises OSError.
         """
         is_incomplete = self._is_corrupt or (self._has_holes and not is_loss_accepted)
         if self.is_complete is True or (is_incomplete and not is_copied_anew):

@@ -173,7 +173,7 @@ class FollowerRunner(ABC, Generic[S]):
 
     @property
     def last_heartbeat_at(self) -> float | None:
-        """When this master last sent something, on the loop's clock; None if it never has."""
+        """When this master last sent something after a handshake, on the loop's clock; None if it never has."""
         heartbeat_at = None if self._stream is None else self._stream.last_heartbeat_at
         return self._last_heartbeat_at if heartbeat_at is None else heartbeat_at
 

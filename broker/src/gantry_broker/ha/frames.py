@@ -149,7 +149,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     is_restart: bool = False
     """Whether the slave discards its log and copies the master's from ``start``.
 
-    Its log is empty, or all that it has in common with the master's log has expired there.
+    Its log is empty or has a hole, or all that it has in common with the master's log has expired there.
     """
 
     cut_to: int | None = None

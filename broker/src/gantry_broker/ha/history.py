@@ -9,9 +9,10 @@ to where their lists agree; a log that continues beyond that point has bytes tha
 If the slave's newest epoch is older than the master's, the slave truncates its log there and follows; it copies the
 whole log again if the master's log begins only later. A slave that is ahead in the same epoch is different: the master
 has lost something, and truncation would destroy the only copy. Such a slave is refused, with the reason, and so is one
-with a newer epoch. A slave whose list has another start offset for the master's epoch is refused, too: an epoch has one
-master and one start, or no comparison is valid. Lists of epochs contain no data, so the bytes of the last records
-before the common end are compared, too, before a slave follows.
+with a newer epoch. A slave with bytes of the master's epoch, but another start offset for it, is refused, too: an epoch
+has one master and one start, or no comparison is valid. An empty log is never refused: it has nothing to lose. Lists of
+epochs contain no data, so the bytes of the last records before the common end are compared, too, before a slave
+follows.
 
 Two logs that ought to be the same may differ nevertheless. The place is found by bisection: the search requests the
 checksums of the pieces of a range, compares them with its own, and continues in the first piece that differs, until the
@@ -104,9 +105,10 @@ class Verdict(StrEnum):
 
 
 class Comparison(NamedTuple):
-    """The verdict, and the offset from which the slave copies; for a refusal, where the logs diverge, if known.
+    """The verdict, and the offset that belongs to it.
 
-    To follow or truncate, that is the end of what both logs have; to copy the whole log, where the master's begins.
+    To follow or truncate, that is the end of what both logs have; to copy the whole log, where the master's begins. For
+    a refusal it is where the logs diverge, 0 if that is unknown, and the slave's end if the slave has a newer epoch.
     """
 
     verdict: Verdict

@@ -172,7 +172,7 @@ class MasterSession:
         """Duration of the grant in the slave's last ack, in milliseconds; 0 for none."""
 
         self.is_compared = False
-        """Whether the comparison is over: the master's log has all of this slave's that the slave need not truncate."""
+        """Whether the comparison is over: the master's log has all that this slave would not have to truncate."""
 
         self._facts: Final = facts
         self._log: Final = log

@@ -61,7 +61,7 @@ def heartbeat_interval_s(grant_ms: int) -> float:
 class ReplicationServer:
     """The replication port and its streams. Owned by the loop.
 
-    ``facts`` returns the master's identity; None while no slave may follow.
+    ``facts`` returns the master's identity; None while no slave may connect.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ReplicationServer:
             await stop_listening(self._server)
         if self._tls_port is not None:
             await self._tls_port.close()
-        self.disconnect("this broker is no longer a master")
+        self.disconnect("this broker is stopping")
         if self._server is not None:
             await self._server.wait_closed()
 

@@ -110,7 +110,7 @@ class Disk(Protocol):
     """A tree of files and directories. Paths are absolute."""
 
     def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:
-        """Create a file of ``size`` zero bytes with blocks up to ``reserve``. After an error there is no file."""
+        """Create a file of ``size`` zero bytes with blocks up to ``reserve``. After an error nothing was created."""
         ...
 
     def open(self, path: str) -> DiskFile:

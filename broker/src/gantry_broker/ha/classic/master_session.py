@@ -3,10 +3,10 @@
     first offset -> it is checked -> raw bytes from there on, until the stream ends; further offsets are acks
 
 It has the interface of ``ha.master_session``, as far as this stream allows. The slave counts in the set of acks under
-its address, since it reports no identity, and with a broker id below -1, which no slave of ours has. It reports how far
-it has received the log, never how far it has flushed it: where flushed acks are wanted it does not count. Nor does it
-count where the master's role may move while acks are waited for: a promotion relies on the promises of those whose acks
-count, and this slave gives none.
+the address and port of its connection, since it reports no identity, and with a broker id below -1, which no slave of
+ours has. It reports how far it has received the log, never how far it has flushed it: where flushed acks are wanted it
+does not count. Nor does it count where the master's role may move while acks are waited for: a promotion relies on the
+promises of those whose acks count, and this slave gives none.
 
 The log is verified record by record before it is sent, though the stream has no notion of records: a slave of
 RocketMQ's verifies no checksum. At a damaged record the stream waits until that is repaired.
