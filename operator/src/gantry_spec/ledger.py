@@ -2,7 +2,7 @@
 
     [0 ......... flushed ......... committed ......... acknowledged ... wrote)       the master
     [0 ................... received)                                                 its furthest slave
-                                    `- at risk if machine is lost -|
+                                    `- at risk at a power loss ----|
 
 A fault loses what was acknowledged beyond every copy that survives it. If a number is not known, and no other copy has
 everything, the risk is unknown, and unknown is never zero: it blocks every action that would add to the risk. Status

@@ -1,6 +1,6 @@
 """The parts of a pipeline's spec, with the fields, their bounds, defaults and descriptions.
 
-Three kinds of resource share them: the source, the transport, the destination and the Spark engine. The names of modes
+The three kinds of pipeline share the source, the transport, the destination and the Spark engine. The names of modes
 are those of Spark and the jobs (`slaveFirst`, `http`, `zstd`), since the same text is the configuration of
 `gantry pipeline` on a laptop, which `gantry_pipelines.config` parses with these types.
 """
