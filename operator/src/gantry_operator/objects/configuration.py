@@ -6,7 +6,7 @@
     the ConfigMap's topics.json               topics and consumer groups of the spec, for the sidecar of the master
     the ConfigMap's outside                   the addresses of the shard's brokers for clients outside of the cluster
     the ConfigMap's broker.conf               a copy of the settings for the start, for people only
-    the pod itself                            its number and its addresses (`gantry pod broker`)
+    the pod itself                            its number, addresses and uid (`gantry pod broker`)
 
 The settings in the template stay the same for the lifetime of the pod: a broker that crashed restarts with the settings
 with which its pod was created, even if the group was edited meanwhile and the roll has not reached it. So the hash of

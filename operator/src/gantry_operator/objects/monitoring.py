@@ -100,8 +100,8 @@ ALERTS: Final = (
         "5m",
         "warning",
         "Slave {{ $labels.slave }} of {{ $labels.pod }} is {{ $value | humanize1024 }}B behind",
-        "The lag exceeds spec.replication.maxLag: sends do not wait for the slave, consumers do not read from it, and"
-        " it cannot be promoted without loss.",
+        "The lag exceeds spec.replication.maxLag: sends do not wait for the slave, its pod is not ready, and it cannot"
+        " be promoted without loss.",
     ),
     Alert(
         "GantrySlaveSilent",
