@@ -104,7 +104,10 @@ class SidecarError(OperatorError):
 
 @final
 class SidecarRefused(SidecarError):
-    """The broker refused the order, and the text gives its reason. Nothing was changed: observe, and decide anew."""
+    """The broker or its sidecar refused the order, and the text gives the reason: observe, and decide anew.
+
+    Nothing was changed, except that a promise of the order's epoch may remain (``gantry_status.orders.Refused``).
+    """
 
 
 @final

@@ -260,7 +260,10 @@ def node_facts(cache: Cache) -> Iterable[NodeFacts]:
 
 
 def huge_pages_condition(spec: Spec, cache: Cache) -> Condition:
-    """Return the condition whether at least one Node has enough huge pages for a broker."""
+    """Return the condition whether at least one Node has enough huge pages for a broker.
+
+    It is also true where no Node is known, since the operator may not read Nodes.
+    """
     shortage = hugepages_shortage(spec, node_facts(cache))
     if shortage is None:
         return Condition(type="HugePagesReady", is_true=True, reason="EnoughOrNotRequested")

@@ -9,9 +9,10 @@ may run at different speeds. Clocks are never compared with each other, and only
 Lease are used. A write without an answer may have succeeded: it makes no candidate a leader.
 
 Losing leadership is final, and ends the process at once, with ``os._exit`` and not an exception: pending calls in
-threads and tasks would continue while the process unwinds, and by then another operator is the leader. SIGTERM is the
-other way out: everything is stopped first, then the Lease is released. Even so, safety does not depend on leadership
-alone: every change in a cluster has preconditions, and every order an epoch.
+threads and tasks would continue while the process unwinds, and by then another operator is the leader. An orderly
+shutdown, as at SIGTERM, is the other way out: everything is stopped first, then the Lease is released. Even so, safety
+does not depend on leadership alone: changes of roles and pods have preconditions, and orders that give roles have
+epochs.
 """
 
 from __future__ import annotations

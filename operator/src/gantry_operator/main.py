@@ -23,14 +23,15 @@ from gantry_operator.settings import OperatorSettings, own_namespace, parse_name
 @click.option("--image", envvar="GANTRY_BROKER_IMAGE", required=True,
               help="Image of brokers, sidecars and name servers of groups that set no image.")  # fmt: skip
 @click.option("--pull-policy", envvar="GANTRY_BROKER_PULL_POLICY", default="IfNotPresent",
-              type=click.Choice(["Always", "IfNotPresent", "Never"]), help="Pull policy of that image.")  # fmt: skip
+              type=click.Choice(["Always", "IfNotPresent", "Never"]),
+              help="Pull policy of the images of brokers, sidecars and name servers.")  # fmt: skip
 @click.option("--pull-secrets", envvar="GANTRY_PULL_SECRETS", default="",
               help="Names of the Secrets to pull images with, separated by commas.")  # fmt: skip
 @click.option("--pipeline-image", envvar="GANTRY_PIPELINE_IMAGE", default="",
               help="Image of pipelines that set no image. Empty: every pipeline must set one.")  # fmt: skip
 @click.option("--pipeline-pull-policy", envvar="GANTRY_PIPELINE_PULL_POLICY", default="IfNotPresent",
               type=click.Choice(["Always", "IfNotPresent", "Never"]),
-              help="Pull policy of the pipeline image.")  # fmt: skip
+              help="Pull policy of the images of pipelines.")  # fmt: skip
 @click.option("--executors-role", envvar="GANTRY_EXECUTORS_ROLE", default="",
               help="Role with which Spark drivers create executors, as ClusterRole/NAME or Role/NAME."
                    " Empty: pipelines cannot use executors.")  # fmt: skip

@@ -120,7 +120,10 @@ class Operator:
         self._stop.set()
 
     async def run(self) -> None:
-        """Run until ``stop`` is called, a signal arrives, or leadership is lost."""
+        """Run until ``stop`` is called, a signal arrives, leadership is lost, or the watches end.
+
+        Raises the error of the watches or of leader election if one of them failed.
+        """
         settings = self.settings
         client = client_of(self._configuration)
         lease_api = KubernetesApi(client, timeout_s=settings.leader.retry_ms * 2 / 1000, threads=2)

@@ -104,7 +104,7 @@ class LoopContext(ABC, Generic[R]):
 
 @final
 class ErrorReporter:
-    """Logs the errors of one resource's rounds: each reason once, and then not again for ``REPEAT_MS``.
+    """Logs the errors of one resource's rounds: a reason that repeats in a row is a warning once every ``REPEAT_MS``.
 
     A namespace that is being deleted is no error. Its pods are deleted, then Services, Leases and the rest, and last
     the resource; until then every creation is refused. So the first such answer is logged, and this loop does nothing

@@ -40,7 +40,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The context of the kubeconfig to use; None for its current context."""
 
     pull_policy: str = "IfNotPresent"
-    """The pull policy of the broker image."""
+    """The pull policy of the images of brokers, sidecars and name servers, also where a group sets the image."""
 
     pull_secrets: tuple[str, ...] = ()
     """The names of the Secrets with which images are pulled."""
@@ -49,7 +49,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The image of drivers and executors of pipelines that set no image; empty if every pipeline must set one."""
 
     pipeline_pull_policy: str = "IfNotPresent"
-    """The pull policy of the pipeline image."""
+    """The pull policy of the images of pipelines, also where a pipeline sets the image."""
 
     executors_role: tuple[str, str] = ("", "")
     """Kind and name of the role with which a driver creates executors; empty if mode `kubernetes` is not allowed."""

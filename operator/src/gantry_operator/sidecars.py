@@ -1,13 +1,14 @@
 """The client of the sidecars of a group's pods: it requests the status of their brokers, and sends orders.
 
 Every call has a deadline, and no two calls share a connection at the same time, so a pod that hangs delays only its own
-callers. Only the form of an answer is checked here: the caller compares the identity of the broker that answered.
+callers. Only the form of an answer is checked here: ``GroupObserver`` compares the identity of the broker that
+reported. Orders do not name their broker: they go to the address that its pod had last.
 
 Where sidecars use TLS (``access.tlsSecret``), the group's token is only sent to a sidecar that has proven to know it
 (``gantry_spec.sidecar_proof``). Pods share no host name for which a certificate could be checked, and the operator may
 not read the Secret with the authority. So a proof is requested from each address once, over a connection of its own
 that carries no token. From then on, a connection to this address is closed before anything is sent if it presents
-another certificate. After a certificate was replaced, or an address was given to another pod, a new proof is requested.
+another certificate: it was replaced, or the address was given to a pod of another group. Then a new proof is requested.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The specification of a broker group and the decisions about it: pure values and functions without side effects.
 
-The operator, the local supervisor and the command line use the same decision functions. This package reads no clock,
-disk or network, and imports only ``gantry_status``, which has values and pure functions: the caller observes the group
-and passes in the result.
+The operator, the local supervisor and the command line use the same decision functions. This package reads no clock or
+network, and no file except its own source (``manifest.struct_fields``). Of the project it imports only
+``gantry_status``, which has values and pure functions: the caller observes the group and passes in the result.
 
     manifest            the desired state of a group, read from a file; the custom resource
     pipelines           the resources of pipelines: their fields, rules and status

@@ -1,10 +1,11 @@
-"""The actions that can be executed on a group, as values. Each is safe to execute twice, late, or concurrently.
+"""The actions of a decision, as values. Each is safe to execute twice, late, or concurrently.
 
 Orders go to one broker. They carry an epoch that makes them harmless when they are late, except ``Drain`` and
 ``Withdraw``, which carry none: sends that a late one refuses are accepted again after the next decision (``Resume``).
 ``gantry_spec.executor.order_of`` returns the control socket's order for each. Writes to the Lease carry the version
 that they replace. ``Restart``, ``Remove`` and ``ReplaceDisk`` carry the id of the process or volume; ``Start`` and
-``Hibernate`` carry none. ``gantry_spec.executor`` executes all actions.
+``Hibernate`` carry none. ``gantry_spec.executor`` executes all actions except ``Wait`` and ``Refuse``, which only give
+the reason why nothing is done.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class Withdraw(OrderAction, frozen=True, kw_only=True):
     about to hibernate."""
 
     timeout_ms: int
+    """After this time the order is answered, although not everything is flushed and replicated; the drain continues."""
+
     clients_only: bool = False
     """Whether only sends of clients are refused, while delayed messages, transactions and retries continue."""
 
@@ -162,7 +165,8 @@ class SetElectable(LeaseAction, frozen=True, kw_only=True):
 
 @final
 class UpdateTerms(LeaseAction, frozen=True, kw_only=True):
-    """Record which stores have votes, and drop terms whose acknowledged data the newest term contains."""
+    """Record which stores have votes, and drop terms whose acknowledged data, except for a permitted loss, is in the
+    newest term."""
 
 
 # -- processes and volumes ---------------------------------------------------------------------------------------------

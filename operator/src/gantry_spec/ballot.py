@@ -8,7 +8,9 @@ Each term in the Lease has to be ended by one of these proofs:
     all members     every member of the term has promised, so no other member can have more
     never begun     the term was recorded and never began: its master reports this and can no longer begin it
 
-Then, where k is not 0, the longest log among the members that have promised contains everything that was acknowledged.
+Then, where k is not 0, the longest log among the members that have promised contains everything that was acknowledged;
+after the proof by all members, everything of it that any store still has.
+
 A voter is a store, not a member number: an emptied disk is another store, and a store that may have lost its tail has
 no vote until it has caught up.
 
@@ -16,9 +18,10 @@ Without a Lease, in a manual promotion, a newer term may be known only to member
 of slaves (a quorum, or one where k is 0) or of all members count as a proof: the other proofs assume that the term is
 the newest.
 
-Where k is 0, promises prove nothing about the past; they only end the master's grants. The loss is then calculated:
-what the master had written by its last report, plus what it may have acknowledged since. That is more than zero unless
-the master is known to have been silent since that report."""
+Where k is 0, promises of slaves prove nothing about the past; they only end the master's grants. Unless the master has
+itself promised with a complete log, the loss is estimated: what the master had written by its last report, plus what it
+may have acknowledged since. The second part is more than zero unless the master is known to have been silent since that
+report."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def order_of(action: act.OrderAction, name: str = "") -> AnyOrder:
 
 
 def expected_of(action: act.OrderAction) -> Expected | None:
-    """Return the state that a broker must still have when it executes an action; None if the epoch is enough."""
+    """Return the state that a broker must still have when it executes an action; None for all but promotions."""
     if not isinstance(action, act.Promote):
         return None
     return Expected(last_epoch=action.last_epoch, end=action.end, continues=action.continues)

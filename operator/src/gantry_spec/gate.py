@@ -91,7 +91,7 @@ def _may_stop(action: MemberAction, ledger: Ledger, spec: Spec) -> Verdict:
     if is_counted and len(others) < ledger.acks_needed and not ledger.is_draining:
         why = f"acknowledgements need {ledger.acks_needed} slaves, but {len(others)} would remain; withdraw first"
         return Verdict(False, why, ledger.risk(Fault.SLAVE).bytes)
-    return check_durability(ledger, spec)  # without this slave more bytes are at risk
+    return check_durability(ledger, spec)  # the stop adds to the bytes at risk: they must be within the limit now
 
 
 def _may_stop_master(action: Action, ledger: Ledger) -> Verdict:

@@ -9,7 +9,7 @@ is recorded here before the master is promoted. So an epoch never has two master
 
 A *term* is an epoch with a master. Every recorded term must be outvoted before a master is elected, not only the
 newest, because it may be unknown whether a recorded master was promoted and reached its slaves. A term is dropped when
-the master of a newer one has everything that it acknowledged.
+the master of a newer one has everything that it acknowledged, except for a permitted loss (``Term.loss``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The annotations that store a ``LeaseRecord`` in a Kubernetes Lease, with a version counter of their own. Pure.
 
     metadata.annotations: gantry.dev/record   "{\"epoch\":3000,\"terms\":[...],...}"
-                          gantry.dev/version  "7"                 how often the record was replaced
+                          gantry.dev/version  "7"                 1 for the first record, and 1 more for each next one
     spec: renewTime, holderIdentity, ...                          written by a renewal
 
 `resourceVersion` cannot be the record's version: each renewal changes it, and timeouts are measured from the first

@@ -2,11 +2,11 @@
 
     [0 ......... flushed ......... committed ......... acknowledged ... wrote)       the master
     [0 ................... received)                                                 its furthest slave
-                                    `- at risk if machine is lost -|
+                                    `- at risk at a power loss ----|
 
 A fault loses what was acknowledged beyond every copy that survives it. If a number is not known, and no other copy has
-everything, the risk is unknown, and unknown is never zero: it blocks every action that would add to the risk. Status
-and alerts show bands, since exact byte counts would change at every observation."""
+everything, the risk is unknown, and unknown is never zero: it blocks every action that would add to the risk. The
+status of a group has bands, since exact byte counts would change at every observation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Risk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def band(self) -> str:
-        """The band of the bytes at risk, for status and alerts."""
+        """The band of the bytes at risk, which changes less often than their number."""
         return band_of(self.bytes)
 
 

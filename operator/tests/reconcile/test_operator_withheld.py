@@ -237,7 +237,7 @@ async def test_pods_are_kept_until_their_volumes_are_retained() -> None:
 
 async def test_without_the_guard_hibernation_deletes_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: the retention policy is not checked, and volumes are deleted with their pods."""
-    monkeypatch.setattr(PodExecutor, "_refuse_without_volumes", lambda self, document: None)
+    monkeypatch.setattr(PodExecutor, "_refuse_to_delete_volumes", lambda self, document: None)
 
     assert await hibernated_without_retention() == ("", 0)
 

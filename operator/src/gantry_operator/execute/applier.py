@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 REAPPLY_MS: Final = 30 * 60_000
 WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, SERVICES})
-"""The watched kinds: an object of these that is not in the cache does not exist."""
+"""The kinds of desired objects that are watched: an object of these that is not in the cache does not exist."""
 
 RETRY_MS: Final = 5_000
 HIBERNATION_ANNOTATIONS: Final = frozenset({HIBERNATED_REPLICAS_ANNOTATION, FORMER_HIBERNATED_REPLICAS_ANNOTATION})

@@ -56,7 +56,7 @@ class PodExecutor:
             replicas = replicas_of(document)
             if document is None or not replicas:
                 continue
-            self._refuse_without_volumes(document)
+            self._refuse_to_delete_volumes(document)
             change = {
                 "metadata": {"annotations": {names.HIBERNATED_REPLICAS_ANNOTATION: str(replicas)}},
                 "spec": {"replicas": 0},
@@ -66,7 +66,7 @@ class PodExecutor:
             )
             self._objects.cache.put(answer)
 
-    def _refuse_without_volumes(self, document: Object) -> None:
+    def _refuse_to_delete_volumes(self, document: Object) -> None:
         """Raise ``Conflict`` if the StatefulSet would delete the volumes of its pods when it shrinks."""
         policy = document["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
         if policy.get("whenScaled") != "Retain":

@@ -9,9 +9,9 @@ of groups nor of others. It knows the token in the Secret, because it derives th
 
     the operator's key --- group_token ---> the group's token --- derive_secret ---> tokens for other purposes
 
-The token that gives orders cannot be computed from the token for reading metrics. To replace the key, delete its
-Secret, restart the operator, which reads the key only when it becomes the leader, and delete the Secrets of all groups:
-they are created again, and sidecars and brokers load the new ones without a restart.
+The token that gives orders cannot be computed from the token for reading metrics. To replace the key, delete its Secret
+and the Secrets of all groups while no operator runs, because a leader has read the key and creates Secrets from it. The
+next leader creates all of them again, and sidecars and brokers load the new ones without a restart.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The pod of a broker: the broker, and the sidecar, which starts before it and stops after it.
 
-    container broker     PID 1 `gantry pod broker`: restarts a crashed broker at once, and drains at SIGTERM
+    container broker     PID 1 `gantry pod broker`: restarts a crashed broker, at first at once, and drains at SIGTERM
     container sidecar    `gantry pod sidecar`, a native sidecar: kubelet stops it after the broker has drained
 
     volume       broker   sidecar

@@ -1,12 +1,12 @@
 """The configuration of a group's brokers, in two parts: settings for the start, and settings that may change later.
 
-    the pod's template (GANTRY_BROKER_CONF)   keys that a broker reads only at its start
+    the pod's template (GANTRY_BROKER_CONF)   keys whose change needs a new pod
     the ConfigMap's live.conf                 keys that a running broker reloads
     the ConfigMap's peers                     sidecars of the group, one URL a line
     the ConfigMap's topics.json               topics and consumer groups of the spec, for the sidecar of the master
     the ConfigMap's outside                   the addresses of the shard's brokers for clients outside of the cluster
     the ConfigMap's broker.conf               a copy of the settings for the start, for people only
-    the pod itself                            its number and its addresses (`gantry pod broker`)
+    the pod itself                            its number, addresses and uid (`gantry pod broker`)
 
 The settings in the template stay the same for the lifetime of the pod: a broker that crashed restarts with the settings
 with which its pod was created, even if the group was edited meanwhile and the roll has not reached it. So the hash of
@@ -54,7 +54,8 @@ LIVE_KEYS: Final = frozenset(
         "useServerSideResetOffset",
     }
 )
-"""Keys that a running broker reloads. `maxMessageSize` is not among them: a small `segmentSize` limits it."""
+"""Keys that a running broker reloads. Two more that it could reload are not among them: `maxMessageSize`, which a small
+`segmentSize` limits, and `shutdownTimeout`, which follows from the grace period of the pod."""
 
 _OWN_KEYS: Final = frozenset({"brokerId", "brokerIP1"})
 """The keys of a single member, which its pod sets itself."""
@@ -99,7 +100,7 @@ def shard_numbers(group: BrokerGroup, facts: Facts) -> list[int]:
 
 
 def slaves_of(group: BrokerGroup, facts: Facts, shard: int) -> int:
-    """Return how many slaves a shard has: those of the spec, and more while their votes are needed."""
+    """Return how many slaves a shard has: those of the spec, and more until a scale-in has removed them."""
     return max(group.spec.slaves, facts.shard(shard).slaves)
 
 

@@ -27,7 +27,7 @@ class ShardFacts(FactsPart, frozen=True):
 
     number: int
     slaves: int = 0
-    """How many slaves must stay, even if the spec has fewer, because their votes are still needed."""
+    """How many slaves its StatefulSet has. They stay, even if the spec has fewer, until an action removes them."""
 
     slaves_acknowledging: int | None = None
     """How many slaves could acknowledge now; None if unknown."""
@@ -36,7 +36,8 @@ class ShardFacts(FactsPart, frozen=True):
     """The pod of the present or else the last master; empty before the first one."""
 
     replicas: tuple[int, int] = (0, 0)
-    """The present replicas of the master's and the slaves' StatefulSets, which rendering keeps in hibernation."""
+    """In hibernation, the present replicas of the master's and the slaves' StatefulSets, which rendering keeps; (0, 0)
+    otherwise, which is not used."""
 
 
 class OperatorFacts(FactsPart, frozen=True, kw_only=True):

@@ -83,7 +83,8 @@ ALERTS: Final = (
         "5m",
         "warning",
         "The sidecar of {{ $labels.pod }} does not answer",
-        "The broker continues to serve, but is not monitored, and the Lease of its shard is not renewed.",
+        "The broker continues to serve, but is not monitored. If it is the master, the Lease of its shard is not"
+        " renewed.",
     ),
     Alert(
         "GantryTooMuchAtRisk",
@@ -99,8 +100,8 @@ ALERTS: Final = (
         "5m",
         "warning",
         "Slave {{ $labels.slave }} of {{ $labels.pod }} is {{ $value | humanize1024 }}B behind",
-        "The lag exceeds spec.replication.maxLag: sends do not wait for the slave, consumers do not read from it, and"
-        " it cannot be promoted without loss.",
+        "The lag exceeds spec.replication.maxLag: sends do not wait for the slave, its pod is not ready, and it cannot"
+        " be promoted without loss.",
     ),
     Alert(
         "GantrySlaveSilent",
@@ -116,7 +117,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} refuses messages",
-        "The master's disk is nearly full, or the master is drained or fenced. Consumers can still read.",
+        "The master's disk is nearly full or has failed, log data is missing, or the master is drained or fenced."
+        " Consumers can still read.",
     ),
     Alert(
         "GantryLogDataMissing",

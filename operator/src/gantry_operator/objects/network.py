@@ -134,7 +134,7 @@ def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
         brokers of the group      yes                  yes                 yes            yes        yes
         pipelines that read it    yes                  -                   yes            yes        yes
         the operator              yes                  -                   yes            -          yes
-        Prometheus                -                    -                   yes            -          -
+        Prometheus                yes                  -                   yes            -          yes
 
     With external access, the external listener of the name servers, 9886, is open to connections from anywhere, too.
     Pipelines are pods of the group's namespace with the label `reads.gantry.dev/GROUP`; they use the token for reading.

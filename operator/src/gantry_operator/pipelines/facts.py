@@ -182,7 +182,10 @@ def shared_folder(pipeline: Pipeline, others: Iterable[Pipeline]) -> str:
             continue
         for folder in mine:
             if any(folder.overlaps(others_folder) for others_folder in folders_of(other)):
-                return f"{other.kind.name} {other.metadata.name} already writes to {folder}: choose another folder"
+                return (
+                    f"{other.kind.name} {other.metadata.name} already writes to {folder}, or to a folder above or below"
+                    " it: choose another folder"
+                )
     return ""
 
 

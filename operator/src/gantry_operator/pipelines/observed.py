@@ -1,7 +1,7 @@
 """The observation of a pipeline's runs: the cached pods of its driver, and the driver's own report. Pure.
 
 A running driver serves its progress on its page. The result is in its termination message, which Kubernetes keeps in
-the pod. A driver that was killed has no message, only an exit code.
+the pod. A driver that was killed leaves no result, only an exit code, and the end of its log as the message.
 """
 
 from __future__ import annotations

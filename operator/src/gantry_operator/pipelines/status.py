@@ -310,7 +310,7 @@ def queues_of(document: Mapping[str, Any]) -> list[QueueStatus]:
 
 
 def number(document: Mapping[str, Any], name: str) -> int:
-    """Return a whole number of a report; 0 for any other value."""
+    """Return a number of a report, as a whole number of at least -1; 0 for any value that is no number."""
     return _integer(document.get(name))
 
 

@@ -87,7 +87,8 @@ def _restore(view: ShardView, reports: dict[int, Report], away: list[int]) -> Ac
     reason = missing_votes(term, ballots)
     if not reason and not term.acks_needed and not any(has_complete_log(term, one) for one in ballots):
         reason = (
-            f"acknowledgements of epoch {term.epoch} did not wait for slaves, and its master {term.master} is absent"
+            f"acknowledgements of epoch {term.epoch} did not wait for slaves, and its master {term.master} is absent or"
+            " may lack data"
         )
     restore_id = view.shard.restore
     if reason and not restore_id:

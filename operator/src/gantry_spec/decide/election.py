@@ -2,7 +2,8 @@
 
     settled  --TakeEpoch-->  in election  --RecordMaster-->  settled  --Promote-->  the master serves
                               |      `- after the promises, the end of the old master's grants, and an allowed loss
-                              `-- a member knows a newer epoch: TakeEpoch again
+                              `-- a member knows a newer epoch or has a role in this one, a person requests a promotion,
+                                  or a manual promotion elects another member than expected: TakeEpoch again
 
 Every step is a compare-and-swap of the Lease or an order that may be repeated, and the next step follows from the
 observed state. So a deciding process may fail at any point and another continues; two at once do no harm.

@@ -5,7 +5,7 @@ A shard that is scaled in needs its slaves, too: until it is empty it delivers m
 A member is removed, and a lost disk is replaced, only if the newest epoch has a fresh master elsewhere that has
 everything that was acknowledged. So the only copy is never deleted without a person's consent. A lost disk is replaced
 after ``storage.replaceAfter``, when a person has given it up, or when its machine is out of service. Where it may hold
-the only copy, a person has to accept any loss as well."""
+the only copy, ``storage.replaceAfter`` does not count, and a person has to accept any loss as well."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
                         Restart
 
 Reasons have a fixed order: a person's request, a removed member, a drained machine, a rolling update, switchback. At
-most one is handled at a time, except that all outdated slaves that do not answer are restarted together. When there is
-none left, a master that is still drained takes sends again."""
+most one is handled at a time, except that all outdated slaves that do not answer are restarted together. When none is
+left, or none can be handled now, a master that is still drained takes sends again."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def plan_change(view: ShardView, master: Report) -> list[Action]:
             return _move(view, master, move)
         who = "no slave is" if move.to is None else f"member {move.to} is not"
         rule = f"it must follow the master, be electable and lag at most {bytes_text(DRAIN_GAP_BYTES)}"
+        rule += "" if move.to is not None else "; it must also have the present configuration and stay on its machine"
         why = f"{move.why}, but {who} eligible for a switchover: {rule}"
         actions.append(Wait(shard=view.shard.number, why=why))
     restarts = _slave_restarts(view, master) or _master_restart(view, master)

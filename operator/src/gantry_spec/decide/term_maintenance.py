@@ -1,9 +1,10 @@
 """Maintenance of a term: promote its master, attach the slaves, update the voters, and detect the master's failure.
 
-In a healthy shard, members that do not follow the master are ordered to do so in every round. In addition, the first of
-these steps that is due is taken: record in the Lease which stores have votes, and drop old terms; wait while the newest
-term does not contain what older ones acknowledged; change the electable set; and then the planned changes for people,
-machines and the spec. A person's request that is done is removed in any round that does not write voters or terms.
+If a member knows a newer epoch than a healthy master, a new epoch is taken, and none of the following is done. In all
+other rounds of a healthy shard, members that do not follow the master are ordered to do so. In addition, the first of
+these steps that is due is taken: record in the Lease which stores have votes, and drop old terms; wait while the
+newest term does not contain what older ones acknowledged; change the electable set; and then the planned changes for
+people, machines and the spec. A person's request that is done is removed unless voters or terms are written.
 """
 
 from __future__ import annotations
@@ -150,12 +151,12 @@ def attach_slaves(view: ShardView, master: Report) -> list[Action]:
 
 
 def _update_terms(view: ShardView, master: Report) -> UpdateTerms | None:
-    """Return the action that records new stores of voters and drops terms that the newest one contains."""
+    """Return the action that records new stores of voters and drops terms that the newest one replaces."""
     term = msgspec.structs.replace(view.term, electable=_current_voters(view, master))
     terms: tuple[Term, ...] = (*view.record.terms[:-1], term)
     why = "the stores of the voters are recorded"
     if len(terms) > 1 and (term.acks_needed == 0 or master.acked is not None):
-        terms, why = (term,), f"epoch {term.epoch} contains everything that older epochs acknowledged"
+        terms, why = (term,), f"epoch {term.epoch} replaces all older epochs"
     if terms == view.record.terms:
         return None
     record: LeaseRecord = msgspec.structs.replace(view.record, terms=terms, version="")
@@ -195,7 +196,7 @@ def _has_confirmed(master: Report, number: int, identity: str) -> bool:
 
 
 def _set_electable(view: ShardView, master: Report) -> SetElectable | None:
-    """Make new slaves electable once they have everything, and removed members no longer electable."""
+    """Make new slaves electable once they have all that is confirmed, and removed members no longer electable."""
     term = view.term
     electable_numbers = {number for number in term.numbers if number in view.spec.members}
     electable_numbers |= {

@@ -2,7 +2,8 @@
 
     scaled in     clients send nothing more; it is repaired and elects masters like any other, delivers due messages,
                   and is consumed
-    fenced        it takes no sends, and its slaves follow; no member is promoted, moved or restarted
+    fenced        it takes no sends, and its slaves follow; no member is promoted or restarted for new settings; stopped
+                  members are started, removed members deleted, and lost disks replaced, as always
     hibernating   see ``hibernation``
 
 A withdrawn master refuses sends before storing them, with a code that makes clients use another broker, and name

@@ -86,7 +86,7 @@ class Spec(Part, frozen=True):
 
     @property
     def members(self) -> range:
-        """The numbers of a shard's members. Member 1 is the initial master."""
+        """The numbers of a shard's members. Member 1 is the initial master, unless its machine is being drained."""
         return range(1, self.slaves + 2)
 
 

@@ -119,7 +119,8 @@ class Replication(Part, frozen=True):
     disk."""
 
     max_lag: Size = Size(256 << 20)
-    """A slave that lags farther behind is not waited for, serves no reads, and is not ready."""
+    """A slave that lags farther behind is not waited for, and is not ready. Consumers may still read old messages from
+    it."""
 
     @property
     def acks_needed(self) -> int:

@@ -1,7 +1,8 @@
-"""The validation rules over several fields of a spec, each in Python and in CEL for the API server.
+"""The validation rules that a field's own type does not have, each in Python and in CEL for the API server.
 
 A rule has the path of the field to change, a test, the message for the user, and the same test as a CEL expression over
-the spec with its defaults. Both forms stand side by side, so that they are changed together.
+the spec with its defaults. Both forms are side by side, so that they are changed together. Where the schema of the
+custom resource already has the rule, there is no CEL expression.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Rule(NamedTuple):
     is_kept: Callable[[Spec], bool]
     text: Callable[[Spec], str]
     cel: str
-    """The same test in CEL, over ``self``, the spec with its defaults; empty where CEL cannot express it."""
+    """The same test in CEL, over ``self``, the spec with its defaults; empty where the schema has the rule: it makes
+    names unique (``schema.MAP_KEYS``)."""
 
     message: str
     """The message of the API server when the rule is broken."""

@@ -1,4 +1,7 @@
-"""The status that the operator writes into a group. Byte counts are bands, since exact ones would change constantly."""
+"""The status that the operator writes into a group. Fields with bytes are bands, since counts would change constantly.
+
+Texts for people, such as the forecast of a failover, may contain counts.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The validation rules over several fields of a pipeline, and the fields that cannot be changed, in Python and in CEL.
+"""The validation rules over several fields of a pipeline, in Python and in CEL, and the fields that cannot be changed.
 
-Most rules apply to resources in a cluster only. On a laptop the same spec may omit what a cluster needs, since the
-section `runtime` of the configuration has it. The general rules apply on a laptop, too."""
+Those fields are only in CEL, since only the API server knows the spec before an edit. Most rules apply to resources in
+a cluster only. On a laptop the same spec may omit what a cluster needs, since the section `runtime` of the
+configuration has it. The general rules apply on a laptop, too."""
 
 from __future__ import annotations
 
