@@ -32,7 +32,7 @@ from gantry_status.orders import HaRole
 log = logging.getLogger(__name__)
 
 LAST_ACKS_TIMEOUT_S: Final = 3.0
-"""How long a stop waits at most until slaves have acknowledged the whole log."""
+"""How long a stop waits at most until slaves have acknowledged the whole log; less with a short `shutdownTimeout`."""
 
 
 @final
@@ -251,7 +251,8 @@ class Broker(Host):
 
     async def _wait_for_slaves(self, deadline: float) -> None:
         """Wait, for a limited time, until slaves have the whole log, so that it is confirmed at the next start."""
-        until = min(deadline, self._loop.time() + LAST_ACKS_TIMEOUT_S)
+        half = deadline - self.settings.shutdown_timeout_ms / 2000
+        until = min(half, self._loop.time() + LAST_ACKS_TIMEOUT_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while self.replication.master.is_leading and not self.replication.master.have_slaves_caught_up:

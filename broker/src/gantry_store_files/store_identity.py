@@ -36,7 +36,7 @@ class Epoch(msgspec.Struct, frozen=True):
     """An epoch record: a range of the log with one writer, from ``start`` to the start of the next epoch."""
 
     epoch: int
-    """The number of the epoch. Numbers ascend along the log; one is used again only if a truncation removed its epoch."""
+    """The number of the epoch. They ascend along the log; one is used again only if a truncation has removed it."""
 
     start: int
     is_ours: bool = True

@@ -49,6 +49,29 @@ async def test_consumer_ahead_of_the_new_master_is_reset(tmp_path: Path) -> None
             assert committed(broker) == BEGIN + 5
 
 
+async def test_cloned_and_new_groups_are_not_sent_back_to_the_start_of_the_epoch(tmp_path: Path) -> None:
+    """Their offsets were set after the epoch had begun, so they are not in a lost part of the log."""
+    async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
+        await broker.orders.promote(2, [], False)
+        async with dialogue(broker) as peer:
+            await peer.send_ok(b"old")
+        offsets = broker.core.offsets
+        offsets.commit(GROUP, TOPIC, 0, 1)
+        await broker.orders.promote(3, [], False)
+        async with dialogue(broker) as peer:
+            for _ in range(4):
+                await peer.send_ok(b"new")
+        offsets.reset("source", TOPIC, 0, 4)
+        offsets.clone("source", GROUP, TOPIC)
+        offsets.commit(GROUP, TOPIC, 0, 4)
+        assert committed(broker) == 4
+
+        offsets.begin_epoch(lambda topic, queue_id: 1)
+        offsets.forget_group(GROUP)
+        offsets.commit(GROUP, TOPIC, 0, 4)
+        assert committed(broker) == 4
+
+
 async def test_consumer_that_is_sent_back_gets_again_what_it_has_not_committed(tmp_path: Path) -> None:
     """A consumer that is sent back continues at the offset that it committed, in its pull or before.
 

@@ -82,9 +82,7 @@ def test_queue_ends_wait_until_the_masters_log_is_visible(world: StoreWorld, end
 
 
 @pytest.mark.parametrize("end", [3, 7, 1_000])
-def test_queue_whose_last_messages_were_lost_continues_after_them(
-    world: StoreWorld, ends: QueueEnds, end: int
-) -> None:
+def test_queue_whose_last_messages_were_lost_continues_after_them(world: StoreWorld, ends: QueueEnds, end: int) -> None:
     """The master has accepted their loss; no offset is assigned twice, also after a restart, and by a next master."""
     world.send("idle", 2)
     ends.receive(report_end(end), world.store.log.wrote)

@@ -631,6 +631,16 @@ async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytes
         assert (master.roles.role, master.store.identity.epoch) == (HaRole.COMPARING, epoch)
 
 
+async def test_silent_slave_does_not_use_up_the_time_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is closed cleanly within a short `shutdownTimeout`, of which at most half is spent on slaves."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC, shutdownTimeout="1000")
+        await members.slave(master)
+        monkeypatch.setattr(type(master.replication.master), "have_slaves_caught_up", False)
+
+        assert await master.close()
+
+
 async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
     """A name server may report another master until the registration is closed, which is later."""
     async with group(tmp_path) as members:
@@ -735,7 +745,11 @@ async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -
         assert await bodies(master) == [b"a", b"hidden"]
 
 
-async def test_orders_are_idempotent(tmp_path: Path) -> None:
+def refuse_write(record: RoleRecord) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_orders_are_idempotent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated order has no further effect, and gets the same answer."""
     async with group(tmp_path) as members:
         master = await members.start("one", **SYNC, **MOVED, brokerId="1")
@@ -752,6 +766,9 @@ async def test_orders_are_idempotent(tmp_path: Path) -> None:
         await master.orders.promote(3, [2], False)
         assert await send(master, "a") == [0]
         assert list(master.store.identity.epochs) == epochs
+        write = master.roles.role_file.write
         for _ in range(2):
             assert (await master.orders.fence(4)).role is HaRole.UNASSIGNED
+            monkeypatch.setattr(master.roles.role_file, "write", refuse_write)  # a later promise needs no record
+        monkeypatch.setattr(master.roles.role_file, "write", write)
     await asyncio.sleep(0)

@@ -68,6 +68,18 @@ def damage(broker: Broker, offset: int) -> None:
         file.write(bytes((byte ^ 4,)))
 
 
+async def test_pass_ends_after_a_last_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """It does not begin anew within the same pass, and the next one waits for its interval."""
+    async with filled_broker(tmp_path, **SMALL_FILES) as broker:
+        scrubber = scrubber_of(broker)
+        while scrubber.position + 262144 <= broker.store.log.flushed:
+            await scrubber.step()
+        assert scrubber._skip_to_next_file() > 0
+
+        assert (await scrubber.step(), scrubber.passes) == (0, 1)
+        assert await scrubber.step() == 0
+
+
 @pytest.mark.parametrize(
     "conf", [{}, {"mappedFileSizeCommitLog": "262144", "maxMessageSize": "65536"}], ids=["one file", "many files"]
 )

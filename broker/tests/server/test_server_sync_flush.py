@@ -159,6 +159,24 @@ def test_send_with_both_conditions_before_their_deadlines_is_answered_0() -> Non
     asyncio.run(scenario())
 
 
+def test_new_send_meets_its_early_deadline_while_an_older_one_waits_for_the_late_one() -> None:
+    """The timer stands at the later deadline of the older send, and is set again."""
+
+    async def scenario() -> None:
+        store, connection = FakeStore(), FakeConnection()
+        gate = ack_gate(store, 60_000, 20)
+        hold(gate, connection, frame(1), 1, 100)
+        store.slaves_acked = 100
+        first = gate._timer
+        await wait_until(lambda: gate._timer is not first)
+        hold(gate, connection, frame(2), 1, 200)
+        await wait_until(lambda: bool(connection.sent))
+        assert connection.sent == [frame(2, ResponseCode.FLUSH_SLAVE_TIMEOUT)]
+        gate.stop()
+
+    asyncio.run(scenario())
+
+
 def test_the_table_and_the_text_have_every_state_of_a_send() -> None:
     """The docstring draws the states once; the gate's text shows the position of each that has one."""
 

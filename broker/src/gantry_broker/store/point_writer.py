@@ -150,15 +150,16 @@ class RecoveryPointWriter:
         # are read before the dispatched end, so they are never beyond it. The index's header is read after the
         # dispatched end, so the index is never behind it. The beginning of the log is read before the beginnings of the
         # queues, because retention moves the queues first.
-        min_physical = self._log.min_physical
+        is_held, min_physical = self._dispatcher.is_held, self._log.min_physical
         starts: dict[str, dict[str, int]] = {}
         for queue in self._queues:
             if queue.min_offset:
                 starts.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.min_offset
         ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
         through, last_record, timestamp_ms = self._dispatcher.last_dispatched
-        if self._dispatcher.is_held:
-            # Parts of a batch may be visible, while the dispatched end is still the end of the batch before.
+        if is_held or self._dispatcher.is_held:
+            # Parts of a batch may be visible, while the dispatched end is still the end of the batch before. Holding
+            # may begin or end between these reads.
             ends = [(queue, queue.end_before(through)) for queue, _ in ends]
         # The flags are read after ``end_before``, which may find a shortened file. Repaired queues are synced below.
         damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]

@@ -155,8 +155,9 @@ class Scrubber:
             if self.passes and now - self._pass_began_at < PASS_INTERVAL_S:
                 return False
             self._is_pass_begun, self._pass_began_at = True, now
-        if not store.log.min_physical <= self.position <= store.log.flushed:
-            self.position = store.log.min_physical
+            if self.position > store.log.flushed:
+                self.position = store.log.min_physical
+        self.position = max(self.position, store.log.min_physical)
         return True
 
     async def _end_pass(self) -> None:

@@ -261,6 +261,8 @@ class ConsumerOffsets:
             return
         key = f"{topic}{SEPARATOR}{target}"
         self._table[key] = dict(queues)
+        for queue_id in queues:
+            self.epoch_starts.forget(key, queue_id)
         self.resets.forget(lambda one: one == key)
         self._record_change()
 
@@ -344,7 +346,8 @@ class ConsumerOffsets:
             return matches(topic, group)
 
         for key in [key for key in self._table if is_affected(key)]:
-            del self._table[key]
+            for queue_id in self._table.pop(key):
+                self.epoch_starts.forget(key, queue_id)
         self.pulled.forget(is_affected)
         self.resets.forget(is_affected)
         self._record_change()

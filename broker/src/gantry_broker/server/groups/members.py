@@ -40,6 +40,9 @@ CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 """The timeout of 221, for all consumers together."""
 
+STATUS_CALLS_MAX: Final = CALLS_MAX // 2
+"""The limit of concurrent calls for one request 221, so that a large group leaves some for other requests."""
+
 CALLS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY,
     "[OVERLOAD]system busy: too many concurrent requests to consumers",
@@ -145,7 +148,15 @@ def get_consumer_status(calls: ConsumerCalls, command: Command, connection: Conn
 async def _collect_statuses(
     calls: ConsumerCalls, command: Command, members: list[Member], request: ConsumerStatusRequest
 ) -> Command:
-    answers = await asyncio.gather(*(_request_status(calls, member, request) for member in members))
+    slots, loop = asyncio.Semaphore(STATUS_CALLS_MAX), asyncio.get_running_loop()
+    deadline = loop.time() + STATUS_TIMEOUT_MS / 1000
+
+    async def ask(member: Member) -> ConsumerStatus | None:
+        async with slots:
+            left_ms = int((deadline - loop.time()) * 1000)
+            return await _request_status(calls, member, request, left_ms) if left_ms > 0 else None
+
+    answers = await asyncio.gather(*map(ask, members))
     table = {
         member.client_id: answer.message_queue_table
         for member, answer in zip(members, answers, strict=True)
@@ -155,15 +166,15 @@ async def _collect_statuses(
 
 
 async def _request_status(
-    calls: ConsumerCalls, member: Member, request: ConsumerStatusRequest
+    calls: ConsumerCalls, member: Member, request: ConsumerStatusRequest, timeout_ms: int
 ) -> ConsumerStatus | None:
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     try:
-        answer = await calls.call(member, code, request.write(), timeout_ms=STATUS_TIMEOUT_MS)
+        answer = await calls.call(member, code, request.write(), timeout_ms=timeout_ms)
         return (
             read_document(answer.body, ConsumerStatus) if answer.code == ResponseCode.SUCCESS and answer.body else None
         )
-    except (ConnectionClosed, RemotingTimeout, FieldError):
+    except (ConnectionClosed, RemotingTimeout, FieldError, Refused):
         return None
 
 

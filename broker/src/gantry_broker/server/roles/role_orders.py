@@ -149,12 +149,14 @@ class RoleOrders:
         roles = self.roles
         async with roles.lock:
             if roles.role is HaRole.UNASSIGNED and roles.promises.promise.epoch == epoch:
-                await self._mark_role_over()
+                if epoch <= roles.role_file.record.epoch:
+                    await self._mark_role_over()
                 return roles.report()
             if roles.role is HaRole.MASTER and epoch < roles.epoch:
                 raise OrderRefused(f"this broker is the master of epoch {roles.epoch}")
             await self._give_promise(epoch, "a fence order")
             if epoch <= roles.role_file.record.epoch:
+                await roles.replication.slave.stop()  # A handshake of the stream may write the role file, too.
                 await self._mark_role_over()
             await roles.lose_role(f"this broker was fenced at epoch {epoch}")
             return roles.report()

@@ -102,7 +102,7 @@ class QueueEnds:
     def adopt(self) -> None:
         """Apply all ends, because this broker becomes the master and continues the last master's queues.
 
-        Without space for the file of an empty queue its end is kept in memory, until its first message creates the file.
+        Without space for the file of an empty queue its end is kept in memory until its first message creates the file.
         """
         self._raise_ends(len(self._reported))
         self._reported = {}

@@ -221,6 +221,7 @@ class AckGate:
         replicas, now, held_answers, total = self._replicas, self._loop.time(), self._held_by_deadline[0], 0
         is_short = replicas.is_waiting_for_slaves and not replicas.has_enough()  # not enough slaves to wait for
         assert not held_answers or held_answers[-1].end <= end, "offsets grow"
+        was_empty = not held_answers
         for connection, replies, count in answers:
             held = _Held(end, now, connection, replies, count)
             if is_short:
@@ -229,7 +230,8 @@ class AckGate:
             held_answers.append(held)
             total += count
         self.count += total
-        if self._timer is None:
+        # With an empty first queue the timer, if any, is set for an answer that waits for a later state.
+        if self._timer is None or (was_empty and total and self._expires_at(0) < self._timer.when()):
             self._set_timer()
 
     def release(self) -> None:
@@ -261,6 +263,8 @@ class AckGate:
 
     def _set_timer(self) -> None:
         times = [self._expires_at(index) for index, held_answers in enumerate(self._held_by_deadline) if held_answers]
+        if self._timer is not None:
+            self._timer.cancel()
         if times:
             self._timer = self._loop.call_at(min(times), self._expire)
 
