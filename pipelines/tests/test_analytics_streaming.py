@@ -24,10 +24,10 @@ class FakeQuery:
         self.error = StreamingQueryException(error) if error else None
 
     @property
-    def isActive(self) -> bool:  # noqa: N802
+    def isActive(self) -> bool:
         return self.polls < 3
 
-    def awaitTermination(self, timeout: int) -> bool:  # noqa: N802
+    def awaitTermination(self, timeout: int) -> bool:
         assert timeout > 0, "PySpark refuses 0"
         self.polls += 1
         if not self.isActive and self.error is not None:
@@ -84,7 +84,7 @@ def test_window_that_was_not_written_is_remembered() -> None:
 
         def unpersist(self) -> None: ...
 
-        def toArrow(self) -> Any:  # noqa: N802
+        def toArrow(self) -> Any:
             from gantry_pipelines.analytics.tables import TABLES
 
             schema = TABLES["latency"].schema

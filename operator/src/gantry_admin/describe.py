@@ -64,7 +64,6 @@ def role_document(state: BrokerState) -> RoleDocument:
         | {
             "role": state.role.value.lower(),
             "electable": list(state.electable),
-            "acks_needed": state.acks_needed or 0,
             "master": state.master or None,
             "problem": state.problem or None,
             "missing": _range_documents(state.missing),

@@ -127,7 +127,7 @@ class RoleDocument(Document):
     address: str
     ha_address: str
     electable: list[int]
-    acks_needed: int = Field(description="0 if sends wait for no slave, and if the number is unknown.")
+    acks_needed: int | None = Field(description="How many slaves a send waits for; null if it is unknown.")
     acked: int | None
     dispatched: int | None
     master: str | None

@@ -183,7 +183,7 @@ def observed_shard(status: StatusDocument, asked_ms: int) -> ObservedShard | Non
         master=reported_role.broker_id,
         identity=reported_role.identity,
         electable=tuple(Voter(number) for number in electable),
-        acks_needed=reported_role.acks_needed,
+        acks_needed=reported_role.acks_needed or 0,
     )
     lease = ObservedLease(record=LeaseRecord(epoch=status.epoch, terms=(term,)), seen_ms=asked_ms)
     return ObservedShard(number=0, lease=lease, members=(Member(number=reported_role.broker_id, report=report),))

@@ -159,7 +159,7 @@ def _slave(state: HaStatus, following: Following, settings: HealthSettings) -> V
     if lag_bytes and idle_ms is not None and idle_ms > IDLE_MS_MAX:
         text = f"the slave is {lag_bytes} bytes behind its master, and has written nothing for {idle_ms} ms"
         return Verdict(is_good=False, reason=text)
-    behind = "lag unknown: no peer is its master" if lag_bytes is None else f"{lag_bytes} bytes behind"
+    behind = "lag unknown: no peer that answers is its master" if lag_bytes is None else f"{lag_bytes} bytes behind"
     return Verdict(is_good=True, reason=f"slave in epoch {state.epoch}, {behind}")
 
 

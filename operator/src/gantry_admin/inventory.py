@@ -163,7 +163,7 @@ async def inventory_from_broker(admin: Admin, address: str, broker_topics: set[s
 def inventory_from_disk(files: StoreFiles, span: Span, broker_topics: set[str]) -> Inventory:
     """Read the inventory from disk; blocks.
 
-    Raises OSError, or ``Problem`` 503 if a table, or the newest message of a queue, cannot be read.
+    Raises OSError, or ``Problem`` 503 if a table cannot be read.
     """
     disk, root = PlainDisk(), str(files.root)
     store = edition_store(read_identity(disk, root))
@@ -187,7 +187,10 @@ def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Sp
         except Problem:
             found[queue_id] = QueueEnds(0, 0, None)
             continue
-        stored = files.stored_at(topic, queue_id, bounds.end - 1, span.begin) if bounds.end > bounds.begin else None
+        stored = None
+        if bounds.end > bounds.begin:
+            with suppress(Problem):  # the log lacks the newest message, whose time is unknown then
+                stored = files.stored_at(topic, queue_id, bounds.end - 1, span.begin)
         found[queue_id] = QueueEnds(bounds.begin, bounds.end, stored)
     return found
 

@@ -160,14 +160,15 @@ class Sidecar:
         return self._health.current
 
     def lag_bytes(self) -> int | None:
-        """Return how far this slave is behind its master; None unless a peer is that master."""
+        """Return how far this slave is behind its master; None unless a peer that answers is that master."""
         reading = self.broker.reading
         if reading is None or reading.status.wrote is None:
             return None
         ends = [
             peer.status.wrote
             for peer in self.peers.reports.values()
-            if peer.status is not None and peer.status.wrote is not None and peer.status.role == "master"
+            if peer.fault is None and peer.status is not None and peer.status.wrote is not None
+            and peer.status.role == "master"
             and peer.status.broker_name == reading.origin.broker_name and peer.status.epoch == reading.status.epoch
         ]  # fmt: skip
         return max(max(ends) - reading.status.wrote, 0) if ends else None

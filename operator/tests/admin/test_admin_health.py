@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from gantry_admin.health import Following, Hysteresis, LoopState, Verdict, loop_state_of, ready, started
 from gantry_admin.settings import HealthSettings
+from gantry_admin.sidecar import Sidecar
 from gantry_admin.watch import PageObservation
 from gantry_status import Origin, Phase, Reading, Role, Status
 from gantry_status.orders import HaRole, HaStatus
@@ -96,6 +99,17 @@ def test_flow_control_does_not_affect_readiness() -> None:
     status = replace(STATUS, pool_buffers_total=3, pool_buffers_free=0, is_refusing_sends=True)
 
     assert ready(seen(status), MASTER, Following(), NOW, SETTINGS).is_good
+
+
+@pytest.mark.parametrize("fault", [None, "no answer within 3 s"])
+def test_lag_is_unknown_while_the_masters_sidecar_does_not_answer(fault: str | None) -> None:
+    """Its last report has an old end of the log, by which a slave that lags behind would be 0 bytes behind."""
+    status = SimpleNamespace(wrote=5_000, role="master", broker_name="orders-0", epoch=7)
+    own = SimpleNamespace(status=SimpleNamespace(wrote=5_000, epoch=7), origin=SimpleNamespace(broker_name="orders-0"))
+    peers = SimpleNamespace(reports={"peer": SimpleNamespace(fault=fault, status=status)})
+    sidecar = SimpleNamespace(broker=SimpleNamespace(reading=own), peers=peers)
+
+    assert Sidecar.lag_bytes(cast("Sidecar", sidecar)) == (0 if fault is None else None)
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RECOVERING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED])

@@ -78,7 +78,8 @@ def test_orders_move_the_role_and_are_audited(tmp_path: Path) -> None:
             fenced = sidecar.post("/v1/role/fence", {"epoch": epoch + 1}, token=TOKEN)
             again = sidecar.post("/v1/role/fence", {"epoch": epoch + 1}, token=TOKEN)
             late = sidecar.post("/v1/role/promote", {"epoch": epoch}, token=TOKEN)
-            wait_for(lambda: len(audit_lines(sidecar.child.log)) == 5, "every line is written")
+            sidecar.post("/v1/role/demote", {"epoch": epoch, "master": "127.0.0.1:1"}, token=TOKEN)
+            wait_for(lambda: len(audit_lines(sidecar.child.log)) == 6, "every line is written")
             wait_for(lambda: broker.child.log.count('"what":"fence"') == 2, "the broker's own lines, too")
             lines = audit_lines(sidecar.child.log)
             broker_log = broker.child.log
@@ -92,7 +93,7 @@ def test_orders_move_the_role_and_are_audited(tmp_path: Path) -> None:
     assert late.json()["reason"]
     assert [(line["what"], line["outcome"]) for line in lines] == [
         ("drain", "http 200"), ("promote", "http 200"), ("fence", "http 200"), ("fence", "http 200"),
-        ("promote", "http 409"),
+        ("promote", "http 409"), ("demote", "http 409"),
     ]  # fmt: skip
     assert {line["account"] for line in lines} == {"token:operator"}
     assert broker_log.count('"what":"fence"') == 2

@@ -6,19 +6,21 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.inventory import inventory_from_disk, make_inventory
+from gantry_admin.errors import Problem
+from gantry_admin.inventory import QueueEnds, _queues_on_disk, inventory_from_disk, make_inventory
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
-from gantry_store_files import StoreIdentity, encode_sealed
+from gantry_store_files import QueueBounds, StoreIdentity, encode_sealed
 from gantry_store_files.store_identity import Epoch
 from gantry_store_files.table_copies import Edition, encode_table
 from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import RequestCode
+from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.names import SCHEDULE_TOPIC, SYSTEM_GROUPS
 from gantry_wire.properties import DELAY_LEVEL, format_properties
 
@@ -148,6 +150,26 @@ def test_table_is_read_from_the_copy_that_the_broker_would_use(tmp_path: Path, c
     found = inventory_from_disk(StoreFiles(tmp_path), Span(0, 0), set())
 
     assert found.consumed == {GROUP: {(TOPIC, 0): 5}}
+
+
+def test_queue_whose_newest_message_cannot_be_read_has_an_unknown_time() -> None:
+    """Its bounds are still known, and the other queues and topics are reported."""
+
+    class Files:
+        def queue_ids(self, topic: str) -> list[int]:
+            return [0, 1]
+
+        def bounds(self, topic: str, queue_id: int, begin: int, end: int) -> QueueBounds:
+            return QueueBounds(3, 5)
+
+        def stored_at(self, topic: str, queue_id: int, offset: int, begin: int) -> int:
+            if queue_id == 0:
+                raise Problem(503, "a file of the log is missing")
+            return 17
+
+    found = _queues_on_disk(cast("StoreFiles", Files()), "orders", TopicConfig(topic_name="orders"), Span(0, 100))
+
+    assert (found[0], found[1]) == (QueueEnds(3, 5, None), QueueEnds(3, 5, 17))
 
 
 def test_system_groups_are_left_out() -> None:

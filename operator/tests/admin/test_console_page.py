@@ -381,6 +381,16 @@ def test_content_security_policy_refuses_markup(group: Group, chromium: Browser)
 
 
 @pytest.mark.verify
+def test_durations_are_rounded_once(group: Group, chromium: Browser) -> None:
+    """An hour is not lost where 59 minutes and some seconds are rounded up."""
+    with page_at(chromium, group.console) as page:
+        page.evaluate("window.format = import(new URL('js/format.js', document.baseURI))")
+        shown = page.evaluate("window.format.then(module => [0, 7199, 10770, 10799, 90000].map(module.duration))")
+
+    assert shown == ["0 s", "120 min", "3 h 00 min", "3 h 00 min", "25 h 00 min"]
+
+
+@pytest.mark.verify
 def test_dead_letters_are_resent_one_and_all(group: Group, chromium: Browser) -> None:
     """After a confirmation, and with a token that may: one arrives in its topic, with its id; then all of them."""
     wait_for(lambda: queue_ends(group, "billing-input") == 3, "the topic is known")

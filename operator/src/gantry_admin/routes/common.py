@@ -107,13 +107,17 @@ def allow(request: Request, scope: Scope) -> Caller:
     return caller
 
 
+def order_name(request: Request) -> str:
+    """Return the name of an order in audit lines: the last part of its path."""
+    return request.url.path.rpartition("/")[2]
+
+
 async def _orderer(request: Request, _documented: Annotated[object, Depends(BEARER)]) -> Caller:
     """Return the caller of an order. A refused caller leaves an audit line, and learns nothing about the broker."""
     try:
         return allow(request, Scope.CHANGE)
     except Problem as problem:
-        what, on = request.url.path.rpartition("/")[2], dict(request.path_params)
-        write_audit(request, None, what, on, problem.status, problem.reason)
+        write_audit(request, None, order_name(request), dict(request.path_params), problem.status, problem.reason)
         raise
 
 

@@ -24,7 +24,7 @@ from gantry_admin.order_documents import (
     PromisedDocument,
     PromoteBody,
 )
-from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
+from gantry_admin.routes.common import Orderer, TheSidecar, needs, order_name, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_spec.executor import Expected, check_promotion
 from gantry_status.broker_state import UNKNOWN, document_of
@@ -148,7 +148,7 @@ async def _order(
     request: Request, sidecar: Sidecar, caller: Caller, order: AnyOrder, timeout_ms: int, check: Check | None = None
 ) -> HaStatus | Promised:
     """Execute an order, and write its audit line."""
-    what = str(type(order).__struct_config__.tag)
+    what = order_name(request)
     on = {name: getattr(order, name) for name in order.__struct_fields__}
     with audited(request, caller, what, on):
         sidecar.broker.check_running("the order cannot be executed")

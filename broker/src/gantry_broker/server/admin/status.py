@@ -94,8 +94,8 @@ def _slaves(acks: AckSet) -> tuple[SlaveStatus, ...]:
     return tuple(
         SlaveStatus(
             slave_id=slave.broker_id,
-            received=max(slave.received, 0),
-            flushed=max(slave.flushed, 0),
+            received=None if slave.received < 0 else slave.received,
+            flushed=None if slave.flushed < 0 else slave.flushed,
             last_seen_boottime_ns=boot_ns - int((now_s - slave.acked_at) * 1e9),
         )
         for slave in acks

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { close, show } from "./dialogs.js";
-import { bytes, count, duration, exactly, moment, UNKNOWN } from "./format.js";
+import { bytes, count, duration, exactly, isKnown, moment, UNKNOWN } from "./format.js";
 import { healthOf, hostOf, titleOf } from "./model.js";
 import { facts } from "./parts.js";
 import { state } from "./store.js";
@@ -46,13 +46,13 @@ function factGroups(member) {
     section("Process", [
       ["sidecar", hostOf(member)], ["version", status.version ?? UNKNOWN], ["process", status.pid ?? UNKNOWN],
       ["started", exactly(status.started_wall_ms)], ["phase", status.phase ?? UNKNOWN],
-      ["last heartbeat", `${moment(status.loop_state.last_heartbeat_wall_ms)} (${duration((status.loop_state.since_ms ?? 0) / 1000)} ago)`],
+      ["last heartbeat", `${moment(status.loop_state.last_heartbeat_wall_ms)} (${isKnown(status.loop_state.since_ms) ? `${duration(status.loop_state.since_ms / 1000)} ago` : "before the boot"})`],
       ["boot", status.boot_id ?? UNKNOWN],
     ]),
     section("Resources", [
       ["disk", status.disk === null ? UNKNOWN : `${bytes(status.disk.used_bytes)} of ${bytes(status.disk.total_bytes)}`],
       ["write buffer", buffer(status)], ["connections", count(status.connections)], ["queues", count(status.queues)],
-      ["held sends", count(status.held_sends)], ["refusing sends", status.is_refusing_sends ? "yes" : "no"],
+      ["held sends", count(status.held_sends)], ["refusing sends", status.is_refusing_sends === null ? UNKNOWN : status.is_refusing_sends ? "yes" : "no"],
       status.certificate_ends_wall_ms ? ["certificate ends", exactly(status.certificate_ends_wall_ms)] : null,
       status.last_error ? ["last error", `${status.last_error} (${moment(status.last_error_wall_ms)})`] : null,
     ]));

@@ -4,7 +4,7 @@ export const UNKNOWN = "–";
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
-const isKnown = (value) => value !== null && value !== undefined && Number.isFinite(value);
+export const isKnown = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
 /** 1284114 -> "1,284,114". */
 export const count = (value) => (isKnown(value) ? whole.format(value) : UNKNOWN);
@@ -41,7 +41,10 @@ export function duration(seconds) {
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h ${String(Math.round((seconds % 3600) / 60) % 60).padStart(2, "0")} min`;
+  if (seconds < 172800) {
+    const minutes = Math.round(seconds / 60);
+    return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+  }
   return `${Math.floor(seconds / 86400)} days`;
 }
 

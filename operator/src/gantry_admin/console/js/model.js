@@ -3,7 +3,7 @@
 // No election takes place here: two masters are shown as two. A broker whose sidecar is unreachable is never shown as
 // healthy, even if it was healthy before.
 
-import { bytes, duration, moment, plural } from "./format.js";
+import { bytes, duration, isKnown, moment, plural } from "./format.js";
 
 export const LEVELS = [
   { name: "wrote", means: "in the write buffer or, without one, in the page cache" },
@@ -69,7 +69,7 @@ export function healthOf(member, nowMs = Date.now()) {
   const { loop_state: loop, ready } = status;
   if (loop.state === "absent") return { tone: "idle", word: "absent", reason: loop.reason };
   const since = loop.last_heartbeat_wall_ms;
-  const ago = since === null ? "" : ` since ${moment(since)} (${duration((loop.since_ms ?? 0) / 1000)})`;
+  const ago = since === null ? "" : ` since ${moment(since)}${isKnown(loop.since_ms) ? ` (${duration(loop.since_ms / 1000)})` : ""}`;
   if (loop.state === "crashed") return { tone: "bad", word: "crashed", reason: `killed or crashed${ago}` };
   if (loop.state === "stalled") return { tone: "bad", word: "stalled", reason: `publishes nothing${ago}` };
   if (loop.state === "ended") {
