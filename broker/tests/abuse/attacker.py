@@ -3,8 +3,8 @@
     python attacker.py KIND PORT OPTIONS        options are JSON; prints "ready", holds, ends when stdin is closed
 
 Every kind is bounded: so many connections, so many attempts of each, and nothing after stdin has ended. `ready` means
-that every connection has sent what it can, or was closed for it. The last line is JSON: what was sent, and how often
-the other side closed.
+that every connection has sent what it can, or was closed for it; a flood has had its first answer then, and continues.
+The last line is JSON: how many connections were opened, how often the other side closed one, and what was sent.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Attack:
 
 
 Kind = Callable[[Attack, asyncio.Event], Coroutine[Any, Any, None]]
-"""One connection of an attack; sets the event when it has sent what it can."""
+"""One connection of an attack; sets the event when it has sent what it can, in a flood after the first answer."""
 
 
 def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:

@@ -1,7 +1,8 @@
 """Abuse: how much memory peers can make a server use, and how an honest client is affected.
 
-Exit code 0 when every attack stayed within its budget, the honest client got every answer and the log stayed small;
-1 with a line for each expectation that failed.
+Exit code 0 when every attack stayed within its budget, the honest client got every answer, no file stayed open, the log
+stayed small and without a traceback and, with `--twins`, each twin exceeded the budget; 1 with a line for each
+expectation that failed.
 """
 
 import asyncio
@@ -100,7 +101,9 @@ def table(rows: Sequence[Sequence[str]], headlines: Sequence[str] = HEADLINES) -
 @click.option(
     "--scale", default=1.0, show_default=True, help="Share of connections and requests; below 1 with small budgets."
 )
-@click.option("--twins", is_flag=True, help="Run each attack again without its guard, which must then cost more.")
+@click.option(
+    "--twins", is_flag=True, help="Run each attack that a setting bounds again without it, which must then cost more."
+)
 @click.option("--requests", default=300, show_default=True, help="Requests of the honest client beside each attack.")
 @click.option("--keep", is_flag=True, help="Keep the stores and the logs even when nothing was found.")
 def main(only: str | None, is_listing: bool, scale: float, twins: bool, requests: int, keep: bool) -> None:
@@ -109,8 +112,8 @@ def main(only: str | None, is_listing: bool, scale: float, twins: bool, requests
     Each attack gets a fresh server on free ports of 127.0.0.1 with a store below .gantry. Memory and sizes are MiB, the
     log KiB, latencies milliseconds of a client that sends and pulls one after another. The sidecar has a table of its
     own, in which every probe must be answered 200. Fails when memory grows by more than the budget and its slack, when
-    the honest client misses an answer or waits for too much of a flood, when files stay open, or when the log is
-    flooded or has a traceback.
+    the honest client misses an answer or waits for too much of a flood, when files stay open, when the log is flooded
+    or has a traceback, or when a twin costs no more than is allowed with its guard.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ class Scenario:
     build: Build = broker_victim
     settings: Mapping[str, str] = field(default_factory=dict)
     guard: Mapping[str, str] = field(default_factory=dict)
-    """The settings that bound it, as they are by default or smaller."""
+    """The settings that bound it, as they are by default or smaller. OFF keeps another guard from acting first."""
     is_guard_optional: bool = True
     """Whether settings can switch the guard off; what is bounded by its design has no twin."""
     budget_bytes: int = 0

@@ -1,7 +1,7 @@
 """Every attack in small against real processes: bytes within the budget, every honest answer given, a small log.
 
-Judged are bytes and answers, never time. Each attack that a setting bounds has its twin with that setting off, except
-`many-bursts`, whose twin runs only in full.
+Judged are bytes, answers, open files and tracebacks, never time. Each attack that a setting bounds has its twin with
+that setting off, except `many-bursts`, whose twin runs only in full.
 """
 
 import importlib

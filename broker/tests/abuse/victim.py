@@ -1,7 +1,7 @@
 """The attacked side: a real server process, an honest client during the attack, and the measured memory.
 
 Memory is what the kernel counts for the process: `VmRSS` before and after, and `VmHWM` for the highest that it ever was
-in between, which no sampling can miss. Latencies are printed and never judged: only bytes and answers are.
+in between, which no sampling can miss. Latencies are printed and never judged.
 """
 
 import asyncio

@@ -108,7 +108,7 @@ async def test_strict_request_outside_time_window_is_denied(broker: Broker, shif
 
 
 async def test_strict_mode_denies_v1_signatures(tmp_path: Path) -> None:
-    """S6: aclMode=STRICT denies v1 signatures, also in the fast path of sends; the twin is the default mode."""
+    """S6: aclMode=STRICT denies v1 signatures, also of plain sends, for which the fast path is off then."""
     async with guarded_broker(tmp_path, aclMode="STRICT") as broker:
         async with signed_dialogue(broker, ADMIN, STRICT) as admin:
             await admin.send_ok()
@@ -126,7 +126,7 @@ async def test_strict_mode_denies_v1_signatures(tmp_path: Path) -> None:
 
 
 async def test_changed_accounts_apply_to_open_connections(tmp_path: Path) -> None:
-    """S6: a new file applies from the next request on, also on open connections; a broken file changes nothing."""
+    """S6: once a new file is loaded, it applies to open connections, too; a broken file changes nothing."""
     path = tmp_path / "plain_acl.yml"
     async with (
         guarded_broker(tmp_path) as broker,
@@ -172,7 +172,7 @@ async def test_replaced_kubernetes_secret_is_reloaded(tmp_path: Path) -> None:
 
 
 async def test_trusted_address_needs_no_signature(tmp_path: Path) -> None:
-    """S6: as in RocketMQ, for peers that the file lists; peers of an account have the permissions of the account."""
+    """S6: as in RocketMQ, for peers that the file lists; but peers of an account have only its permissions."""
     path = tmp_path / "other.yml"
     write_accounts(path, ACCOUNTS.replace("    defaultTopicPerm: DENY\n", "    whiteRemoteAddress: 127.0.0.*\n"))
     async with guarded_broker(tmp_path, aclFile=str(path)) as broker:

@@ -1,4 +1,4 @@
-"""The table of needs is complete, as strict as RocketMQ's, and reads the same fields as the handlers."""
+"""The table of needs is complete, agrees with docs/security.md, and reads the same fields as the handlers."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ def test_undocumented_codes_need_an_administrator() -> None:
 
 
 @pytest.mark.parametrize("code", [305, 304, 318, 11])
-def test_comparison_detects_a_code_missing_from_the_documents(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: if any account may send a code that is not documented, one of the two comparisons fails."""
+def test_comparison_detects_a_code_that_is_open_to_all_accounts(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: if the table lets any account send a code, one of the two comparisons fails."""
     monkeypatch.setitem(NEEDS, code, lambda _: ())
     ours = asked_for()
 

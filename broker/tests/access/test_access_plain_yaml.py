@@ -73,7 +73,7 @@ REFUSED = [
 @LOADERS
 @pytest.mark.parametrize(("text", "found"), READ, ids=[repr(text) for text, _ in READ])
 def test_supported_yaml_is_read(text: str, found: Node, loader: Loader) -> None:
-    """Every value is a string, even if it resembles another YAML type."""
+    """Every value is a string, even if it resembles another YAML type; only empty, `~` and `null` are None."""
     assert read_plain_yaml(text, loader) == found
 
 

@@ -163,7 +163,7 @@ def first_of(broker: Broker) -> int:
 
 
 def record_start(size: int, body: int, properties: int) -> int:
-    """Return the position of the body in a record: behind everything but body, topic and properties."""
+    """Return the position of the body in a record: after everything but body, topic and properties."""
     return size - body - properties - 2 - len(TOPIC) - 1
 
 
@@ -275,7 +275,7 @@ async def test_transaction_checks_go_only_to_permitted_producers(tmp_path: Path,
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
 async def test_replies_of_another_account_cannot_be_taken(tmp_path: Path, is_guarded: bool) -> None:
-    """S6: replies go to a client id, which any client may claim; while its owner is connected it keeps them."""
+    """S6: replies go to a client id, which any client may claim; while in use, only its account may take it over."""
     on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
     async with (
         guarded_broker(tmp_path, **on) as one,

@@ -1,4 +1,4 @@
-"""Support bundles go to other people: secrets are removed from every text, in any format."""
+"""Diagnostic bundles go to other people: secrets are removed from their texts, in the formats of settings and keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECRET = "correct-horse-battery"
     ],
 )  # fmt: skip
 def test_secrets_in_logs_are_redacted(text: str) -> None:
-    """A secret is removed in every format, and the text shows that something was removed."""
+    """A secret is removed in each of these formats, and the text shows that something was removed."""
     assert SECRET not in redact(text)
     assert REDACTED in redact(text)
 

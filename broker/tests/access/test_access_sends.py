@@ -61,7 +61,7 @@ async def test_plain_signed_sends_use_the_fast_path(broker: Broker, general_path
         properties_text(UNIQ_KEY="ä" * 32),
         properties_text(TAGS="t", UNIQ_KEY=UNIQUE_ID),
     ],
-    ids=["keys", "no unique id", "a unique id of another form", "a unique id behind"],
+    ids=["keys", "no unique id", "a unique id of another form", "a unique id that is not first"],
 )
 async def test_signed_sends_with_any_properties_use_the_fast_path(
     broker: Broker, general_path_codes: list[int], text: str
@@ -102,7 +102,7 @@ FALLBACKS: list[tuple[str, dict[str, str], bytes, int]] = [
 async def test_unusual_send_falls_back_to_the_general_path(
     broker: Broker, general_path_codes: list[int], fields: dict[str, str], body: bytes, code: int
 ) -> None:
-    """It gets the reply of the general path, and the next send of the pass is not affected."""
+    """It gets the reply of the general path, and the next send of the connection is not affected."""
     async with signed_dialogue(broker, ORDERS) as client:
         reply = await client.send(body, code=310, **fields)
         assert reply.code == code, reply.remark
@@ -142,7 +142,7 @@ async def test_lowered_message_limit_applies_to_the_fast_path(broker: Broker) ->
 
 
 async def test_all_paths_store_the_same_message(broker: Broker, tmp_path: Path) -> None:
-    """The fast path, the general path, and a broker without access control store the same bytes."""
+    """The fast path, the general path, and a broker without access control store the same fields of the sender."""
     (tmp_path / "open").mkdir()
     fields = {"properties": PLAIN, "flag": "7", "sysFlag": "1", "bornTimestamp": "1700000000123", "queueId": "0"}
     async with signed_dialogue(broker, ORDERS) as client:

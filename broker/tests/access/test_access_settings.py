@@ -40,10 +40,10 @@ def test_contradictory_or_invalid_access_settings_are_refused(pairs: dict[str, s
         {"haTlsCertPath": "c", "haTlsKeyPath": "k", "haTlsTrustCertPath": "a"},
         {"haClassicPeers": "true"},
     ],
-    ids=["no replication", "a secret", "certificates", "weak by name"],
+    ids=["no replication", "a secret", "certificates", "open by choice"],
 )
-def test_authenticated_replication_port_is_accepted(pairs: dict[str, str]) -> None:
-    """S6's twin: only the open port makes the settings above contradictory."""
+def test_replication_port_that_is_not_open_by_default_is_accepted(pairs: dict[str, str]) -> None:
+    """S6's twin: access control contradicts only a replication port that was left open without `haClassicPeers`."""
     settings = broker_settings({"aclEnable": "true", "aclFile": "a.yml", "aclMode": "strict", **pairs})
 
     assert settings.access.is_enabled and settings.access.mode is AccessMode.STRICT

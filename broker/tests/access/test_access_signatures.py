@@ -161,7 +161,7 @@ def test_strict_signature_covers_the_whole_request(changed: Command) -> None:
 
 
 def test_strict_signature_covers_field_boundaries() -> None:
-    """It detects what v1 does not: bytes moved between fields, a moved name, a field in the body."""
+    """It detects what v1 does not: bytes moved between fields, and a renamed field."""
     signed = strict_request(queueId="12", queueOffset="3")
     moved = {**signed.ext, "queueId": "1", "queueOffset": "23"}
     renamed = {name.replace("queueId", "queueIx"): value for name, value in signed.ext.items()}

@@ -113,8 +113,8 @@ def test_log_passes_the_proxy_unchanged(tmp_path: Path) -> None:
         sender.join()
 
 
-def test_no_ack_is_early_and_all_are_in_order(tmp_path: Path) -> None:
-    """Each is delayed; acks that arrive meanwhile are delayed concurrently."""
+def test_first_ack_is_not_early_and_all_are_in_order(tmp_path: Path) -> None:
+    """The first ack comes after the delay; those that arrive meanwhile follow it in their order."""
     acks = [b"%04d" % number for number in range(50)]
     with proxied(tmp_path) as (slave, master, proxy):
         slave.sendall(b"first")

@@ -92,8 +92,10 @@ def test_run_without_messages_is_refused_with_the_servers_remark() -> None:
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"messages": "many"}', b"panic: oh"], ids=lambda text: repr(text))
 def test_unreadable_report_is_shown(text: bytes) -> None:
     """A load generator with invalid output ends the run with that output."""
-    with pytest.raises(errors.BenchmarkFailed, match="cannot read"):
+    with pytest.raises(errors.BenchmarkFailed, match="cannot read") as caught:
         measurement.read_report(text)
+
+    assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_unreadable_report_is_shown(text: bytes) -> None:
     ids=["a at the limit", "a over it", "b at the limit", "b over it"],
 )
 def test_cpu_goal_is_a_ratio_to_the_echo_server(mode: measurement.ModeName, broker_us: float, is_met: bool) -> None:
-    """The limit is ten times in the first mode, three times in the second, of the same run's echo server."""
+    """The limit is ten times the CPU time of the same run's echo server in mode a, and three times in mode b."""
     echo = measurement.summarise([with_cpu(1.0)])
     broker = measurement.summarise([with_cpu(broker_us)])
 

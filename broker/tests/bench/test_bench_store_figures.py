@@ -37,7 +37,7 @@ def sync_run(level: int, flush: group_commit.Flush, *, rate: float, messages: in
 
 
 def test_percentiles_are_rounded_up() -> None:
-    """A percentile is a measured time, as the nearest rank."""
+    """A percentile is a measured time: the next one after its share of all times."""
     times = tail.call_times([nanoseconds * 1000 for nanoseconds in range(1, 10_001)])
 
     assert (times.p50, times.p99, times.p99_9, times.p99_99, times.max) == (5001.0, 9901.0, 9991.0, 10_000.0, 10_000.0)
@@ -72,7 +72,11 @@ def test_tail_goal_is_a_ratio_of_excesses(without: float, buffered: float, ratio
 
 
 def test_anonymous_memory_has_no_goal() -> None:
-    """The goal is for buffers that survive their process; without the run that has none there is no comparison."""
+    """The goal is for buffers that survive their process; without the run that has no buffer there is no comparison."""
+    runs = [loop_report("none", p99_99=2), loop_report("anonymous", p99_99=3)]
+    anonymous = tail.Round(control=loop_report("control", p99_99=1), runs=runs, other_cores=0.0)
+
+    assert tail.tail_goals(tail.summarise_tail([anonymous])) == []
     assert tail.tail_goals(tail.summarise_tail(rounds((1, 2, 3)))[:1]) == []
 
 

@@ -62,7 +62,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
 @cache
 def written_anew() -> dict[str, str]:
-    """Every page as another process writes it: a command that a test has called here keeps something of that."""
+    """Every page as another process writes it: in this one, a command that a test has called keeps some state of it."""
     program = (
         "import json, pathlib, reference;"
         "here = pathlib.Path.cwd();"
@@ -193,7 +193,7 @@ def test_an_undocumented_command_is_caught() -> None:
 
 
 def test_the_command_line_has_the_promised_commands() -> None:
-    """These commands are what the README and the next steps of `gantry up` speak of."""
+    """Users, pages and scripts rely on the names of these commands."""
     promised = {"up", "down", "status", "produce", "consume", "topic", "nameserver", "broker"}
 
     assert {f"gantry {name}" for name in promised} <= {name for name, _ in commands()}

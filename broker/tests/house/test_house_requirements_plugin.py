@@ -91,7 +91,7 @@ def test_a_promise_of_another_need_leaves_the_skip_alone(run_inside: RunInside) 
 def test_the_promised_need_fails_even_behind_an_unpromised_one(
     run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test with two missing needs fails when either was promised, in either order of the checks."""
+    """A test with two missing needs fails also if only the one that is checked last was promised."""
     source = ONE_TEST.replace("@pytest.mark.needs_go", "@pytest.mark.needs_go\n    @pytest.mark.needs_root")
     assert list(NEEDS).index("root") < list(NEEDS).index("go")
     monkeypatch.setitem(NEEDS, "root", Need("root", lambda: "running as user 1", "sudo"))

@@ -1,4 +1,7 @@
-"""`scripts/run_tests` runs failed tests a second time, alone; one that passes then does not fail the run."""
+"""With GANTRY_SECOND_RUN=1 failed tests run a second time, alone; one that passes then does not fail the run.
+
+A test that takes longer than GANTRY_SECONDS_MAX is measured again, alone, with or without that setting.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     mutated   a copy of the base with one fault in it    <- the stages run here
 
 A failed test counts if it fails again alone in the mutated copy and passes in the base. Otherwise the machine or
-chance made it fail, and its stage is run again without it.
+chance made it fail, and the tests are run again without it.
 
 Every process gets a PYTHONPATH that begins with the copy's source folders, and so do the brokers and commands that
 tests start. Before anything else the module with the fault is imported, and its file must lie in the copy.
@@ -33,7 +33,7 @@ LEFT_OUT: Final = "broker/tests/mutations"
 """Its tests compare the faults with the sources, and so would find every one of them."""
 
 RUNS_MAX: Final = 5
-"""How often the tests of a stage are run at most, each time without those that failed for another reason."""
+"""How often a group of test files is run at most, each time without the tests that failed for another reason."""
 
 SUSPECTS_MAX: Final = 4
 """Of the failed tests of one run, how many are run again alone."""
@@ -60,7 +60,7 @@ ALONE_LIMIT_S: Final = 600.0
 """A test that fails waits for as long as its own deadline, a minute or more on a slow machine."""
 
 LIMITS_S: Final = {Stage.NEAR: 1_800.0, Stage.TEST: 5_400.0, Stage.VERIFY: 14_400.0}
-"""A fault may make a test wait for ever; then the stage ends without a result."""
+"""The limit of one run of pytest. A fault may make a test wait for ever; then the run ends without a result."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -188,7 +188,7 @@ class Trials:
         return next(filter(None, (self._run_group(tree, stage, files, notes) for files in groups)), "")
 
     def _run_group(self, tree: Path, stage: Stage, files: Sequence[str], notes: list[str]) -> str:
-        """The same for some test files, or all of them where ``files`` is empty."""
+        """The test of these files that caught the fault, or of all files if ``files`` is empty; empty if none did."""
         left_out: list[str] = []
         for _ in range(RUNS_MAX):
             how_many = f"{len(files)} files" if files else "all files"

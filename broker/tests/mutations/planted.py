@@ -58,7 +58,7 @@ STORE: Final = (
         "broker/src/gantry_broker/store/commit_log.py",
         "if file.end_offset > flushed and file.base_offset < end:",
         "if file.base_offset <= flushed < file.end_offset:",
-        "What counts as flushed survives a power loss, also behind a roll to the next file.",
+        "What counts as flushed survives a power loss, also after a roll to the next file.",
     ),
     Fault(
         "name of new file not synced",

@@ -1,7 +1,7 @@
 """The mutation run: one hand-made fault at a time in a copy of the tree, and the tests that must catch it.
 
 Exit code 0 when `make test` alone catches at least nine faults of ten and each is caught by `make test` or `make
-verify`; 1 otherwise; 2 when a fault does not fit the sources or the copy's code is not what runs.
+verify`; 1 otherwise; 2 when a fault does not fit the sources, the copy's code is not what runs, or pytest itself fails.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def is_enough(results: Sequence[Result]) -> bool:
 
 
 def table(results: Sequence[Result]) -> str:
-    """A line for each fault."""
+    """Two lines for each fault: the second one names the test."""
     rows = [("FAULT", "CAUGHT BY", "TEST", "PROMISE")]
     rows += [(one.name, one.caught_by, one.test or "-", one.promise) for one in results]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -86,7 +86,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def load_results(path: Path) -> list[Result]:
-    """The results of the last run; none if there was no run."""
+    """The newest result of each fault that was ever tried; none if there was no run."""
     return msgspec.json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []
 
 
@@ -123,7 +123,7 @@ def show_list(faults: Sequence[Fault]) -> None:
     help="The last stage that is run.",
 )  # fmt: skip
 @click.option("--jobs", default=2, show_default=True, help="Processes that share the tests of a stage.")
-@click.option("--resume", is_flag=True, help="Keep what the last run has caught, and try only the other faults.")
+@click.option("--resume", is_flag=True, help="Keep what earlier runs have caught, and try only the other faults.")
 @click.option("--list", "is_listing", is_flag=True, help="Show the faults and run nothing.")
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), default=RUNS / "mutations.json",
@@ -144,7 +144,7 @@ def main(only: tuple[str, ...], until: str, jobs: int, resume: bool, is_listing:
       scripts/mutations                              all faults; takes hours where `make test` misses some
       scripts/mutations --until near                 the cheap stage only
       scripts/mutations --only delay --only retry    faults with these words in their names
-      scripts/mutations --resume                     only faults that the last run has not caught
+      scripts/mutations --resume                     only faults that no earlier run has caught
     """
     faults = faults_named(only)
     if is_listing:

@@ -137,7 +137,7 @@ def test_fault_is_caught_by_the_cheapest_stage(
     result = trials_of(tiny_tree, near=near).try_fault(fault_of(before, after))
 
     assert (result.stage, result.caught_by, result.test) == (stage, caught_by, test)
-    assert "return a + b" in (tiny_tree / SOURCE).read_text(), "the tree itself is never changed"
+    assert "return a + b" in (tiny_tree / SOURCE).read_text(), "the fault was applied to the tree itself"
 
 
 def test_fault_that_no_test_notices_is_not_caught(tiny_tree: Path) -> None:

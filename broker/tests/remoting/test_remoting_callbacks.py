@@ -150,7 +150,7 @@ class Reset(asyncio.Transport):
 
 
 async def test_connection_reset_in_the_backlog_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A connection that was reset in the backlog is neither counted nor passed to the service."""
+    """A connection that was reset in the backlog is neither admitted nor passed to the service."""
     service = Faulty("nowhere")
     async with listening(service) as listener:
         connection, transport = Connection(listener), Reset()
@@ -187,7 +187,7 @@ async def test_a_storm_of_resets_leaves_few_lines(caplog: pytest.LogCaptureFixtu
 
 
 async def test_exception_in_a_held_pull_does_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
-    """A held pull whose check raises closes its own connection; the pulls behind it are answered."""
+    """A held pull whose check raises closes its own connection; the pulls after it are answered."""
     loop = asyncio.get_running_loop()
     async with listening(Faulty("nowhere")) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(2)]

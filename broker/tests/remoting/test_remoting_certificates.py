@@ -70,7 +70,7 @@ def test_new_pair_is_used_despite_old_file_times(
 
     assert source.reload_if_changed()
     assert source.current is not first
-    assert not source.reload_if_changed(), "and once only"
+    assert not source.reload_if_changed(), "the same files were loaded twice"
 
 
 def test_a_mounted_secret_is_followed(tmp_path: Path, authority: trustme.CA) -> None:
@@ -117,7 +117,7 @@ def test_key_of_another_certificate_is_refused_and_named(
     party.chain.write_bytes(chain_of(new))
 
     assert not source.reload_if_changed()
-    assert refusals(caplog) == [], "the files may be in the middle of a write"
+    assert refusals(caplog) == [], "expected no refusal yet: the files may be in the middle of a write"
     assert [source.reload_if_changed() for _ in range(3)] == [False] * 3
     assert source.current is first
     [reason] = refusals(caplog)

@@ -76,7 +76,7 @@ async def opaques(peer: RawPeer, count: int) -> list[int]:
 
 @on_both_loops
 async def test_deferred_answers_of_a_connection_are_limited() -> None:
-    """Requests beyond the limit wait unread, and each is answered once and in order when earlier ones are."""
+    """Requests beyond the limit wait, and each is answered once and in order when earlier ones are."""
     async with hosting(deferred_answers_per_connection_max=8) as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.say(requests(DEFERRED, 1000))

@@ -211,7 +211,7 @@ async def test_incomplete_handshakes_are_counted_and_evicted() -> None:
         admission.sweep()
         for half, _ in halves:
             with suppress(ConnectionResetError):
-                assert await half.read() == b"", "closed without an answer"
+                assert await half.read() == b"", "expected a close without an answer"
         assert admission.counts[Reason.HANDSHAKE_TIMEOUT] == 2
         writers = [writer, *(half for _, half in halves)]
         for one in writers:

@@ -276,7 +276,7 @@ def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
 
 
 def test_unread_replies_have_a_limit() -> None:
-    """A connection with more unread replies than its limit is closed at once."""
+    """A connection whose peer does not read is closed at once when its unread replies exceed the limit."""
     rig = Rig(reply_bytes_max=1000)
     rig.waiting_bytes = 1001
     rig.connection.send(b"fine, since it is read")
@@ -406,7 +406,7 @@ async def open_after_close(turns: int) -> bool:
             for connection in tuple(host.listener.connections):
                 connection.abort()
             await asyncio.sleep(0)
-            assert set(host.disconnected) <= set(host.connected), "the service learns only of ends that had a beginning"
+            assert set(host.disconnected) <= set(host.connected), "the service got an end without a beginning"
 
 
 @on_both_loops

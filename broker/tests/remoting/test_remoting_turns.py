@@ -254,7 +254,7 @@ class Port:
         self.turns.enqueue(Busy(name, self.log), kept_bytes, is_short=is_short)
 
     def next_turn(self) -> str:
-        """Who took a turn in it."""
+        """Run a turn of the loop; return the names of the connections that were served in it."""
         due, self.soon[:] = self.soon[:], []
         for callback in due:
             callback()
@@ -341,7 +341,9 @@ def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> Non
 
     rig.receive(100 * KIB)
     assert rig.sink.taken == 0
-    assert rig.connection.frames.memory_bytes >= 100 * KIB, "it counts towards the budget of unfinished frames"
+    assert rig.connection.frames.memory_bytes >= 100 * KIB, (
+        "expected the kept bytes to count towards the budget of unfinished frames"
+    )
     assert not rig.is_reading()
     assert rig.is_backlogged()
 
@@ -620,7 +622,7 @@ def test_many_floods_share_a_turn() -> None:
 
 
 def test_without_the_queue_many_floods_fill_a_turn() -> None:
-    """Counter-test: without a limit on connections a turn is as long as there are floods."""
+    """Counter-test: with the port's limits on connections and bytes off, one turn takes the bytes of many floods."""
     settings = {"turn_connections_max": 1000, "turn_read_bytes_max": UNBOUNDED}
     floods = uvloop.run(flooded_by_many(ManyFloods(16, 8 * MIB), **settings))
 
