@@ -146,7 +146,7 @@ async def test_acknowledged_messages_are_at_their_offsets(servers: Servers) -> N
 
 @pytest.mark.verify
 async def test_failing_message_is_redelivered_and_ends_in_the_dead_letter_topic(servers: Servers) -> None:
-    """The broker delays and counts retries, and moves the message after the limit; others are not delayed."""
+    """The broker delays and counts retries, and moves the message after the limit; others are handled once."""
     await servers.start_broker()
     await create(servers, queues=1)
     tries: Counter[bytes] = Counter()
@@ -421,7 +421,7 @@ async def test_unknown_topic_is_an_error_without_automatic_creation(servers: Ser
 
 
 async def test_held_fetch_returns_when_a_message_arrives(servers: Servers) -> None:
-    """A held fetch is answered when a message arrives, and with a tag filter only when one matches."""
+    """A held fetch is answered when messages arrive, and returns those that match its tag filter only."""
     await servers.start_broker()
     await create(servers, queues=1)
     async with Producer(servers.address) as producer, PullConsumer(servers.address, "waiting") as consumer:

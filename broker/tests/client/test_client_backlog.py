@@ -82,7 +82,7 @@ async def test_fetching_waits_for_room_in_the_backlog(limits: BacklogLimits) -> 
 
 
 async def test_stuck_message_bounds_redelivery() -> None:
-    """Done messages behind a stuck one free memory, but not the span: fetching stops before it is far ahead."""
+    """Done messages after a stuck one free memory, but not the span: fetching stops before it is far ahead."""
     backlog = Backlog(0)
     backlog.add([message(offset) for offset in range(100)], 100)
     for offset in range(1, 100):
@@ -149,7 +149,7 @@ def test_queues_are_sorted_like_in_java() -> None:
     ten, nine = queues(11)[10], queues(11)[9]
 
     assert list(allocate_averagely([tilde, emoji], ["a"], "a")) == [emoji, tilde]
-    assert list(allocate_averagely([ten, nine], ["a"], "a")) == [nine, ten], "numbers, not texts"
+    assert list(allocate_averagely([ten, nine], ["a"], "a")) == [nine, ten], "expected an order by number, not by text"
 
 
 def test_unlisted_client_gets_no_queue() -> None:

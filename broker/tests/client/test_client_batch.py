@@ -27,7 +27,7 @@ async def test_batch_is_one_request_with_a_receipt_per_message() -> None:
 
 
 async def test_batch_above_the_size_limit_is_split() -> None:
-    """Requests stay below batch_bytes_max, and all messages arrive."""
+    """Requests have at most batch_bytes_max bytes, and all messages arrive."""
     settings = ProducerSettings(batch_bytes_max=1000)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders", queues=1)

@@ -137,7 +137,7 @@ async def test_cancelled_commit_does_not_overwrite_a_later_one(tmp_path: Path, m
     assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 9
 
 
-async def test_offsets_file_is_replaced_atomically(tmp_path: Path) -> None:
+async def test_leftover_beside_the_offsets_file_is_ignored(tmp_path: Path) -> None:
     """A new store reads what was written; a leftover of a crash beside the file does not matter."""
     store = FileOffsets(tmp_path, GROUP, "one")
     assert await store.read(QUEUE) is None

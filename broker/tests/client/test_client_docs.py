@@ -103,7 +103,7 @@ def test_page_has_examples_with_output() -> None:
 
 
 def test_every_exported_error_and_client_is_documented() -> None:
-    """A new exported error, client or class of settings must be named on the page; its defaults are the real ones."""
+    """A new exported error, client or class of settings must be named on the page; three defaults are checked."""
     text = PAGE.read_text()
     exported = [
         name

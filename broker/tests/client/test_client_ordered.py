@@ -57,7 +57,7 @@ def consumer(cluster: FakeCluster, handler: Handler, settings: ConsumerSettings 
 
 
 async def test_messages_of_a_queue_are_handled_in_order() -> None:
-    """Within a queue every message waits for the previous one; queues do not wait for each other."""
+    """Within a queue every message waits for the previous one; closing gives the locks back."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=3)
         await send(cluster, 90, queues=3)
@@ -68,11 +68,11 @@ async def test_messages_of_a_queue_are_handled_in_order() -> None:
 
         assert handled.overlaps == 0
         assert all(numbers == sorted(numbers) for numbers in handled.by_queue.values())
-        assert cluster.broker().state.locks == {}, "closing gives the locks back"
+        assert cluster.broker().state.locks == {}, "locks are held after the close"
 
 
 async def test_failed_ordered_message_is_retried_in_place() -> None:
-    """No message behind a failing one is handled before it, and it is not sent back."""
+    """No message after a failing one is handled before it, and it is not sent back."""
     tries: list[tuple[int, int]] = []
 
     async def handle(message: ReceivedMessage) -> None:

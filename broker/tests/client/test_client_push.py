@@ -150,7 +150,7 @@ async def test_message_that_cannot_be_sent_back_is_retried_locally(monkeypatch: 
 
 
 async def test_slow_message_delays_the_commit() -> None:
-    """While one handler runs, no offset behind its message is committed, though others are done."""
+    """While one handler runs, no offset after its message is committed, though others are done."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"0", b"1", b"slow", b"3", b"4")
@@ -495,7 +495,7 @@ async def send_three_and_damage_one(cluster: FakeCluster) -> None:
 async def test_damaged_message_is_logged_and_skipped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No handler gets it; after the allowed attempts the queue continues behind it, and an error logs its offset."""
+    """No handler gets it; after the allowed attempts the queue continues after it, and an error logs its offset."""
     monkeypatch.setattr(reader_module, "PAUSE_FIRST_MS", 1)
     recorder = Recorder()
     settings = ConsumerSettings(start_from=StartFrom.FIRST, damaged_attempts_max=3)
@@ -516,7 +516,7 @@ async def test_damaged_message_is_logged_and_skipped(
 
 
 async def test_queue_waits_for_a_damaged_message_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `damaged_attempts_max=None` nothing behind it is delivered until it is healed, and then everything is."""
+    """With `damaged_attempts_max=None` nothing after it is delivered until it is healed, and then everything is."""
     monkeypatch.setattr(reader_module, "PAUSE_FIRST_MS", 1)
     monkeypatch.setattr(reader_module, "PAUSE_MAX_MS", 2)
     recorder = Recorder()

@@ -53,7 +53,7 @@ def orders(consumer: PushConsumer) -> set[tuple[str, int]]:
 
 
 async def test_members_share_the_queues_without_overlap(cluster: FakeCluster) -> None:
-    """Every queue is read by exactly one of three members, after a notification and not after the interval."""
+    """Every queue is read by exactly one of three members."""
     handler = Handled()
     async with (
         member(cluster, handler) as first,

@@ -166,7 +166,7 @@ async def test_unreachable_broker_does_not_refuse_a_filter() -> None:
 
 
 async def test_every_reachable_broker_validates_a_filter() -> None:
-    """A broker that refuses the filter stops the start also behind one that cannot be reached."""
+    """A broker that refuses the filter stops the start also if another one cannot be reached."""
     async with FakeCluster(("broker-a", "broker-b")) as cluster:
         cluster.add_topic(TOPIC)
         cluster.stale_names.add("broker-a")

@@ -25,7 +25,7 @@ def client_threads() -> list[str]:
 
 
 def test_messages_are_sent_and_received_without_an_event_loop(cluster: FakeCluster) -> None:
-    """Send, batch, oneway, fetch and offsets work from plain code."""
+    """Single, batch and concurrent sends, fetch and offsets work from plain code."""
     with Producer(cluster.name_server) as producer, PullConsumer(cluster.name_server, "group") as consumer:
         producer.send(Message("orders", b"1"))
         producer.send_batch([Message("orders", b"2"), Message("orders", b"3")])

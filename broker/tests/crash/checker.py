@@ -7,7 +7,7 @@
     every queue    offsets 0, 1, 2, ... without a gap; the messages of one producer in the order of their sending
 
 The queues may come from pulls or from the log's files. If the mode allows the loss of the newest messages,
-`may_lose_tail` is set, and no message behind a lost one may be present.
+`may_lose_tail` is set, and no message after a lost one may be present.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ class Kind(Enum):
     """The kinds of broken promises."""
 
     LOST = "an acknowledged message is not stored"
-    MOVED = "a message is not at the offsets of its reply"
-    ALTERED = "a body is damaged, or not the one that was sent"
+    MOVED = "a message is in another queue, or not at the offsets of its reply"
+    ALTERED = "a body or a unique id is damaged, or not the one that was sent"
     INVENTED = "a message is stored that was never sent"
     DOUBLED = "a message is stored twice"
     REFUSED = "a refused message is stored"
     RISEN = "a lost message has returned"
-    HOLE = "a message is lost, and others behind it in the log are present"
+    HOLE = "a message is lost, and others after it in the log are present"
     GAP = "queue offsets are not dense"
     DISORDER = "a producer's messages are not in the order of their sending"
 

@@ -23,7 +23,8 @@ def log_files(store: Path) -> list[Path]:
 def walk_log(store: Path, *, is_sealed: bool = False) -> Iterator[StoredMessage]:
     """Yield the messages in physical order, each at its own physical offset, up to the first that is invalid.
 
-    With `is_sealed` all of them were written by a Gantry master, and a record with a broken seal ends the log.
+    With `is_sealed` all of them were written by a Gantry master, and a record whose seal does not match or is missing
+    ends the log.
     """
     expected: int | None = None
     for path in log_files(store):

@@ -43,7 +43,7 @@ def missing(medium: Medium) -> str | None:
     """Return why this machine does not support the medium, with the remedy; None if it does."""
     if medium is Medium.TMPFS:
         is_there = os.geteuid() == 0 or (SHARED_MEMORY.is_dir() and file_system_of(str(SHARED_MEMORY)) == "tmpfs")
-        return None if is_there else "no tmpfs may be mounted and /dev/shm is none -- run again with sudo"
+        return None if is_there else "mounting a tmpfs needs root, and /dev/shm is no tmpfs -- run again with sudo"
     if medium is not Medium.HUGETLBFS:
         return None
     if os.geteuid() != 0:

@@ -2,7 +2,7 @@
 
 A plan follows from the cell and the seed of the chapter. One round in three ends at a random moment; the others use the
 cell's crash points in turn, so that a run of some chapters reaches all of them. The points inside a recovery need a
-kill under load first; if the buffer must hold something then, that kill comes right behind an append.
+kill under load first; if the buffer must hold something then, that kill comes right after an append.
 """
 
 import random

@@ -26,7 +26,7 @@ UNKNOWN_CODES: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )  # fmt: skip
 REFUSED_PAUSE_S: Final = 0.01
-"""How long a producer pauses after a refusal, as clients do."""
+"""How long a refused send keeps its place among the pending requests, as clients pause after a refusal."""
 BODY_SIZES: Final = (0, 10, 100, 100, 500, 2000, 6000, 20_000)
 BATCH_SHARE: Final = 0.1
 
@@ -108,7 +108,7 @@ class Producer:
             return
         result = SendResult.read(reply.ext)
         ids = result.msg_id.split(",")
-        assert len(ids) == len(marks), "a reply names every message of its request"
+        assert len(ids) == len(marks), "the reply does not name every message of its request"
         for number, (mark, message_id) in enumerate(zip(marks, ids, strict=True)):
             self._history.acked(mark, result.queue_offset + number, parse_offset_message_id(message_id)[2])
 

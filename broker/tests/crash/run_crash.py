@@ -1,8 +1,9 @@
 """The crash run: repeated `kill -9` of a broker under load, in every mode, with an independent checker.
 
-Exit code 0 when every message was kept that its mode promises to keep, and a run of `ROUNDS_DEMANDED` rounds or more
-proves that messages were at risk; otherwise 1. After a fault the run keeps the store and the history of all sends, and
-prints the command that repeats the chapter.
+Exit code 0 when a cell ran, every message was kept that its mode promises to keep, and a run of `ROUNDS_DEMANDED`
+rounds or more proves that messages were at risk; otherwise 1, also if `GANTRY_REQUIRE` promises root and a cell did not
+run. After a fault the run keeps the store and the history of all sends, and prints the command that repeats the
+chapter.
 """
 
 import os
@@ -58,7 +59,7 @@ def exit_on_sigterm(_number: int, _frame: FrameType | None) -> None:
 @click.option("--producers", default=4, show_default=True, help="Number of producers, each with 16 pending requests.")
 @click.option(
     "--sabotage", type=click.Choice([one.value for one in Sabotage]), default="none", show_default=True,
-    help="Damage the log before the last restart, or remove a safeguard of the broker, to see the checker fail.",
+    help="Damage the log before the last restart, or remove a safeguard of the broker; the checker must find it.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep stores, logs and histories even when nothing was found.")
 @click.option("--verbose", is_flag=True, help="Print a line for each round.")

@@ -12,7 +12,7 @@ from crash.log_walk import log_files, walk_log
 
 
 class Sabotage(Enum):
-    """The damage to the log before the last restart, or the safeguard that the broker lacks at every restart."""
+    """The damage to the log before the last restart, or the safeguard that the broker lacks at every start."""
 
     NONE = "none"
     CUT_TAIL = "cut-tail"

@@ -1,4 +1,4 @@
-"""A short crash run with real processes: two rounds keep every promise, and a broker that breaks one fails."""
+"""A short crash run with real processes: two rounds keep every promise, and a broker that breaks one is detected."""
 
 import importlib
 import json
@@ -34,7 +34,7 @@ def volume(tmp_path: Path) -> Iterator[str]:
 
 @needs_tmpfs
 def test_acknowledged_messages_in_write_buffer_survive_kills(tmp_path: Path, volume: str) -> None:
-    """Nothing is lost in two rounds, one of which ends behind an append and again in the replay of the buffer."""
+    """Nothing is lost in two rounds, one of which ends after an append and again in the replay of the buffer."""
     chapter = Chapter(cell=WITH_BUFFER, seed=160, rounds=2, volume=volume)
 
     verdict = crash(tmp_path, chapter, print)

@@ -1,7 +1,7 @@
 """A consumer that pulls while the producers send, and remembers what it has read.
 
-A consumer that has read a message continues behind it. So what was visible must be stored after the crash, at the same
-place, in every mode: even where acknowledged messages may be lost, only messages may be that were never visible.
+A consumer that has read a message continues after it. So what was visible must be stored after the crash, at the same
+place, in every mode: even where acknowledged messages may be lost, no message that was visible may be lost.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Witness:
     """The consumer of one load. Owned by one event loop."""
 
     def __init__(self, stored: Mapping[Queue, Sequence[StoredMessage]]) -> None:
-        """Create the consumer, which begins behind the messages in `stored`."""
+        """Create the consumer, which begins after the messages in `stored`."""
         self.consumed: dict[Queue, list[StoredMessage]] = {}
         self._next = {
             (topic, queue_id): len(stored.get((topic, queue_id), ())) for topic in TOPICS for queue_id in range(QUEUES)

@@ -49,7 +49,8 @@ def damage(
 ) -> str:
     """Damage the file ``name`` of a member and return what was done. Raises ``NotPossible``.
 
-    ``written`` is the end of the used part, in which bits are flipped. With ``in_place`` no inode is replaced.
+    ``written`` is the end of the used part, in which most bits are flipped and most cuts are made. With ``in_place`` no
+    inode is replaced.
     """
     path = member / name
     put = _overwrite if in_place else _replace

@@ -281,7 +281,8 @@ class Judge:
             self._fault(Sort.NO_REMEDY, f"member {member} does not start: {reasons[-1] if reasons else '?'}")
         if phase.ended_by:
             self._notes.append(f"the process was ended by {phase.ended_by}")
-            # Only a log file of another store may end a broker: each other damage is repaired, reported or refused.
+            # Only a log file of another store may make a broker end itself: all else is repaired, reported or refused.
+            # A signal may end the first life: a file that is cut while it is mapped causes a SIGBUS.
             is_expected = " itself" not in phase.ended_by or FOREIGN_FILE in phase.ended_by
             if not is_expected or phase is self._phases[-1]:
                 self._fault(Sort.ENDED, self._notes[-1])

@@ -1,6 +1,7 @@
 """The kinds of files of a store; a file without a kind is an error.
 
-    commitlog/ consumequeue/<topic>/<queue>/ index/ checkpoint abort lock *.json config/*.json[.bak] and write buffers
+    commitlog/ consumequeue/<topic>/<queue>/ index/ checkpoint abort lock log-end flush-failed *.json[.bak]
+    config/*.json[.bak] and write buffers
 
 Files of one kind are damaged in the same ways, even if different modules write them. A file of a kind that is not
 listed here fails the run (``UnknownFile``), so that none can be forgotten.

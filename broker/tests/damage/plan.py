@@ -1,4 +1,4 @@
-"""The plan of a run: each combination once, then more at random, all drawn from the run's seed."""
+"""The plan of a run: all combinations in random order, again and again, all drawn from the run's seed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Trial(msgspec.Struct, frozen=True):
     member: int
     """The member that is damaged; 1 is the master."""
     is_failover: bool
-    """Whether another member becomes master before the damaged one returns; only with `When.STOPPED`."""
+    """Whether another member becomes master before the damaged one returns; ignored with `When.RUNNING`."""
 
     @property
     def dice(self) -> random.Random:

@@ -1,7 +1,8 @@
 """The definition of a report: a log line, warning or worse, that names the lost or damaged data.
 
-A message is *covered* by a line that names a byte range of the log with it, its offset, its file, or its queue. Facts
-of a table are covered by a line that names the table's file. A line that reports damage without a place covers nothing.
+A message is *covered* by a line that names a byte range of the log with it, its offset, its file, its queue, or its
+topic without a queue. Facts of a table are covered by a line that names the table's file. A line that reports damage
+without a place covers nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Report(msgspec.Struct, frozen=True):
             yield int(match[1]), int(match[2])
 
     def covers(self, message: Known, *, file_bytes: int) -> bool:
-        """Return whether the report names the place of this message: its range, offset, file or queue."""
+        """Return whether the report names the place of this message: its range, offset, file, queue or topic."""
         if any(start <= message.physical < end for start, end in self.ranges()):
             return True
         facts = self.facts

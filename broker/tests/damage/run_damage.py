@@ -270,7 +270,8 @@ def parse_replay(text: str, seed: int) -> Trial:
     "--processes",
     "has_processes",
     is_flag=True,
-    help="A few trials with a real broker process, its sidecar and the command line, which must show what is reported.",
+    help="A few fixed trials with a real broker process, its sidecar and the command line, which must show what is "
+    "reported; --only has no effect.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Where the results go as JSON.")
 @click.option("--keep", is_flag=True, help="Keep the files of all trials; those of faults are kept anyway.")

@@ -1,6 +1,6 @@
 """Requests of clients to a broker in a trial, in the wire protocol, and the decoding of the answers.
 
-All answers are kept unchanged; the judge decides whether they are right.
+Of a message only the properties that clients set are kept. The judge decides whether the answers are right.
 """
 
 from __future__ import annotations

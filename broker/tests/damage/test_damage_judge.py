@@ -235,7 +235,7 @@ def test_a_refused_send_needs_a_report() -> None:
     ],
 )
 def test_a_changed_table_needs_a_report_that_names_its_file(change: dict[str, object], sort: Sort, file: str) -> None:
-    """Changed offsets, settings and lost topics are covered."""
+    """Changed offsets, groups and settings and lost topics are faults unless a report names the file."""
     about = case(Kind.CHECKPOINT, "store/checkpoint")
     phase = Phase(readings=[good_reading(**change)])
 
@@ -395,7 +395,7 @@ def test_message_skipped_by_a_consumer_and_served_later_is_a_fault(
 
 
 def test_waiting_consumer_has_skipped_nothing() -> None:
-    """Messages behind its next offset may still arrive."""
+    """Messages from its next offset on may still arrive."""
     phase = good_phase()
     phase.followed = [Followed(1, "Busy", 0, 1, [0])]
     assert sorts(verdict(phase)) == set()
@@ -413,16 +413,16 @@ def test_interrupted_reading_is_judged_by_its_results() -> None:
     assert sorts(Judge(case(), LEDGER, [good_phase(), first]).verdict()) == {Sort.ENDED}
 
 
-def test_a_broker_that_ends_for_any_other_damage_is_a_fault() -> None:
-    """Only a log file of another store may end it; a complete next start is no excuse."""
+def test_a_broker_that_ends_itself_for_any_other_damage_is_a_fault() -> None:
+    """Only a log file of another store may make it end itself; a complete next start is no excuse."""
     ended = Phase(readings=good_phase().readings, ended_by="member 1 itself: a record is damaged")
     assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == {Sort.ENDED}
-    ended.ended_by = "signal 9"  # A planned kill.
+    ended.ended_by = "signal 7"  # SIGBUS: a file was cut while it was mapped.
     assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == set()
 
 
 def test_only_warnings_and_worse_are_reports() -> None:
-    """Lines without an alert for the operator are no reports; reports can be written as JSON."""
+    """Lines below WARNING are no reports; reports can be encoded."""
     kept = ReportLog()
     log = logging.getLogger("damage.judged")
     log.setLevel(logging.INFO)

@@ -21,7 +21,7 @@ POLL_S = 0.005
 
 
 def hang_while(path: str, owner: type, name: str) -> None:
-    """Let a method wait until `path` is deleted before it does its work."""
+    """Let a method wait until `path` is deleted before it does its work, or fail while it contains "fail"."""
     work: Callable[..., None] = getattr(owner, name)
 
     def hanging(*arguments: object) -> None:

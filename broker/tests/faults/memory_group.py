@@ -32,7 +32,7 @@ class MemoryGroup:
         (self._path / "cgroup.procs").write_text(str(pid))
 
     def limit(self, memory_bytes: int) -> None:
-        """Limit the memory of the group from now on, and disable swap."""
+        """Limit the memory of the group from now on, and in v2 disable swap."""
         name = "memory.limit_in_bytes" if self._is_v1 else "memory.max"
         (self._path / name).write_text(str(memory_bytes))
         if not self._is_v1:

@@ -23,7 +23,7 @@ POLL_S: Final = 0.001
 
 
 async def halt(pid: int) -> None:
-    """Stop a process, and wait until none of its threads is in the kernel."""
+    """Stop a process, and wait until each of its threads is stopped."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while not is_halted(pid):

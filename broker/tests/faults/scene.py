@@ -196,7 +196,7 @@ class Scene:
         await self.until(lambda: self.history.count(Outcome.REFUSED) > before, "refusal")
 
     async def until_refused_or_ended(self) -> None:
-        """Wait until the broker accepts no more messages or has ended."""
+        """Wait until a send is answered with a new refusal, or the broker has ended."""
         before = self.history.count(Outcome.REFUSED)
         async with asyncio.timeout(EVENT_TIMEOUT_S):
             while self.broker.is_running and self.history.count(Outcome.REFUSED) == before:  # noqa: ASYNC110
@@ -271,7 +271,7 @@ class Scene:
         if lost:
             first = min(sent.physical_offset for sent in lost)
             later = [message.physical_offset for message in stored.values() if message.physical_offset > first]
-            assert later == [], f"lost at {first}, and {len(later)} messages behind it are there: no suffix"
+            assert later == [], f"lost at {first}, and {len(later)} messages after it are stored: no suffix"
         return lost
 
     def _stored(self, queues: Queues) -> dict[Mark, StoredMessage]:

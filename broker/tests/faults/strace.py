@@ -7,7 +7,8 @@ that a test can check that its fault happened: a fault that did not happen prove
 one thread, from the moment of attaching. Three kinds are used: `error=EIO` (the call is not made and fails),
 `retval=n` (the call is not made and returns success: a lost write) and `delay_enter=5s` (a slow disk).
 
-It works with any process and never ends it; when the process ends, strace ends by itself.
+It works with any process and never ends it. When the process ends, strace ends by itself, or is killed at the end of
+the block.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class Injection:
         return self._trace.read_text(errors="replace") if self._trace.exists() else ""
 
 
-def words(trace: Path, calls: str, fault: str | None, *others: str) -> list[str]:
+def strace_command(trace: Path, calls: str, fault: str | None, *others: str) -> list[str]:
     """Return the command line for strace up to the traced process; without a fault it only records calls."""
     inject = ["-e", f"inject={calls}:{fault}"] if fault is not None else []
     return ["strace", "-f", "-qq", "-o", str(trace), "-e", f"trace={calls}", *inject, *others]
@@ -59,7 +60,7 @@ async def injected(
 ) -> AsyncIterator[Injection]:
     """Inject `fault` into `calls` of the process `pid` in this block, optionally of one `file` only."""
     only = [] if file is None else ["-P", str(file)]
-    command = words(trace, calls, fault, *only, "-p", str(pid))
+    command = strace_command(trace, calls, fault, *only, "-p", str(pid))
     command.remove("-qq")  # Its first line on standard error reports that it has attached.
     tracer = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE

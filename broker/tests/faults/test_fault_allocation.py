@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from faults.loop_disk import LoopDisk
 from faults.scene import QUICK_FLUSH, Scene
-from faults.strace import words
+from faults.strace import strace_command
 
 from gantry_testing.tree import PYTHON_PATH
 
@@ -45,7 +45,7 @@ async def test_a_start_without_room_is_a_refusal(disk: LoopDisk, tmp_path: Path)
 async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> None:
     """D7: for any allocation error the start reports it and leaves no incomplete file behind."""
     async with Scene(tmp_path) as scene:
-        scene.run_through(words(tmp_path / "trace", "fallocate", f"error={error}", "-D"))
+        scene.run_through(strace_command(tmp_path / "trace", "fallocate", f"error={error}", "-D"))
 
         refusal = await scene.start_fails()
 
@@ -61,7 +61,7 @@ async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> 
 async def test_file_system_without_fallocate_still_reserves_blocks(tmp_path: Path) -> None:
     """D7: if the file system does not support fallocate, the blocks are written one by one, and the file is as safe."""
     async with Scene(tmp_path, settings=QUICK_FLUSH) as scene:
-        scene.run_through(words(tmp_path / "trace", "fallocate", "error=EOPNOTSUPP", "-D"))
+        scene.run_through(strace_command(tmp_path / "trace", "fallocate", "error=EOPNOTSUPP", "-D"))
         await scene.start()
         file = scene.store / "commitlog" / "00000000000000000000"
 

@@ -132,7 +132,7 @@ async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, bu
         await scene.broker.kill()
         assert [lost.cause for lost in offline.accept_loss(str(scene.store), "a test", None, None).missing] != []
         await scene.start()
-        await scene.send_once(100)  # Behind the queue offsets of the lost messages.
+        await scene.send_once(100)  # They get queue offsets after those of the lost messages.
 
 
 def pooled(disk: FaultyDisk, root: str, volume: FaultyVolume) -> StoreWorld:

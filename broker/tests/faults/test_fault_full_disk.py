@@ -48,7 +48,7 @@ async def fill_until_refused(scene: Scene) -> None:
 async def test_sends_stop_before_the_disk_is_full_and_resume(
     levels: dict[str, str], mode: Mode, disk: LoopDisk, tmp_path: Path, buffers: Path
 ) -> None:
-    """D6: code 14 with space left; every acknowledged message is readable; with space sends resume by themselves."""
+    """D6: refused with space left; every acknowledged message is readable; with space sends resume by themselves."""
     keys = QUICK_FLUSH | mode.settings(buffers) | levels
     async with Scene(tmp_path, store=disk.path / "store", settings=keys) as scene:
         await scene.start()

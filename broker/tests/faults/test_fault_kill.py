@@ -1,6 +1,6 @@
 """Rows K1, K2 and K5 of rows.py: a broker is killed under load, at each crash point, and repeatedly during recovery.
 
-The short form of what `make crash` does for an hour (see docs/testing.md): each kill once, judged in the same way.
+The short form of the kills of `make crash` (see docs/testing.md): each kind a few times, judged in the same way.
 """
 
 import os
@@ -26,7 +26,7 @@ NO_COMMIT = {
     "flushCommitLogLeastPages": "1000000",
     "flushCommitLogThoroughInterval": "3600000",
 }
-"""No commit by time, so that only a request for a free buffer writes to the log's files."""
+"""No commit or flush by time or size, so that only a request for a free buffer writes to the log's files."""
 ASYNC_TMPFS = Mode(False, Medium.TMPFS)
 slow = pytest.mark.slow
 KILLED = [

@@ -136,8 +136,8 @@ def write_old_records(world: StoreWorld, target: int, numbers: range) -> None:
     write(world, target, data)
 
 
-def test_old_records_behind_the_end_of_the_log_are_ignored(world: StoreWorld) -> None:
-    """D11: older content of the same file behind the last record is whole and valid, and no message."""
+def test_old_records_after_the_end_of_the_log_are_ignored(world: StoreWorld) -> None:
+    """D11: older content of the same file after the last record is whole and valid, and no message."""
     end = world.sent[-1][0]
     write_old_records(world, end, range(10))
 

@@ -1,7 +1,7 @@
 """Row D9 of rows.py: one bit changes in each field of a stored record, in the middle of the log or in its tail.
 
 In the middle it is damage: the record is reported with its offset and skipped, its neighbours are served, and nothing
-behind it is cut. In an unflushed tail it ends the log after a power cut, since it may be a torn write; after a kill it
+after it is cut. In an unflushed tail it ends the log after a power cut, since it may be a torn write; after a kill it
 is damage, too.
 """
 
@@ -129,7 +129,7 @@ def test_damage_in_the_tail_ends_the_log_after_a_power_cut(world: StoreWorld, fi
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("field", FIELDS)
 def test_damage_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, field: str, seed: int) -> None:
-    """D9: no write was torn, so records behind the damage were acknowledged and are served, at their offsets."""
+    """D9: no write was torn, so records after the damage were acknowledged and are served, at their offsets."""
     world.kill()
     start, end = rot(world, FLUSHED + 10, field, seed)
 

@@ -32,7 +32,8 @@ OPEN_ENDPOINTS = {
     ("GET", "/"), ("GET", "/console/"), ("GET", "/livez"), ("GET", "/readyz"), ("GET", "/startupz"),
     ("GET", "/v1/proof"), ("POST", "/v1/console/sessions"),
 }  # fmt: skip
-"""The endpoints that need no token: probes, the files of the console, and the exchange of a console code."""
+"""The endpoints that need no token: probes, the console's files, the exchange of a console code, and the proof that the
+sidecar's certificate is its own."""
 VALUES = {"topic": "TopicTest", "queue_id": 0, "group": "GroupTest", "offset": 0}
 """The values of the parameters in paths."""
 
@@ -93,7 +94,7 @@ def test_read_token_changes_nothing(pair: tuple[BrokerChild, SidecarChild], tmp_
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz"])
 def test_probes_need_no_token(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
-    """S8: kubelet has no token; the probes reveal no secret."""
+    """S8: kubelet has no token, and its probes succeed."""
     _, sidecar = pair
 
     wait_for(lambda: sidecar.get(path).status_code == 200, "a broker that a busy machine has slowed down is ready")

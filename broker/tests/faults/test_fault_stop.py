@@ -1,7 +1,7 @@
 """Row K3 of rows.py: SIGTERM under load, more signals after it, SIGKILL while stopping, and a disk that hangs.
 
-A stop is clean and removes the marker, or it is not and the next start recovers as after a crash. In either case no
-acknowledged message is lost.
+A stop is clean and removes the abort marker, or it is not and the next start recovers as after a crash. In either case
+no acknowledged message is lost.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ async def test_stop_that_times_out_names_the_unflushed_bytes(tmp_path: Path) -> 
         assert stop.has_abort_marker()
         last = stop.page()
         assert last.status.wrote is not None and last.status.flushed is not None
-        assert before.flushed == last.status.flushed < last.status.wrote, "the disk hung, so nothing was flushed"
+        assert before.flushed == last.status.flushed < last.status.wrote, "expected no flush while the disk hung"
         unflushed = f"[{last.status.flushed}, {last.status.wrote})"
         left_bytes = last.status.wrote - last.status.flushed
         lines = [line for line in scene.log.splitlines() if FLUSHING in line]

@@ -168,7 +168,7 @@ async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, t
 
         assert await committed_offset(scene) in (7, 9)
         assert await scene.judge() == []
-        assert "using its .bak copy" not in scene.log, "a kill damages no file"
+        assert "using its .bak copy" not in scene.log, "a table is damaged after the kill"
 
 
 @pytest.mark.verify

@@ -39,9 +39,9 @@ def all_of(lives: Callable[[int], Torn], seeds: range) -> list[Torn]:
 
 
 def expect_holes(lives: list[Torn]) -> None:
-    """Check that some of the losses left whole records behind a hole, or nothing was proved."""
+    """Check that some of the losses left whole records after a hole, or nothing was proved."""
     assert sum(1 for life in lives if life.cut) > len(lives) / 3
-    assert sum(life.behind for life in lives) > 0
+    assert sum(life.whole_after_hole for life in lives) > 0
 
 
 @pytest.mark.parametrize("first", (0, 25), ids=lambda first: f"from{first}-")

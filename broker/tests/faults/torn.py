@@ -31,8 +31,8 @@ class Torn:
     cut: int
     """Number of written records that are lost."""
 
-    behind: int
-    """Number of lost records that were whole on the disk, behind the hole that ended the log."""
+    whole_after_hole: int
+    """Number of lost records that were whole on the disk, after the hole that ended the log."""
 
 
 def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Torn:
@@ -50,19 +50,19 @@ def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Tor
             0
         )  # Otherwise only the file system would have been shut down, in the same boot of the machine.
         disk.restore()
-    behind = _whole_on_disk(world)
+    whole = _whole_on_disk(world)
 
     report = world.open()
 
     assert report.end >= flushed, f"flushed up to {flushed}, and the log ends at {report.end}"
     assert report.lost_flushed_bytes == 0 and report.damaged == []
     written = len(world.records)
-    behind = {start for start in behind if start >= report.end}
+    whole_after_hole = {start for start in whole if start >= report.end}
     world.forget_after(report.end)
     assert world.find_altered() is None, "half a record is served"
     _check(world)
     _refill(world, dice)
-    return Torn(written - len(world.records), len(behind))
+    return Torn(written - len(world.records), len(whole_after_hole))
 
 
 def _live(world: StoreWorld, dice: random.Random) -> int:
@@ -122,7 +122,7 @@ def _check(world: StoreWorld) -> None:
 
 
 def _refill(world: StoreWorld, dice: random.Random) -> None:
-    """Write over the place of the cut and crash again: no record of the old tail may reappear behind the new ones."""
+    """Write over the place of the cut and crash again: no record of the old tail may reappear after the new ones."""
     for _ in range(dice.randrange(4)):
         _send(world, dice)
     end = world.store.log.wrote

@@ -28,7 +28,7 @@ def replace(owner: object, name: str, method: object) -> None:
 
 
 def lie_about_syncs() -> None:
-    """Make the disk port report syncs without syncing, so that a power loss loses any of it."""
+    """Make the disk port report syncs of files without syncing, so that a power loss may lose all of their data."""
     from gantry_broker.ports.real_disk import RealFile
 
     replace(RealFile, "sync", lambda file: None)

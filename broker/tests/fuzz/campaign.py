@@ -39,7 +39,8 @@ DEAR: Final = frozenset(
         RequestCode.DELETE_KV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
     }
 )  # fmt: skip
-"""Requests that write a file, are answered with a whole table, or cause requests to other clients: sent less often."""
+"""Requests that write a file, search the index, are answered with a whole table, or cause requests to other clients;
+they are sent less often."""
 ALARMS: Final = (
     "unexpected error while handling",
     "unexpected error in store",

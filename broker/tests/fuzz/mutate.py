@@ -190,7 +190,7 @@ class Mutator:
             return None
 
     def _mutate_bytes(self, data: bytes, structure_start: int) -> bytes:
-        """Rarely make lengths wrong, or change a byte of the header's structure."""
+        """Rarely make a length or the serialization wrong, change a byte of the header, or return random bytes."""
         rng = self._rng
         draw = rng.random()
         if draw < 0.99:

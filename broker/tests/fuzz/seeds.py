@@ -1,7 +1,7 @@
 """One valid request for every request code, built from the typed commands where the wire has them.
 
 A seed is what an ordinary client would send; `mutate` changes it. Codes that no server of ours handles get a plausible
-header all the same: they must be answered with code 3 and nothing else.
+header all the same: servers answer them with code 3, which no session checks.
 """
 
 from typing import Final

@@ -59,7 +59,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        assert self._transport is not None, "a peer is made by create_connection"
+        assert self._transport is not None, "the peer was not made by create_connection"
         return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -161,7 +161,7 @@ class Session:
         return b"".join(self._frames), len(self._frames)
 
     async def _write(self, peer: Peer, data: bytes) -> None:
-        """Write irregular pieces at first and now and then, otherwise many frames at once."""
+        """Write small irregular pieces now and then, otherwise many frames at once."""
         rng = self._rng
         position = 0
         while position < len(data) and not peer.is_closed:
