@@ -33,9 +33,9 @@ def audit_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=LOGGER)
 
 
-def test_every_change_is_classified_as_administrative_or_not() -> None:
-    """Every code that only a master accepts is audited, unless clients send it in normal operation."""
-    assert CHANGES <= AUDITED | CLIENT_CHANGES
+def test_only_changes_are_excepted_from_the_audit() -> None:
+    """The changes that clients send in normal operation are of those that only a master accepts, and not audited."""
+    assert CLIENT_CHANGES <= CHANGES
     assert not AUDITED & CLIENT_CHANGES
     assert RequestCode.UPDATE_BROKER_CONFIG in AUDITED
 
