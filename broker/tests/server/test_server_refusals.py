@@ -76,7 +76,7 @@ def test_invalid_request_is_not_counted_as_refused(caplog: pytest.LogCaptureFixt
     ids=["slow-disk", "full-disk", "no-buffer", "read-only", "io-error"],
 )
 def test_each_store_error_has_its_refusal_reason(error: Exception, code: int, reason: RefusalReason) -> None:
-    """Each error of the store has a code for clients and a reason for operators."""
+    """Each error of the store has a code for clients and a reason for administrators."""
     refusal = store_refusal(error)
 
     assert (refusal.code, refusal.reason) == (code, reason)
