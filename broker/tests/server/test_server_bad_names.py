@@ -1,4 +1,4 @@
-"""No name that came over the wire becomes a path, whichever request it came in."""
+"""No bad name that came over the wire becomes a path, whichever request it came in."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Refusals: each request that is refused is counted by its reason, and an episode leaves two lines in the log."""
+"""Refusals for a reason of the broker's own: each is counted by reason, and an episode leaves two lines in the log."""
 
 import logging
 from pathlib import Path

@@ -736,7 +736,7 @@ async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -
 
 
 async def test_orders_are_idempotent(tmp_path: Path) -> None:
-    """A repeated order has no further effect, and gets the same answer."""
+    """A repeated order is accepted, and has no further effect."""
     async with group(tmp_path) as members:
         master = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         slave = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
