@@ -12,7 +12,7 @@ from gantry_broker.control.server import ControlServer
 from gantry_broker.server import service
 from gantry_broker.server.core.gate import CHANGES
 from gantry_broker.server.service import AUDITED, CLIENT_CHANGES
-from gantry_remoting.audit import FIELDS, LOGGER, describe_target
+from gantry_remoting.audit import FIELDS, LOGGER, describe_target, write_audit_line
 from gantry_remoting.logs import set_up_logs
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import Fence, Lease, StatusRequest
@@ -127,14 +127,19 @@ def test_audit_line_names_the_target_from_any_body(body: bytes, about: dict[str,
     assert describe_target(command) == about
 
 
-def test_name_with_a_line_break_leaves_one_audit_line() -> None:
+def test_name_with_a_line_break_leaves_one_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     """A header's line breaks stay inside of the JSON, and its length is bounded."""
     topic = "a\n2025 INFO gantry.audit {}" + "x" * 999
     command = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": topic})
 
-    text = json.dumps(describe_target(command))
-    assert "\n" not in text
-    assert len(text) < 300
+    target = describe_target(command)
+    write_audit_line(
+        "broker", peer="p", account=None, what="DELETE_TOPIC_IN_BROKER", code=215, on=target, outcome=1, reason=topic
+    )
+
+    [record] = [record for record in caplog.records if record.name == LOGGER]
+    assert "\n" not in record.getMessage()
+    assert len(json.dumps(target)) < 300
     assert "value" not in FIELDS
 
 
