@@ -1,4 +1,4 @@
-"""Permissions of written files: the owner alone by default, and the group where that is configured."""
+"""Permissions of written files: the owner alone by default, the group if configured; for output of a job the umask."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_readable_store_is_restricted_at_the_start(tmp_path: Path) -> None:
 
     with broker_process(store) as output:
         assert open_beyond(store, GROUP_AND_OTHERS) == {}
-    assert "restricted access to files of the store that were open to other users" in output
+    assert "restricted access to files of the store that were open to other users files=" in output
 
 
 def test_permissions_are_never_extended(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ async def test_listener_on_one_family_serves_only_that() -> None:
 
 
 @on_both_loops
-async def test_port_in_use_by_one_family_is_an_error() -> None:
+async def test_port_in_use_is_an_error_at_the_start() -> None:
     """A port that is in use is an error at the start, not half a server."""
     service = CommandService(lambda command, _: command.reply())
     first = Listener(service, ListenerSettings(host="::", port=free_port()))

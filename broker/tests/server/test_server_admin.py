@@ -330,7 +330,7 @@ async def test_runtime_info_has_rocketmqs_fields(broker: Broker, clock: FakeCloc
 
 
 async def test_settings_are_answered(broker: Broker, client: Dialogue) -> None:
-    """26 gives the effective settings as a broker.conf; a broker started from it is set the same."""
+    """26 gives the effective settings in the format of broker.conf, and three more keys for RocketMQ's tools."""
     reply = await client.ask(26)
 
     lines = dict(line.split("=", 1) for line in reply.body.decode().splitlines())

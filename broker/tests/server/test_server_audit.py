@@ -12,7 +12,7 @@ from gantry_broker.control.server import ControlServer
 from gantry_broker.server import service
 from gantry_broker.server.core.gate import CHANGES
 from gantry_broker.server.service import AUDITED, CLIENT_CHANGES
-from gantry_remoting.audit import FIELDS, LOGGER, describe_target
+from gantry_remoting.audit import FIELDS, LOGGER, describe_target, write_audit_line
 from gantry_remoting.logs import set_up_logs
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import Fence, Lease, StatusRequest
@@ -33,9 +33,9 @@ def audit_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=LOGGER)
 
 
-def test_every_change_is_classified_as_administrative_or_not() -> None:
-    """Every code that only a master accepts is audited, unless clients send it in normal operation."""
-    assert CHANGES <= AUDITED | CLIENT_CHANGES
+def test_only_changes_are_excepted_from_the_audit() -> None:
+    """The changes that clients send in normal operation are of those that only a master accepts, and not audited."""
+    assert CLIENT_CHANGES <= CHANGES
     assert not AUDITED & CLIENT_CHANGES
     assert RequestCode.UPDATE_BROKER_CONFIG in AUDITED
 
@@ -127,14 +127,19 @@ def test_audit_line_names_the_target_from_any_body(body: bytes, about: dict[str,
     assert describe_target(command) == about
 
 
-def test_name_with_a_line_break_leaves_one_audit_line() -> None:
+def test_name_with_a_line_break_leaves_one_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     """A header's line breaks stay inside of the JSON, and its length is bounded."""
     topic = "a\n2025 INFO gantry.audit {}" + "x" * 999
     command = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": topic})
 
-    text = json.dumps(describe_target(command))
-    assert "\n" not in text
-    assert len(text) < 300
+    target = describe_target(command)
+    write_audit_line(
+        "broker", peer="p", account=None, what="DELETE_TOPIC_IN_BROKER", code=215, on=target, outcome=1, reason=topic
+    )
+
+    [record] = [record for record in caplog.records if record.name == LOGGER]
+    assert "\n" not in record.getMessage()
+    assert len(json.dumps(target)) < 300
     assert "value" not in FIELDS
 
 

@@ -1,4 +1,4 @@
-"""Bad sizes, numbers, fields and bodies cost their sender an answer, and change nothing."""
+"""Bad sizes, numbers, fields and bodies are refused, and change nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""No name that came over the wire becomes a path, whichever request it came in."""
+"""No bad name that came over the wire becomes a path, whichever request it came in."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,7 +40,7 @@ async def test_send_with_a_bad_name_creates_no_path(place: Place, name: str) -> 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_retry_topic_with_a_bad_name_creates_no_path(place: Place, name: str) -> None:
-    """S4: behind the prefix of a retry or dead letter topic the name is checked, too."""
+    """S4: the name after the prefix of a retry or dead letter topic is checked, too."""
     for prefix in ("%RETRY%", "%DLQ%"):
         reply = await expect_refusal(place, 310, send_ext(310, topic=prefix + name), b"x")
         assert reply.code == 29

@@ -216,7 +216,7 @@ async def test_wall_clock_change_expires_no_client(broker: Broker, clock: FakeCl
     assert await members(client) == ["c1"]
 
 
-async def test_subscription_check_names_the_error(client: Dialogue) -> None:
+async def test_subscription_check_refuses_what_will_not_work(client: Dialogue) -> None:
     """A client that asks before subscribing learns what will not work: SQL92, off by default, is 1, no tag 23."""
 
     async def check(**data: str) -> int:

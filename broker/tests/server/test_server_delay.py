@@ -1,4 +1,4 @@
-"""Delayed and failed messages are never early and never lost, and go to the dead letters after their retries."""
+"""Delayed messages are never early and never lost; failed ones are retried, and then go to the dead letters."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_server_roles import MOVED, SYNC, copied, follows, group
+from test_server_roles import SYNC, UNASSIGNED, copied, follows, group
 
 from gantry_broker.app import Broker
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -210,7 +210,7 @@ async def test_promoted_slave_never_skips_a_delayed_message(
     """
     if not is_stamped:
         monkeypatch.setattr(DelayProgress, "receive", lambda self, document, end: self._apply_document(end, document))
-    conf = {**SYNC, **MOVED, "messageDelayLevel": "3s 1h"}
+    conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "3s 1h"}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
@@ -246,7 +246,7 @@ async def test_promoted_slave_never_skips_a_delayed_message(
 @pytest.mark.verify
 async def test_delays_continue_after_a_drained_switchover(tmp_path: Path) -> None:
     """Delivered messages are not delivered again, waiting ones are delivered by the new master, each once."""
-    conf = {**SYNC, **MOVED, "messageDelayLevel": "1s 6s"}
+    conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "1s 6s"}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
@@ -312,7 +312,7 @@ async def test_waiting_messages_are_not_read(tmp_path: Path, monkeypatch: pytest
 
 async def test_restarted_slave_continues_at_its_position(tmp_path: Path) -> None:
     """Applied progress is in its own file, and counts if it is promoted without another master's report."""
-    conf = {**SYNC, **MOVED, "messageDelayLevel": "1s 1h"}
+    conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "1s 1h"}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")

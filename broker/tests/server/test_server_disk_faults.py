@@ -1,4 +1,4 @@
-"""Disk faults: only durable messages are acknowledged, reads continue, and a failed flush stops the broker."""
+"""Disk faults: a full disk refuses sends, a failed flush stops the broker, and reads continue."""
 
 import errno
 from collections.abc import AsyncIterator

@@ -119,7 +119,7 @@ def append(loop: FakeLoop, flow: FlowControl, seconds: float, core_wait_s: float
 def serve(
     loop: FakeLoop, flow: FlowControl, sender: FakeSender, *, us_each: float, reads: int, slowdown: float = 1.0
 ) -> list[Refusal]:
-    """Serve this many reads of `sender` with this CPU time each; on a starved core more time passes."""
+    """Serve this many reads of 200 sends, with this CPU time for each send; on a starved core more time passes."""
     refusals = []
     for _ in range(reads):
         refusal = flow.refusal(sender, READ)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_server_roles import MOVED, group
+from test_server_roles import UNASSIGNED, group
 
 from gantry_broker.app import Broker
 from gantry_broker.ha.master_session import MasterSession
@@ -57,7 +57,7 @@ async def test_slave_far_behind_is_not_in_sync(tmp_path: Path, monkeypatch: pyte
 async def test_ha_status_of_a_broker_without_a_role(tmp_path: Path) -> None:
     """The request is answered in every role."""
     async with (
-        running_broker(tmp_path, disk=None, clock=None, **MOVED, brokerId="1") as broker,
+        running_broker(tmp_path, disk=None, clock=None, **UNASSIGNED, brokerId="1") as broker,
         dialogue(broker) as client,
     ):
         found = await client.ask_json(907)

@@ -313,8 +313,8 @@ async def test_cut_message_is_not_healed(tmp_path: Path) -> None:
         assert broker.store.guard.damage.counters.found == 0
 
 
-async def test_delayed_message_at_the_offset_of_a_cut_one_is_delivered_once(tmp_path: Path) -> None:
-    """Skipped messages behind a cut are forgotten: a healed message there would be delivered twice."""
+async def test_skipped_delayed_messages_after_a_cut_are_forgotten(tmp_path: Path) -> None:
+    """Otherwise a message that is healed at the offset of a cut one would be delivered twice."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         async with dialogue(broker) as peer:
             await peer.send_ok(b"kept", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5"))

@@ -1,4 +1,4 @@
-"""A broker whose log has lost files refuses sends until an operator accepts the loss or a replica restores them."""
+"""A broker whose log has lost files refuses sends until an administrator accepts the loss or a replica restores it."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def process_of(conf: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], in
 
 @pytest.mark.verify
 @pytest.mark.parametrize("way", ["ha", "store"])
-async def test_operator_finds_and_accepts_the_loss(tmp_path: Path, way: str) -> None:
+async def test_administrator_finds_and_accepts_the_loss(tmp_path: Path, way: str) -> None:
     """With processes and the command line: refused, shown, verified, accepted while it runs or while it is stopped."""
     conf = small_conf(tmp_path / "store") | {"controlSocketPath": str(tmp_path / "c.sock")}
     with process_of(conf) as (_, port):

@@ -118,7 +118,7 @@ async def test_group_without_a_commit_starts_at_zero_or_by_its_own_rule(client: 
 
 
 async def test_commit_needs_a_topic_and_a_group(tmp_path: Path) -> None:
-    """A commit for an unknown topic is 17, for a group that may not be made 26; neither is kept."""
+    """A commit for an unknown topic is 17, for an unknown group 26; neither is kept."""
     async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
         broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP))
         await client.send_ok()

@@ -8,15 +8,20 @@ import pytest
 
 from gantry_broker.server.core.persist import Persistence, TableFile
 from gantry_testing.local import wait_until
-from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.clients import Document
 
 
 class Counter(Document):
-    """A table with one number and one absence."""
+    """A table with a number, and with a value that may be null."""
 
     value: int = 0
     nothing: str | None = None
+
+
+class Counters(Document):
+    """A table of tables that have a null."""
+
+    rows: dict[str, Counter]
 
 
 class Table:
@@ -147,9 +152,9 @@ async def test_closing_writes_everything() -> None:
 async def test_null_values_are_not_written() -> None:
     """RocketMQ's files have no nulls, at no depth."""
     documents: list[dict[str, Any]] = []
-    file = TableFile("topics", lambda: TopicConfigTable(), documents.append)
+    file = TableFile("counters", lambda: Counters(rows={"a": Counter(value=1)}), documents.append)
     file.mark()
 
     await file.write_changes()
 
-    assert documents == [{"dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0}, "topicConfigTable": {}}]
+    assert documents == [{"rows": {"a": {"value": 1}}}]

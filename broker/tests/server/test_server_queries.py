@@ -136,7 +136,7 @@ async def test_unconfirmed_message_is_not_found(
 
 @pytest.mark.parametrize("offset", ["-1", "5", "100000000", str(1 << 62)])
 async def test_offset_without_a_message_is_refused(client: Dialogue, offset: str) -> None:
-    """33 at no record, in the middle of one, behind the end: code 1 with the offset."""
+    """33 before the first record, in the middle of one, after the end: code 1 with the offset."""
     await client.send_ok()
     reply = await client.ask(33, {"offset": offset})
     assert (reply.code, offset in (reply.remark or "")) == (1, True)

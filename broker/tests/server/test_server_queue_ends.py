@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_server_roles import MOVED, SYNC, copied, follows, group
+from test_server_roles import SYNC, UNASSIGNED, copied, follows, group
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
@@ -240,7 +240,7 @@ async def test_empty_slave_continues_offsets_as_the_next_master(
         monkeypatch.setattr(QueueEnds, "apply_reached", lambda self, dispatched: None)
     elif not is_reported:
         monkeypatch.setattr(QueueEnds, "document", lambda self: QueueEndsDocument())
-    conf = {**SYNC, **MOVED, **SMALL}
+    conf = {**SYNC, **UNASSIGNED, **SMALL}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         await first.orders.promote(1 << 8, [2], False)

@@ -1,4 +1,4 @@
-"""Refusals: each request that is refused is counted by its reason, and an episode leaves two lines in the log."""
+"""Refusals for a reason of the broker's own: each is counted by reason, and an episode leaves two lines in the log."""
 
 import logging
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_invalid_request_is_not_counted_as_refused(caplog: pytest.LogCaptureFixt
     ids=["slow-disk", "full-disk", "no-buffer", "read-only", "io-error"],
 )
 def test_each_store_error_has_its_refusal_reason(error: Exception, code: int, reason: RefusalReason) -> None:
-    """Each error of the store has a code for clients and a reason for operators."""
+    """Each error of the store has a code for clients and a reason for administrators."""
     refusal = store_refusal(error)
 
     assert (refusal.code, refusal.reason) == (code, reason)

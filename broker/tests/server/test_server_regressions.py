@@ -61,13 +61,13 @@ async def test_sends_after_a_pull_are_answered_to_their_own_sender(tmp_path: Pat
             fake_connection(),
         )
 
-        def question(frame: Frame, connection: Connection) -> None:
+        def handle_other(frame: Frame, connection: Connection) -> None:
             broker.send_path.flush_for(connection)
 
         pull = Command(code=RequestCode.PULL_MESSAGE, opaque=12).encode()
-        broker.send_path.handle(send_frame(1), first_end, question)
-        broker.send_path.handle(send_frame(11) + pull + send_frame(13), second_end, question)
-        broker.send_path.handle(send_frame(21), third_end, question)
+        broker.send_path.handle(send_frame(1), first_end, handle_other)
+        broker.send_path.handle(send_frame(11) + pull + send_frame(13), second_end, handle_other)
+        broker.send_path.handle(send_frame(21), third_end, handle_other)
         broker.send_path.flush()
 
         assert (first.opaques, second.opaques, third.opaques) == ([1], [11, 13], [21])

@@ -414,7 +414,7 @@ async def test_cpp_members_get_the_reset_as_a_list(older: Broker) -> None:
         assert rows[0] == {"brokerName": "test-broker", "offset": 0, "queueId": 0, "topic": TOPIC}
 
 
-async def test_too_old_member_is_named_by_a_reset(older: Broker) -> None:
+async def test_reset_with_a_too_old_member_is_refused(older: Broker) -> None:
     """No member is notified then: half a group that resets is worse than none."""
     async with dialogue(older) as client:
         await send(client, 1)

@@ -400,7 +400,7 @@ async def test_system_topics_prevent_no_deletion() -> None:
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("hours", [3, 100, 24 * 3650, -3, -100])
 async def test_clock_jump_deletes_nothing(hours: int) -> None:
-    """K7: an operator's mistake with the clock, put right within the hour, costs no message."""
+    """K7: an administrator's mistake with the clock, put right within the hour, costs no message."""
     every_hour = ";".join(str(hour) for hour in range(24))
     async with place(fileReservedTime="1", deleteWhen=every_hour) as here:
         await here.fill(5)
@@ -493,7 +493,7 @@ async def test_messages_after_a_cut_have_their_real_age() -> None:
 
 
 async def test_messages_after_a_cut_have_their_real_age_after_a_kill() -> None:
-    """The broker dies before it has written the record again: its notes are older than the cut, and not believed."""
+    """The broker dies before it has written the record again: the old record is older than the cut, and not used."""
     every_hour = ";".join(str(hour) for hour in range(24))
     disk, clock = FaultyDisk(), FakeClock()
     async with place(disk, clock, fileReservedTime="10", deleteWhen=every_hour) as here:

@@ -29,7 +29,7 @@ from gantry_wire.fastjson import loads
 from gantry_wire.message import PHYSICAL_OFFSET
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
-MOVED = {"roleAtStart": "UNASSIGNED"}
+UNASSIGNED = {"roleAtStart": "UNASSIGNED"}
 
 
 @final
@@ -195,7 +195,7 @@ async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
     """Without acks nothing fences a master: where slaves are electable a degraded one needs the Lease."""
     async with group(tmp_path) as members:
         conf = {"haDegrade": "ASYNC", "slaveTimeout": "200"}
-        master = await members.start("one", **SYNC, **MOVED, **conf, brokerId="1")
+        master = await members.start("one", **SYNC, **UNASSIGNED, **conf, brokerId="1")
         await master.orders.promote(3, [2], False)
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
@@ -211,8 +211,8 @@ async def test_clients_of_a_moved_address_are_disconnected(
     """A Service leads to an old master for a moment after its role has moved: such clients would stay with a slave."""
     monkeypatch.setattr(roles, "ADDRESS_MOVE_S", 5.0 if disconnects else 3600.0)
     async with group(tmp_path) as members:
-        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
-        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
+        second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await first.orders.promise(300, "test")
         await second.orders.promote(300, [1], False)
@@ -309,8 +309,8 @@ async def make_topic(peer: Dialogue, topic: str) -> None:
 async def test_pending_deletion_of_a_dead_master_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was pending until the log reached its stamp; another master's log has reached it, with the topic in use."""
     async with group(tmp_path) as members:
-        first = await members.start("one", **MOVED, brokerId="1")
-        second = await members.start("two", **MOVED, brokerId="2")
+        first = await members.start("one", **UNASSIGNED, brokerId="1")
+        second = await members.start("two", **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
@@ -348,8 +348,8 @@ def offset_ext(topic: str, offset: int) -> dict[str, str]:
 async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
     """Nothing is lost, offsets stay, the old master follows, and its old epoch is over."""
     async with group(tmp_path) as members:
-        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
-        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
+        second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         assert (await first.orders.promote(1 << 8, [2], False)).role is HaRole.MASTER
         await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
@@ -379,8 +379,8 @@ async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
 async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> None:
     """A reset that no reader has applied yet is copied, and so is a finished one: no reader is moved twice."""
     async with group(tmp_path) as members:
-        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
-        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
+        second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
@@ -411,8 +411,8 @@ def reset_ext(group: str, offset: int) -> dict[str, str]:
 async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
     """Open transactions can be ended there, once; ended ones are not ended again."""
     async with group(tmp_path) as members:
-        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
-        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
+        second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
@@ -450,7 +450,7 @@ async def end(peer: Dialogue, half: dict[str, str], how: str) -> int:
 async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path) -> None:
     """Before an order nothing is served; a promise survives a restart, and older orders are refused."""
     async with group(tmp_path) as members:
-        broker = await members.start("one", **SYNC, **MOVED, brokerId="1")
+        broker = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
         await broker.orders.promise(7, "test")
         await broker.close()
@@ -482,7 +482,7 @@ async def test_configured_master_with_a_newer_promise_serves_nothing(tmp_path: P
 async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path: Path) -> None:
     """A broker that has promised a newer epoch is not the master from that moment on."""
     async with group(tmp_path) as members:
-        broker = await members.start("one", **MOVED, brokerId="1")
+        broker = await members.start("one", **UNASSIGNED, brokerId="1")
         await broker.orders.promote(5, [], False)
         async with dialogue(broker) as peer:
             assert (await peer.send(b"a")).code == 0
@@ -495,8 +495,8 @@ async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path:
 async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Path) -> None:
     """The old master's extra messages are deleted, and no consumer had seen them."""
     async with group(tmp_path) as members:
-        old = await members.start("one", **SYNC, **MOVED, brokerId="1")
-        new = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        old = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
+        new = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await old.orders.promote(10, [2], False)
         await new.orders.follow(10, old.settings.ha_address)
         await follows(old, 2)
@@ -516,7 +516,7 @@ async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Pat
 @pytest.mark.parametrize("role", [{}, SYNC], ids=["async", "sync"])
 async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path: Path, role: dict[str, str]) -> None:
     """It was the master before, and had cached the queues, which changed when the whole log was copied."""
-    conf = {**MOVED, "mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": str(64 << 10)}
+    conf = {**UNASSIGNED, "mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": str(64 << 10)}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, **role, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
@@ -683,7 +683,7 @@ async def test_doubt_ends_with_a_new_term_of_a_configured_master(tmp_path: Path,
 
 
 def lose_tail(store: Path, end: int) -> None:
-    """Truncate the log before its acknowledged end, and mark the stop as unclean, as a power loss does."""
+    """Zero the log from an offset on, and mark the stop as unclean, as after a power loss."""
     log = store / "commitlog" / f"{0:020d}"
     with log.open("r+b") as file:
         size = file.seek(0, 2)
@@ -696,8 +696,8 @@ def lose_tail(store: Path, end: int) -> None:
 async def test_asynchronous_master_without_grants_stops_acknowledging(tmp_path: Path) -> None:
     """While a slave may have been promoted nothing is acknowledged; with its grant, or a Lease, it is."""
     async with group(tmp_path) as members:
-        master = await members.start("one", **MOVED, brokerId="1", slaveTimeout="200", haGrant="1000")
-        slave = await members.start("two", **MOVED, brokerId="2", haGrant="1000")
+        master = await members.start("one", **UNASSIGNED, brokerId="1", slaveTimeout="200", haGrant="1000")
+        slave = await members.start("two", **UNASSIGNED, brokerId="2", haGrant="1000")
         await master.orders.promote(3, [2], False)
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
@@ -750,10 +750,10 @@ def refuse_write(record: RoleRecord) -> None:
 
 
 async def test_orders_are_idempotent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeated order has no further effect, and gets the same answer."""
+    """A repeated order is accepted, and has no further effect."""
     async with group(tmp_path) as members:
-        master = await members.start("one", **SYNC, **MOVED, brokerId="1")
-        slave = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        master = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
+        slave = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         for _ in range(2):
             await master.orders.promote(3, [2], False)
             await slave.orders.follow(3, master.settings.ha_address)

@@ -75,7 +75,7 @@ def certificate(folder: Path, authority: trustme.CA, trusted: trustme.CA | None)
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "a stranger's"])
-async def test_certificates_are_verified_on_both_sides(tmp_path: Path, is_ours: bool) -> None:
+async def test_slave_needs_a_certificate_of_the_masters_authority(tmp_path: Path, is_ours: bool) -> None:
     """A pair of one authority works; a slave with another authority's certificate never follows."""
     ours, theirs = trustme.CA(), trustme.CA()
     master_conf = certificate(tmp_path / "of-master", ours, ours)

@@ -113,7 +113,7 @@ async def test_unread_damage_is_found_once(tmp_path: Path) -> None:
 
 
 async def test_repaired_damage_is_not_reported_any_more(tmp_path: Path) -> None:
-    """An operator may put a good file in the place of the damaged one."""
+    """An administrator may put a good file in the place of the damaged one."""
     async with filled_broker(tmp_path) as broker:
         scrubber, place = scrubber_of(broker), physical(broker, 20)
         damage(broker, place + 500)
@@ -208,7 +208,7 @@ async def test_abandoned_change_of_the_log_reopens_the_gate(tmp_path: Path) -> N
 
 
 async def test_pass_continues_where_the_log_was_cut(tmp_path: Path) -> None:
-    """Other records lie behind the cut: all of them are verified, and none is taken for damage."""
+    """Other records are stored after the cut: all of them are verified, and none is taken for damage."""
     async with filled_broker(tmp_path, scrubBytesPerSecond="0") as broker:
         scrubber, end = broker.scrubber, physical(broker, 2)
         while scrubber.position <= end:

@@ -1,4 +1,4 @@
-"""Every stored message has only its own seal: a property of that name is removed on every path into the log."""
+"""No stored message has a seal that is not its own: a property of that name is removed on every path into the log."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ async def test_order_within_a_connection_is_the_order_of_its_frames(broker: Brok
 
 
 async def test_request_sees_the_sends_before_it(broker: Broker) -> None:
-    """A request behind sends on one connection is answered as of after them."""
+    """The answer to a request counts all sends before it on its connection."""
     send = Command(code=310, ext=send_ext(310), body=b"x").encode()
     asked = Command(code=30, opaque=1, ext={"topic": TOPIC, "queueId": "0"}).encode()
 

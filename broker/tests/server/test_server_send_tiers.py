@@ -257,7 +257,7 @@ def plain_frame(code: int, serialization: int, text: str) -> bytes:
         properties_text(UNIQ_KEY=UNIQUE, WAIT="false", TAGS="t"),
         "",
     ],
-    ids=["id behind", "java with keys", "short id", "keys", "no id", "forwarded", "does not wait", "nothing"],
+    ids=["id not first", "java with keys", "short id", "keys", "no id", "forwarded", "does not wait", "nothing"],
 )
 async def test_senders_unlike_java_avoid_the_slow_path(
     broker: Broker, code: int, serialization: int, text: str, slow_sends: list[int]

@@ -200,9 +200,9 @@ def test_error_does_not_show_the_line() -> None:
 
 
 def test_value_may_contain_an_equals_sign() -> None:
-    """Only the first equals sign separates key and value."""
+    """The first equals sign or colon separates key and value."""
     assert parse_properties_file("storePathRootDir = /a=b/c ") == {"storePathRootDir": "/a=b/c"}
-    assert parse_properties_file("brokerName: broker-a") == {"brokerName": "broker-a"}, "no colon separates"
+    assert parse_properties_file("brokerName: broker-a") == {"brokerName": "broker-a"}, "a colon did not separate"
 
 
 def test_tls_settings_reach_the_listener() -> None:

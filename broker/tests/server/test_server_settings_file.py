@@ -1,4 +1,4 @@
-"""A file that changes settings of a running broker: completely or not at all, and with the highest precedence."""
+"""A file that changes settings of a running broker, completely or not at all; only the command line overrides it."""
 
 from __future__ import annotations
 

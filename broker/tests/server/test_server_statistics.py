@@ -334,8 +334,8 @@ async def test_slave_counts_reads_but_not_replicated_messages(tmp_path: Path) ->
 # ------- further values of brokerStatus
 
 
-async def test_replicated_or_cut_bytes_are_not_counted_as_put(broker: Broker, client: Dialogue) -> None:
-    """A cut and replication move the end of the log, but only messages that are appended here count."""
+async def test_truncation_does_not_change_the_bytes_counted_as_put(broker: Broker, client: Dialogue) -> None:
+    """A truncation moves the end of the log back; each message that is appended here counts, also a truncated one."""
     await client.send_ok(b"kept")
     end = broker.store.log.wrote
     await client.send_ok(b"cut off")

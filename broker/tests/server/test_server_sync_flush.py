@@ -1,4 +1,4 @@
-"""SYNC_FLUSH on the wire: code 0 only for flushed messages, 10 at the deadline, and no handler waits."""
+"""SYNC_FLUSH on the wire: code 0 after the flush, or at once with WAIT=false; 10 at the deadline; no handler waits."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ async def test_send_that_does_not_wait_exempts_no_later_one(monkeypatch: pytest.
         assert (await waiting).code == 0
 
 
-async def test_send_that_does_not_wait_may_be_lost_after_a_kill() -> None:
+async def test_log_end_is_recorded_for_a_send_that_does_not_wait() -> None:
     """After a kill the next start must notice that an answered message was never flushed; see ``store.log_end``."""
     disk = FaultyDisk()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as buffers:

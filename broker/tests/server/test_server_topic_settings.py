@@ -44,9 +44,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 @pytest.mark.parametrize(("perm", "pulled"), [("6", 0), ("4", 0), ("2", 16), ("0", 16)])
-async def test_topic_permission_applies_to_routes_and_pulls_but_not_sends(
-    client: Dialogue, perm: str, pulled: int
-) -> None:
+async def test_topic_permission_applies_to_pulls_but_not_to_sends(client: Dialogue, perm: str, pulled: int) -> None:
     """As in RocketMQ: a producer that knows a queue may still send to it; a pull without permission gets 16."""
     await client.send_ok(b"before")
     await put(client, perm=perm)

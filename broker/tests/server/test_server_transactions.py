@@ -399,7 +399,7 @@ async def test_transaction_with_a_lost_end_is_checked_again(tmp_path: Path) -> N
 
 
 def cut(store: Path, log_end: int) -> None:
-    """Cut the log and remove the marks of a clean stop, as after a power loss before the flush."""
+    """Zero the log from an offset on, and remove the marks of a clean stop, as after a power loss before the flush."""
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         size = file.seek(0, 2)
         file.seek(log_end)

@@ -40,7 +40,7 @@ async def test_each_unsupported_request_has_its_own_text(broker: Broker, client:
     assert "NewGroup" not in broker.core.groups.all
 
 
-def test_every_unsupported_request_is_in_the_table() -> None:
+def test_requests_for_pop_assignments_and_recalls_are_in_the_table() -> None:
     """Pop, its acknowledgements, queue assignment by brokers and recalls are in it under RocketMQ's numbers."""
     assert {int(code) for code in UNSUPPORTED} >= {*POP_CODES, 370, 400, 401}
     assert all(len(text) > 30 for _, text in UNSUPPORTED.values())

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from test_outside_addresses import ask, name_server
-from test_server_roles import MOVED, SYNC, Group, follows, group
+from test_server_roles import SYNC, UNASSIGNED, Group, follows, group
 
 from gantry_broker.app import Broker
 from gantry_status import RefusalReason
@@ -38,8 +38,8 @@ async def code_of_send(broker: Broker) -> int:
 
 async def master_without_its_slave(members: Group, server: str) -> Broker:
     """Return a synchronous master whose only slave is gone, so that it cannot hand over."""
-    first = await members.start("one", **SYNC, **MOVED, brokerId="1", namesrvAddr=server, slaveTimeout="200")
-    second = await members.start("two", **SYNC, **MOVED, brokerId="2", namesrvAddr=server)
+    first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1", namesrvAddr=server, slaveTimeout="200")
+    second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2", namesrvAddr=server)
     await first.orders.promote(EPOCH, [2], False)
     await second.orders.follow(EPOCH, first.settings.ha_address)
     await follows(first, 2)
@@ -104,7 +104,7 @@ async def test_refused_drain_does_not_lift_an_earlier_withdrawal(tmp_path: Path,
 async def test_sends_refused_by_a_drain_are_counted_as_draining(tmp_path: Path, clients_only: bool) -> None:
     """The reason distinguishes a master under planned work from a slave that producers have in an old route."""
     async with group(tmp_path) as members:
-        first = await members.start("one", **MOVED, brokerId="1")
+        first = await members.start("one", **UNASSIGNED, brokerId="1")
         await first.orders.promote(EPOCH, [], False)
         await first.orders.drain(5_000, withdraw=clients_only, clients_only=clients_only)
 
@@ -117,7 +117,7 @@ async def test_sends_refused_by_a_drain_are_counted_as_draining(tmp_path: Path, 
 async def test_routes_are_read_only_after_a_registration_while_withdrawn(tmp_path: Path) -> None:
     """Every registered table has only read permission while withdrawn, and the broker's own tables are unchanged."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
-        first = await members.start("one", **MOVED, brokerId="1", namesrvAddr=server)
+        first = await members.start("one", **UNASSIGNED, brokerId="1", namesrvAddr=server)
         await first.orders.promote(EPOCH, [], False)
         assert await code_of_send(first) == 0
         await wait_for_permission(server, 6)
@@ -134,7 +134,7 @@ async def test_routes_are_read_only_after_a_registration_while_withdrawn(tmp_pat
 async def test_withdrawn_master_still_delivers_delayed_messages(tmp_path: Path) -> None:
     """Clients' sends are refused, and routes show it; delayed messages are delivered."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
-        first = await members.start("one", **MOVED, brokerId="1", namesrvAddr=server, messageDelayLevel="1s 2s")
+        first = await members.start("one", **UNASSIGNED, brokerId="1", namesrvAddr=server, messageDelayLevel="1s 2s")
         await first.orders.promote(EPOCH, [], False)
         async with dialogue(first) as peer:
             assert (await peer.send(b"now")).code == 0
