@@ -131,8 +131,8 @@ class BrokerChild:
     def end(self) -> int:
         """The end of its log now, as the broker reports it."""
         status = order_once(str(self.control), StatusRequest())
-        assert isinstance(status, HaStatus), "a status is answered with a status"
-        assert status.wrote is not None, "a broker that answers knows its log"
+        assert isinstance(status, HaStatus), "expected a status"
+        assert status.wrote is not None, "the broker does not report the end of its log"
         return status.wrote
 
     def send(self, count: int, *, body: bytes = b"x" * 1000, **fields: str) -> list[dict[str, str]]:
@@ -282,7 +282,7 @@ def bundle_entries(data: bytes) -> dict[str, bytes]:
         entries = {}
         for member in archive.getmembers():
             file = archive.extractfile(member)
-            assert file is not None, "a bundle has only files"
+            assert file is not None, f"not a file: {member.name}"
             entries[member.name.removeprefix("gantry-bundle/")] = file.read()
     return entries
 

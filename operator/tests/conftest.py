@@ -10,6 +10,6 @@ from api_server import ApiServer, groups_server
 
 @pytest.fixture(scope="session")
 def groups_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server that knows our kinds, for tests that leave nothing behind in it."""
+    """An API server that knows our kinds, for tests that delete what they create or give it names of its own."""
     with groups_server(tmp_path_factory.mktemp("api")) as made:
         yield made

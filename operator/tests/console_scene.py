@@ -1,7 +1,7 @@
-"""A whole group for the console's tests and screenshots: name server, brokers, a sidecar each, and people who use it.
+"""A whole group for the console's tests and screenshots: name server, brokers, a sidecar each, and clients.
 
-Real processes all of them, on loopback. Brokers start without a role and are given theirs as a supervisor would do it,
-so that the master can be killed and a slave promoted in a later epoch.
+Real processes on loopback; only the clients are a thread of the test. Brokers start without a role and are given theirs
+as a supervisor would do it, so that the master can be killed and a slave promoted in a later epoch.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Group:
     @property
     def record(self) -> GroupRecord:
         record = self.state.read_group()
-        assert record is not None, "it was started once"
+        assert record is not None, "the group was never started"
         return record
 
     @property

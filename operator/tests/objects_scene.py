@@ -89,5 +89,5 @@ def pods_of(objects: Iterable[Object]) -> list[tuple[str, dict[str, str], str]]:
 
 def is_selected(labels: dict[str, str], selector: dict[str, Any]) -> bool:
     """Whether a selector of labels takes a pod."""
-    assert set(selector) <= {"matchLabels"}, "only plain selectors are rendered"
+    assert set(selector) <= {"matchLabels"}, "expected a plain selector"
     return all(labels.get(name) == value for name, value in selector.get("matchLabels", {}).items())

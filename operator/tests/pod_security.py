@@ -2,7 +2,8 @@
 
 From the table in Kubernetes' documentation of the Pod Security Standards, baseline and restricted together. It is
 stricter than the table in two ways: it allows no sysctls and no SELinux options. It does not check the annotations of
-AppArmor, and the hosts of probes and lifecycle hooks.
+AppArmor, the hosts of probes and lifecycle hooks, and the seccomp profile and `runAsNonRoot` of a pod whose containers
+all have their own.
 """
 
 from __future__ import annotations

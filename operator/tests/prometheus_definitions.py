@@ -24,7 +24,7 @@ FETCH_S_MAX: Final = 300.0
 def definitions() -> list[dict[str, Any]]:
     """Return those of the kinds that Gantry creates. Raises CalledProcessError without a network and cached copy."""
     version = re.search(rf"{re.escape(MODULE)} (v\S+)", (PINS / "go.mod").read_text())
-    assert version is not None, "go.mod pins it"
+    assert version is not None, "go.mod does not pin the module"
     words = ("go", "-C", str(PINS), "mod", "download", "-json", f"{MODULE}@{version[1]}")
     environment = os.environ | {"GOFLAGS": "-mod=readonly"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=FETCH_S_MAX)

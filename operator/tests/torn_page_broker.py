@@ -2,8 +2,8 @@
 
     python -m torn_page_broker --cut BYTES -- -o key=value ...
 
-What runs is the shipped broker. After SIGUSR1 it writes the first BYTES of a publication whose offsets are new, as the
-publications before it were, and dies: what is left is a copy that is half of now and half of two publications ago.
+What runs is the shipped broker. After SIGUSR1, as soon as two publications in a row have a greater `wrote`, it writes
+the first BYTES of the second and dies: what is left is a copy that is half of now and half of two publications ago.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m unguarded_sidecar --page ... (the options of a sidecar)
 
-What runs is the shipped sidecar, with the rule that it had before: so many connections, and one more is refused.
+What runs is the shipped sidecar, which only counts connections: beyond the maximum, one more is refused.
 """
 
 from __future__ import annotations

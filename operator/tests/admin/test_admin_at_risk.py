@@ -84,7 +84,7 @@ def test_history_is_bounded() -> None:
 
 
 def test_acked_offset_is_what_enough_slaves_have() -> None:
-    """The broker's report, or confirmed data on the k-th most advanced slave if that is more, else that slave."""
+    """It is the reported one, or more if more is confirmed and on enough slaves; without a report, what these have."""
     slaves = tuple(
         SlaveStatus(slave_id=number, received=received, flushed=None, last_seen_boottime_ns=None)
         for number, received in ((1, 500), (2, 800), (3, None))

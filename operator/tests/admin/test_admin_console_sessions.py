@@ -44,7 +44,7 @@ def test_code_is_exchanged_once() -> None:
 
 
 def test_code_expires() -> None:
-    """After ten minutes a code is invalid, and it is removed by the attempt."""
+    """A code is valid for ten minutes, and then grants no session."""
     time = Time()
     sessions = ConsoleSessions(time)
     early, late = (sessions.new_code("n", DIGEST, may_change=True) for _ in range(2))

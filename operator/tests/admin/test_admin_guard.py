@@ -67,12 +67,13 @@ def test_client_certificate_has_all_permissions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["evil.example", "evil.example:8080", "10.0.0.1:8080", "", "127.0.0.1.evil.example"])
-def test_dns_rebinding_is_refused(name: str) -> None:
+def test_dns_rebinding_is_refused(tmp_path: Path, name: str) -> None:
     """Without a token the Host header must name the loopback; with one it does not matter."""
     guard = Guard(settings())
 
     assert outcome(guard, Scope.VIEW, host=name) == 403
     assert outcome(guard, Scope.VIEW, host=HOST) == 200
+    assert outcome(Guard(settings(*token_files(tmp_path))), Scope.VIEW, token=READ_TOKEN, host=name) == 200
 
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.9.9.9:80", "[::1]:8080", "[::1]"])

@@ -122,7 +122,7 @@ def test_only_the_serving_phase_is_ready(phase: Phase) -> None:
 
 
 def test_started_reports_the_progress_of_recovery() -> None:
-    """Not started during recovery, with the bytes checked; started when the broker serves or drains."""
+    """Not started during recovery (with the bytes checked), without a page or after a crash; started when it serves."""
     recovering = replace(STATUS, phase=Phase.RECOVERING, recovery_done_bytes=70, recovery_total_bytes=200)
 
     assert started(seen(recovering), NOW, SETTINGS).reason == "recovering: 70 of 200 bytes checked"

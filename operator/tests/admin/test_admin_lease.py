@@ -132,7 +132,7 @@ async def fail(scene: Scene, server: FakeApiServer) -> None:
     server.status_of_all = None
 
 
-@pytest.mark.parametrize("is_regained", [True, False], ids=["regained", "twin"])
+@pytest.mark.parametrize("is_regained", [True, False], ids=["regained", "elected"])
 async def test_regained_role_waits_for_its_lease(tmp_path: Path, is_regained: bool) -> None:
     """An election may rest on an old report that the process ended: first the Lease must be readable for a while.
 

@@ -28,7 +28,7 @@ between two checks on such a machine, so a send that must be acknowledged is tri
 
 def report_of(broker: BrokerChild) -> HaStatus:
     answer = order_once(str(broker.control), StatusRequest())
-    assert isinstance(answer, HaStatus), "a status is answered with a status"
+    assert isinstance(answer, HaStatus), "expected a status"
     return answer
 
 
@@ -123,8 +123,8 @@ def test_new_epoch_ends_the_old_masters_lease_within_its_duration(tmp_path: Path
 
 
 @pytest.mark.verify
-def test_killed_sidecar_does_not_end_the_lease_at_once(tmp_path: Path) -> None:
-    """The lease stays valid for its duration; without any sidecar it expires; the next one renews it."""
+def test_lease_expires_without_a_sidecar_and_the_next_one_renews_it(tmp_path: Path) -> None:
+    """After kill -9 of the sidecar nothing renews the lease of the running broker, until another sidecar starts."""
     with api_server() as server, master_without_slaves(tmp_path / "store") as broker:
         put_record(server, broker)
         options = lease_options(server, tmp_path)

@@ -40,7 +40,7 @@ def master(**fields: Any) -> MemberDocument:
 
 def ledger_at(ledgers: ShardLedgers, *members: MemberDocument, now_ms: int = NOW_MS) -> LedgerDocument:
     found = ledgers.ledger_at("b", members, now_ms)
-    assert found is not None, "there is one master"
+    assert found is not None, "expected a ledger, since there is one master"
     return found
 
 

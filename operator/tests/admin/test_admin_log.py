@@ -107,7 +107,7 @@ def test_reader_gets_every_message_and_nothing_else(pair: tuple[BrokerChild, Sid
 
 @both
 def test_nothing_beyond_the_readable_end_is_read(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
-    """The file is longer than the log: a range that crosses the end is cut there, one behind it is 416."""
+    """The file is longer than the log: a range that crosses the end is cut there, one from it on is 416."""
     broker, sidecar = pair
     end = log_of(sidecar)["end"]
     assert len(file_bytes(broker.store)) > end + 1000

@@ -68,7 +68,7 @@ def test_promtool_accepts_the_metrics(pair: tuple[BrokerChild, SidecarChild]) ->
 
 
 def test_openmetrics_is_served_on_request(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """With Prometheus' Accept header the answer is OpenMetrics, to its last line; the metrics are the same."""
+    """With Prometheus' Accept header the answer is OpenMetrics, to its last line, and has all metrics of the other."""
     _, sidecar = pair
 
     answer = sidecar.get("/metrics", Accept=OPENMETRICS)

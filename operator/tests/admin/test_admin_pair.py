@@ -33,8 +33,8 @@ TRIES_MAX: Final = 150
 KILLS: Final = 4
 SIDECAR_CONNECTIONS: Final = 2
 """The pair's own sidecar may have opened its connections, to the port and to the control socket, only meanwhile."""
-CUT_BEHIND_WROTE: Final = 48
-"""The position in a copy of the page behind its field `wrote`: up to there it is written before the kill."""
+CUT_AFTER_WROTE: Final = 48
+"""The position in a copy of the page after its field `wrote`: up to there it is written before the kill."""
 OFFSETS: Final = ("wrote", "committed", "flushed", "confirmed")
 
 
@@ -158,7 +158,7 @@ def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> 
         load.wait_for_progress()
 
     loop_state = loop_state_of(member)
-    assert member["is_reachable"] is True, "its sidecar answers all the time"
+    assert member["is_reachable"] is True, "expected its sidecar to answer all the time"
     assert loop_state["since_ms"] >= 2_000
     assert abs(loop_state["last_heartbeat_wall_ms"] - began_ms) < 60_000
     assert own["loop_state"]["state"] == "running" and own["role"] == "slave"
@@ -169,7 +169,7 @@ def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> 
 
 def loop_state_of(member: dict[str, object]) -> dict[str, Any]:
     status = member["status"]
-    assert isinstance(status, dict), "it was reached once"
+    assert isinstance(status, dict), "the peer was never reached"
     found: dict[str, Any] = status["loop_state"]
     return found
 
@@ -238,7 +238,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
         assert " ERROR " not in logged_since and " WARNING " not in logged_since, logged_since
 
 
-assert KILLS > SIDECAR_CONNECTIONS, "one leaked connection per kill would be detected"
+assert KILLS > SIDECAR_CONNECTIONS, "too few kills to detect one leaked connection per kill"
 
 
 def sockets(broker: BrokerChild) -> int:
@@ -253,7 +253,7 @@ def sockets(broker: BrokerChild) -> int:
 @pytest.mark.verify
 def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> None:
     """SIGKILL between two bytes of a publication: running and new sidecars show the publication before it."""
-    program = ("torn_page_broker", "--cut", str(CUT_BEHIND_WROTE), "--")
+    program = ("torn_page_broker", "--cut", str(CUT_AFTER_WROTE), "--")
     with broker_beside(tmp_path, *program) as broker, sidecar_beside(tmp_path, "--open-reads") as watching:
         with Load(broker) as load:
             load.wait_for_progress()

@@ -62,7 +62,7 @@ def write(path: Path, queues: int) -> None:
 
 
 def queues_of(broker: BrokerChild) -> int | None:
-    """Of the topic, as the broker has it."""
+    """Return the queues of the topic; None before the topic and the group are as in the file."""
 
     async def ask() -> int | None:
         async with Admin(broker.address) as admin:

@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> StoreWorld:
         world.clock.advance(10)
     world.close()
     log = sorted((Path(world.root) / "commitlog").iterdir())
-    assert len(log) > 2, "the log has several files"
+    assert len(log) > 2, "expected a log of several files"
     log[0].unlink()
     return world
 

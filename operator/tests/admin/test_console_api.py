@@ -38,7 +38,7 @@ def letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
 
 
 def test_newest_messages_are_shown_even_if_the_broker_is_gone(tmp_path: Path) -> None:
-    """Messages are read from files: the newest by default, or from an offset on; 410, 416 and 404 as for the log."""
+    """Messages are read from files: the newest by default, or from an offset on; 416 and 404 as for the log."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         broker.send(7, body=b"seven of them")
@@ -240,7 +240,7 @@ def test_wheel_contains_every_file_of_the_console(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_requests_about_other_shards_are_relayed_to_peers_only(tmp_path: Path) -> None:
-    """`?shard=` asks a peer and accepts only the right document; callers cannot name addresses; a dead peer is 404."""
+    """`?shard=` asks a peer; callers cannot name addresses; a dead peer is 502, and 404 as soon as that is noticed."""
     with (
         broker_beside(tmp_path / "a", brokerName="a") as first,
         broker_beside(tmp_path / "b", brokerName="b") as second,

@@ -20,7 +20,7 @@ PATIENT = ProducerSettings(send_timeout_ms=60_000)
 
 @pytest.fixture
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """One that may be broken."""
+    """A group that the test may break."""
     with console_group(tmp_path_factory.mktemp("console-failover")) as started:
         with Producer(started.name_server, "before", settings=PATIENT) as producer:
             for number in range(20):
@@ -35,7 +35,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def card(page: Page, group: Group, number: int) -> str:
-    """Of a member, on the page of the first one's sidecar."""
+    """Return the selector of a member's card on the page of the first member's sidecar."""
     url = "self" if number == 1 else group.sidecars[number - 1].url
     return f'[data-member="{url}"]'
 

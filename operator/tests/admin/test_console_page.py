@@ -96,7 +96,7 @@ def shown_offsets(page: Page) -> dict[str, int | None]:
 
 @pytest.mark.verify
 def test_topology_matches_the_group(group: Group, chromium: Browser) -> None:
-    """Every broker has a card with its role, its epoch, its readiness and its master; the group is healthy."""
+    """Every broker has a card with its role, its readiness and its master; the shard has its epoch and is healthy."""
     epoch = group.status()["epoch"]
     with page_at(chromium, group.console) as page:
         cards = page.locator("[data-member]")

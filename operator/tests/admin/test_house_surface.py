@@ -62,7 +62,7 @@ def unexplained(commands: list[str], text: str) -> list[str]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    """What can be typed behind a command."""
+    """Return the options that can be typed after a command."""
     return {
         word
         for parameter in command.params
@@ -139,7 +139,7 @@ def test_every_endpoint_is_in_the_docs(tmp_path: Path) -> None:
 
 
 def test_undocumented_command_is_detected() -> None:
-    """A new command is reported, even if a page has one with a longer or a shorter name."""
+    """A new command is reported, even if a page has one whose last word only begins like it."""
     text = "`gantry topic list` and gantry store verify --quick, gantry upgrade"
 
     asked = ["gantry topic list", "gantry store verify", "gantry topic", "gantry store", "gantry up"]

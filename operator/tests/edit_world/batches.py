@@ -1,8 +1,8 @@
 """Batches of rows that are edited together, so that a group is not rolled for each of them.
 
-A row joins a batch only if no other row edits its field differently, if no other row shows the same values, and if both
-sides of all rows together are valid specs. Its values must then be the same as if it were edited alone, or its test
-fails.
+A row joins a batch only if no other row edits its field differently, if no other row shows the same values, if not both
+it and another row change the memory limit (``SUMMED``), and if both sides of all rows together are valid specs. Its
+values must then be the same as if it were edited alone, or its test fails.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class LocalPod:
     ) -> None:
         """``buffers`` is a folder in memory, for write buffers of that medium."""
         self.starts = 0
-        """How often the pod was recreated."""
+        """How often the pod was created, the first time included."""
 
         self.is_rolling = True
         """Whether a changed template recreates the pod; a control case turns that off."""

@@ -48,7 +48,7 @@ def of_pod(path: str, before: Any, after: Any, key: str, was: str, becomes: str)
 
 
 def decision_row(path: str, before: Any, after: Any, *shown: Shown, more: frozenset[str] = frozenset()) -> Row:
-    """Return a row of a field that only the operator's decisions use."""
+    """Return a row of a field that the operator's decisions use; of the objects, at most alerts change with it."""
     model = Shown(MODEL, path, str(before), str(after))
     return edit(Effect.DECIDED, path, before, after, more, model, *shown)
 

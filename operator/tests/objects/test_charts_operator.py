@@ -163,7 +163,7 @@ def test_groups_admit_their_operator() -> None:
         "namespaces={UPPER}",
     ],
 )
-def test_unknown_values_are_refused(setting: str) -> None:
+def test_unknown_and_invalid_values_are_refused(setting: str) -> None:
     """A typing error must not become a default."""
     assert "schema" in refusal(OPERATOR, "--set", setting)
 

@@ -1,4 +1,4 @@
-"""Brokers, name servers and sidecars accept the rendered configuration: it is checked with their own parsers."""
+"""Brokers and sidecars accept the rendered configuration: it is checked with their own parsers."""
 
 from __future__ import annotations
 

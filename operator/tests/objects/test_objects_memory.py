@@ -75,7 +75,7 @@ def test_impossible_resources_are_refused(resources: dict[str, Any], path: str, 
 
 
 def test_shortage_of_hugepages_names_the_largest_node() -> None:
-    """The condition has the needed size and the closest Node; unknown Nodes are no shortage."""
+    """The condition has the needed size and the Node with the most pages; unknown Nodes are no shortage."""
     spec = group(writeBuffer={"medium": "HugePages-2Mi", "buffers": 2, "segmentSize": "64Mi"}).spec
     small = [NodeFacts(name="a", memory_bytes=1 << 30), NodeFacts(name="b", memory_bytes=1, hugepages_bytes=2 << 20)]
     enough = NodeFacts(name="c", memory_bytes=1, hugepages_bytes=132 << 20)

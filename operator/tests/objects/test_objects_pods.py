@@ -130,7 +130,7 @@ def test_only_the_sidecar_has_the_tokens() -> None:
     for template in templates(EVERYTHING):
         assert template["spec"]["automountServiceAccountToken"] is False
         for name, container in containers(template).items():
-            assert ({"api", "sidecar"} <= set(mounts(container))) == (name == "sidecar")
+            assert {"api", "sidecar"} & set(mounts(container)) == ({"api", "sidecar"} if name == "sidecar" else set())
             assert ("replication" in mounts(container)) == (name == "broker")
 
 
@@ -206,7 +206,8 @@ def test_pods_have_image_and_pull_settings() -> None:
     known = facts(pull_secrets=("registry",), pull_policy="Always")
     for one in broker_sets(rendered(group(image="example.com/other:1"), known)).values():
         pod = one["spec"]["template"]["spec"]
-        assert {c["image"] for c in containers(one["spec"]["template"]).values()} == {"example.com/other:1"}
+        made = containers(one["spec"]["template"]).values()
+        assert {(c["image"], c["imagePullPolicy"]) for c in made} == {("example.com/other:1", "Always")}
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
 

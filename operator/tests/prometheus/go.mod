@@ -1,4 +1,4 @@
-// What Prometheus' operator makes of its own kinds, by which tests judge ours: nothing of it is built, or lies here.
+// The CRDs of Prometheus' operator, by which tests check our objects. None of its code is built, or in this repository.
 module gantry.dev/operator/tests/prometheus
 
 go 1.24.0

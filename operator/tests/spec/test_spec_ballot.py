@@ -130,7 +130,7 @@ def test_a_report_contains_the_missing_bytes() -> None:
     [(1, 1, 1), (2, 1, 2), (2, 2, 1), (3, 1, 3), (3, 2, 2), (4, 2, 3), (1, 0, 1), (3, 0, 1)],
 )
 def test_the_number_of_needed_promises_overlaps_every_acknowledgement(slaves: int, acks: int, needed: int) -> None:
-    """With k needed acks of S slaves it is S - k + 1, so any k slaves include one that has promised."""
+    """With k needed acks of S slaves it is S - k + 1, so any k slaves include one that has promised; without acks 1."""
     assert promises_needed(slaves, acks) == needed
 
 

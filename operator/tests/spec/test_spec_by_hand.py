@@ -305,8 +305,8 @@ def test_a_master_is_drained_with_the_requested_timeout() -> None:
     assert refused(unreached(shard, 2, 3)).why == "no slave that may be promoted answers"
 
 
-def test_after_a_drain_only_members_with_the_whole_log_vote() -> None:
-    """One vote is enough; the master votes as well, and regains the role if no other member answers."""
+def test_after_a_drain_only_the_master_and_the_requested_member_vote() -> None:
+    """One vote is enough: the master regains the role if the requested member does not answer."""
     shard = with_report(with_manual_request(healthy(slaves=2), to=3), 1, is_draining=True)
     (take,) = ordered(shard)
     assert isinstance(take, act.TakeEpoch)

@@ -54,7 +54,7 @@ def edited(**spec: object) -> BrokerGroup:
     return group_of(document | {"spec": spec})
 
 
-def test_every_field_of_a_manifest_is_read() -> None:
+def test_values_of_a_manifest_are_parsed() -> None:
     """Sizes are bytes, durations are milliseconds, and settings of pods are unchanged."""
     group = read_group(WHOLE)
 
@@ -78,7 +78,7 @@ def test_the_smallest_manifest_is_a_safe_group() -> None:
 
 
 def test_an_encoded_manifest_reads_the_same() -> None:
-    """This includes the defaults, as JSON and as YAML."""
+    """This includes the defaults, as a document and as JSON text."""
     group = read_group(WHOLE)
     document = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", **plain_values(group)}
 
@@ -205,7 +205,7 @@ def test_a_size_survives_formatting_and_parsing(size: int) -> None:
 
 @given(st.integers(0, 10**10))
 def test_a_duration_survives_formatting_and_parsing(duration_ms: int) -> None:
-    """The text is the shortest one with the exact value."""
+    """The text has the exact value, in the largest unit of which it is a whole number."""
     assert parse_duration(duration_text(duration_ms)) == duration_ms
 
 

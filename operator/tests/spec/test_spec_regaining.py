@@ -316,7 +316,7 @@ def test_the_judge_detects_recovery_against_the_own_promise(monkeypatch: pytest.
 
 @pytest.mark.verify
 def test_the_judge_detects_recovery_with_an_incomplete_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: neither the broker nor its peers check for missing data."""
+    """Counterexample: the broker does not check for missing data, and its sidecar not for longer logs of peers."""
 
     def may(self: Broker) -> bool:
         store = self.store

@@ -36,9 +36,10 @@ CAREFUL = (Shape(1, 0, 50_000), Shape(2, 0, 50_000))
 def test_no_history_breaks_an_invariant_and_every_one_recovers(seed: int) -> None:
     """Observations and orders are delayed, lost and doubled; there are crashes, partitions, edits and requests.
 
-    The judge stops a history at two masters of one epoch, at an acknowledgement after a newer epoch began, at a loss in
-    a synchronous group, and at a loss in another group beyond what was announced and allowed. When all faults have
-    ended, the group must recover.
+    The judge stops a history at two masters of one epoch, at an acknowledgement of what a newer master does not have,
+    at a decision to regain a role after a newer epoch began, at the removal of an only copy, at a loss in a synchronous
+    group, and at a loss in another group beyond what was announced and allowed. When all faults have ended, the group
+    must recover.
     """
     run(seed, 400)
 
@@ -138,7 +139,7 @@ def let_two_processes_decide(world: World) -> None:
     member = world.observe_member(1, 1)
     assert member is not None
     world.receive(1, member)
-    decide_and_execute(world, 1)  # the old master is named, too, by who has not read the Lease since
+    decide_and_execute(world, 1)  # the old master is named, too, by the process that has not read the Lease since
     observe_and_act(world, 1, 1)
 
 

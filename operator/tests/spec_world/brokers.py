@@ -47,7 +47,7 @@ class Store:
     electable: tuple[int, ...] = ()
     acks_recorded: int | None = None
     is_over: bool = False
-    """Whether the broker lost its role in that epoch."""
+    """Whether the broker was fenced in that epoch, or withdrawn: a new process does not regain the role."""
 
     lacks: set[Record] = field(default_factory=set)
     """The records that this store had and lost, as the broker knows."""
@@ -219,7 +219,7 @@ class Broker:
 
     @property
     def acked(self) -> int | None:
-        """How many records enough slaves have; None until they have one of this epoch."""
+        """How many records enough slaves have; None until they have one of this epoch, and where no acks are needed."""
         if self.acks_needed == 0:
             return None
         voters = [

@@ -126,7 +126,7 @@ class History:
         self.world.deliver(self._decider(), self.dice.randrange(1 << 16), is_kept=self.dice.random() < 0.1)
 
     def _round(self) -> None:
-        """Let a deciding process observe everything, decide, and execute some actions."""
+        """Let a deciding process observe most members, and one, perhaps another, decide and execute some actions."""
         self._observe()
         name = self._decider()
         self.world.decide(name)

@@ -1,7 +1,7 @@
-"""The judge of a model world, which sees every event and checks the invariants at once.
+"""The judge of a model world: it checks each acknowledgement, promotion, recovery and removal when it happens.
 
 one master            an epoch never has two masters
-no late recovery      no broker recovers its role after a newer epoch has begun
+no late recovery      no sidecar decides that its broker recovers its role after a newer epoch has begun
 no late ack           no broker acknowledges a record that the master of a newer epoch does not have
 no loss               where acks are needed no promotion loses an acknowledged record
 no unannounced loss   where none is needed a promotion loses at most what was announced and allowed

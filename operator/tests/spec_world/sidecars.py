@@ -1,7 +1,7 @@
 """The sidecars of a model world, which recover roles of restarted brokers from the Lease and from reports of peers.
 
-A sidecar gives its order some time after its check, when the state may be different. The judge verifies that the result
-was right at the time of the check. Counterexamples hide one fact from the sidecar.
+A sidecar gives its order some time after its check, when the state may be different. The judge verifies that a master's
+role was rightly regained at the time of the check. Counterexamples hide one fact from the sidecar.
 """
 
 from __future__ import annotations
