@@ -33,7 +33,7 @@ def epoch(play: Play, shard: int = 0) -> int:
 
 
 async def test_fenced_shard_refuses_sends_until_the_fence_is_lifted() -> None:
-    """The other shard continues; a master that fails while it is fenced is replaced only after that."""
+    """The other shard continues; a failed master of the fenced one is not replaced before the fence is lifted."""
     play = await Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4).begun()
 
     play.cluster.annotate(fence="1")
@@ -198,6 +198,7 @@ async def test_new_hibernated_group_creates_no_pods() -> None:
     await run_rounds(play, 40)
     assert is_hibernated(play)
     assert set(replicas(play).values()) == {0}
+    assert play.cluster.api.of_kind(PODS) == []
 
     play.cluster.annotate(hibernate=None)
     await play.until(play.is_well, "it starts")
