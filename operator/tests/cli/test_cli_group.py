@@ -86,7 +86,7 @@ async def member(address: str, group: str) -> AsyncIterator[PushConsumer]:
 
 @pytest.fixture
 def consumer(servers: ThreadedNamedCluster, group: str) -> Iterator[PushConsumer]:
-    """A member of the group that has consumed everything."""
+    """A member of the group, to which the queue is assigned."""
     stack = AsyncExitStack()
     one = servers.run(stack.enter_async_context(member(servers.address, group)))
     yield one
@@ -104,14 +104,14 @@ def done(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) ->
 
 
 def json_document(servers: ThreadedNamedCluster, *words: str) -> Any:
-    """Return the document, which must be equal in JSON and YAML and of the documented type."""
+    """Return the JSON document, which must have exactly the fields of the documented type."""
     plain = json.loads(done(servers, *words, "-O", "json"))
     typed = msgspec.convert(plain, DOCUMENTS[f"gantry group {words[0]}"], strict=True)
     assert json.loads(msgspec.json.encode(typed)) == plain
     return plain
 
 
-# ------- looking
+# ------- listing and describing
 
 
 def test_list_shows_groups_without_system_groups(servers: ThreadedNamedCluster, group: str) -> None:

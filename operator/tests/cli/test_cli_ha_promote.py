@@ -52,7 +52,7 @@ class Direct:
         answer = await execute_order(self._member, order)
         if isinstance(answer, Refused):
             raise OrderRefused(answer.reason)
-        assert not isinstance(answer, Failed), "a fake member never fails"
+        assert not isinstance(answer, Failed), "a fake member failed"
         return answer
 
     async def call_checked(self, order: AnyOrder, check: Check | None) -> HaStatus | Promised:
@@ -508,7 +508,7 @@ def test_concurrent_promotions_take_different_epochs(is_numbered: bool, monkeypa
 
 
 def test_dead_asynchronous_master_does_not_block_its_successor() -> None:
-    """Without acks a master needs grants of all S slaves, so the dead one is left out until it is named."""
+    """Without acks a master needs grants of all its slaves, so the dead one is left out until it is named."""
     group = group_of(2, acks_needed=0)
     old, new = group.members[1], group.members[2]
     old.is_answering = old.is_linked = False

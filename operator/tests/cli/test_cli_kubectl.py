@@ -104,7 +104,7 @@ def test_tab_is_silent_where_nothing_answers(tmp_path: Path, kubectl: str) -> No
     assert completed(tmp_path, kubectl, "status", "") == ([":4"], "")
 
 
-def test_tab_of_gantry_asks_a_cluster_only_behind_bg(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tab_of_gantry_asks_a_cluster_only_after_bg(monkeypatch: pytest.MonkeyPatch) -> None:
     """`gantry status <Tab>` sends no request where there is no cluster."""
     asked: list[str] = []
 
@@ -125,7 +125,7 @@ def test_tab_of_gantry_asks_a_cluster_only_behind_bg(monkeypatch: pytest.MonkeyP
 
 
 def test_an_object_loses_values_and_keeps_the_names_of_secrets() -> None:
-    """Variables, arguments, annotations of kubectl; where a pod has its Secrets from stays: a fault may be there."""
+    """Values of variables, arguments and annotations are removed; the names of Secrets stay, as one may be wrong."""
     pod: dict[str, Any] = {
         "metadata": {
             "managedFields": [{}],

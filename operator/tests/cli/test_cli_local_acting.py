@@ -151,7 +151,7 @@ def test_killed_broker_stays_down_longer_than_a_failover_takes(tmp_path: Path, a
 
 
 def test_kill_documents_the_option_of_the_shell_command(tmp_path: Path) -> None:
-    """`kill -9` is a habit of operators; the help explains that it is the default."""
+    """`kill -9` is a habit of administrators; the help explains that it is the default."""
     run = CliRunner().invoke
     accepted = run(kill, ["-9", "master-0", "--data", str(tmp_path)])
     assert accepted.exit_code != 2 and "no group runs in" in accepted.stderr
@@ -264,7 +264,7 @@ async def test_taken_lease_is_not_renewed_before_a_master_is_recorded(tmp_path: 
     await renew([(0, lease)], lambda shard, number: asked.append((shard, number)))
     await asyncio.sleep(0)
 
-    assert asked == [(0, 1)], "of the settled epoch only"
+    assert asked == [(0, 1)], "expected a renewal only for the epoch that has a master"
 
 
 # ------- shards that are removed
@@ -334,9 +334,9 @@ async def test_surplus_shard_is_removed_when_empty_and_old_routes_expired(broker
     empty = await reconcile_and_check(100)
 
     assert (early, full, delayed, empty) == (False, False, False, True)
-    assert set(brokers.forbidden) == {"crew-1"}, "never one that is wanted"
-    assert not shards.is_empty(1, 101), "something has come since"
-    assert not shards.is_empty(1, None), "it is unknown whether a message has come"
+    assert set(brokers.forbidden) == {"crew-1"}, "expected only the surplus shard to be withdrawn"
+    assert not shards.is_empty(1, 101), "the shard counts as empty, although a message has come since"
+    assert not shards.is_empty(1, None), "the shard counts as empty, although it is unknown whether a message has come"
     assert not shards.is_empty(0, 10)
 
 

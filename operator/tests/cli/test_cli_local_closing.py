@@ -96,7 +96,9 @@ async def test_drained_master_that_may_have_a_late_message_is_not_removed(tmp_pa
         await LocalActionExecutor(group, lambda _: None).execute([remove])  # type: ignore[arg-type]
 
     assert group.removed == ([1] if what == "twin" else [])
-    assert group.decommissioner.is_empty(1, None) is (what == "twin"), "its slaves go after it, and only then"
+    assert group.decommissioner.is_empty(1, None) is (what == "twin"), (
+        "expected its slaves to be removed after it, and only then"
+    )
 
 
 def test_silent_master_may_have_taken_a_message_before() -> None:

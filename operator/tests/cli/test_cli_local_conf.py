@@ -110,8 +110,8 @@ def test_template_changes_only_with_start_settings(fields: dict[str, Any], is_ot
     assert (before != after) is is_other
 
 
-def test_template_is_shared_by_members_and_depends_on_name_servers() -> None:
-    """Numbers, ports and folders are not part of it; the addresses of name servers are."""
+def test_template_depends_on_the_addresses_of_name_servers() -> None:
+    """It is made from them and the spec, and from no number, port or folder of a member."""
     spec = spec_of({})
 
     assert template_of(spec, ["a:1"]) == template_of(spec, ("a:1",)) != template_of(spec, ["b:1"])

@@ -29,12 +29,12 @@ def lease_record(epoch: int) -> LeaseRecord:
 
 
 def test_lease_is_replaced_only_at_the_expected_version(tmp_path: Path) -> None:
-    """Compare and swap: a second write for the same version changes nothing, also from another process."""
+    """Compare and swap: a second write for the same version changes nothing; another process reads the last one."""
     lease = LeaseFile(tmp_path / "lease-0.json", lambda: 7)
 
     assert lease.observed.record is None and lease.observed.seen_ms == 7
     assert lease.write(None, lease_record(1000))
-    assert not lease.write(None, lease_record(2000)), "another write came first"
+    assert not lease.write(None, lease_record(2000)), "expected a refusal, because another write came first"
     assert lease.write("1", lease_record(3000))
 
     found = LeaseFile(tmp_path / "lease-0.json", lambda: 9).observed
@@ -149,7 +149,7 @@ def test_member_is_held_down_until_its_time_is_over(tmp_path: Path) -> None:
 
     assert state.is_held("master-0", 99, "monday") and not state.is_held("master-0", 100, "monday")
     assert not state.is_held("slave-0-1", 1, "monday")
-    assert not state.is_held("master-0", 1, "tuesday"), "the clock of another boot began anew"
+    assert not state.is_held("master-0", 1, "tuesday"), "a time of another boot was used, which has another clock"
     state.holds_file.write_bytes(b"{")
     assert not state.is_held("master-0", 1, "monday")
 

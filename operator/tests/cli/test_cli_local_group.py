@@ -87,7 +87,7 @@ def test_planned_promotion_under_load_loses_nothing(group: Group) -> None:
     [(after, newer)] = group.masters().values()
     assert after == other(before) and newer > epoch
     assert set(load.acknowledged) <= set(group.read("moves"))
-    assert group.state.read_annotations() == {}, "an order that was obeyed is taken off"
+    assert group.state.read_annotations() == {}, "the executed order was not removed"
 
 
 @pytest.mark.verify
@@ -115,8 +115,8 @@ def test_explained_failover_happens_when_the_master_is_killed(group: Group) -> N
     assert set(load.acknowledged) <= set(group.read("kills"))
 
 
-def test_crashed_broker_restarts_at_once(group: Group) -> None:
-    """A killed slave restarts long before a failover would start."""
+def test_killed_slave_is_restarted_without_a_failover(group: Group) -> None:
+    """Its supervisor starts it again, and the master keeps its role and epoch."""
     [(master, epoch)] = group.masters().values()
     slave = next(one for one in group.record.members if one.name != master)
     assert slave.pid is not None
@@ -162,7 +162,7 @@ def test_manifest_change_adds_and_removes_slaves(group: Group) -> None:
     group.until(lambda: len(group.status().members) == 2 and group.is_well())
 
     assert sorted(one.number for one in group.record.members) == [1, 2]
-    assert (group.folder / "stores" / "slave-0-2").is_dir(), "retain is Always"
+    assert (group.folder / "stores" / "slave-0-2").is_dir(), "the store was deleted, although `retain` is Always"
     assert sorted(group.read("edits")) == ["one", "two"]
 
 

@@ -137,7 +137,7 @@ def test_ports_persist_over_runs_and_manifest_changes(tmp_path: Path) -> None:
     every = [port for ports in after.values() for port in (ports[0] - 2, *ports, ports[2] + 1)]
     assert len(every) == len(set(every))
     assert all(ANY_PORT_RANGE.start <= port < 32_768 for ports in before.values() for port in ports), (
-        "the kernel gives none away"
+        "expected ports that the kernel does not assign to connections"
     )
     assert second.addresses == first.addresses
 

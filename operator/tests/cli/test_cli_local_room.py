@@ -54,7 +54,7 @@ async def test_full_disk_affects_one_process_and_not_the_group(tmp_path: Path) -
         task.cancel()
         result = (await asyncio.gather(task, return_exceptions=True))[0]
 
-    assert isinstance(result, asyncio.CancelledError), "its task keeps running"
+    assert isinstance(result, asyncio.CancelledError), "its task has ended"
     assert events[0] == "master-0 failed to start: [Errno 28] No space left on device"
 
 
@@ -107,7 +107,9 @@ async def test_group_settings_of_an_administrator_survive_a_new_master() -> None
         )
         states[0].groups["billing"] = tuned
 
-        assert await reconciler.reconcile(spec, terms(cluster, 2)) != [], "another shard has a master now"
+        assert await reconciler.reconcile(spec, terms(cluster, 2)) != [], (
+            "expected a change, because another shard has a master now"
+        )
         assert states[0].groups["billing"] == tuned
 
         fewer = group_of("{shards: 2, groups: [{name: billing, retryMax: 3}]}").spec
@@ -115,9 +117,7 @@ async def test_group_settings_of_an_administrator_survive_a_new_master() -> None
         assert states[0].groups["billing"] == msgspec.structs.replace(tuned, retry_max_times=3)
         assert states[1].groups["billing"].retry_max_times == 3
         restarted = LocalTopicReconciler(cluster.name_server, Access())
-        assert await restarted.reconcile(fewer, terms(cluster, 2)) == [], (
-            "a supervisor that begins anew changes nothing"
-        )
+        assert await restarted.reconcile(fewer, terms(cluster, 2)) == [], "a restarted supervisor has changed something"
 
 
 async def test_topic_is_changed_only_on_brokers_where_it_differs() -> None:

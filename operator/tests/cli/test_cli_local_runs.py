@@ -51,7 +51,7 @@ def test_asynchronous_group_fails_over_only_within_its_loss_bound(tmp_path: Path
 
 @pytest.mark.verify
 def test_ctrl_c_is_clean_and_next_run_keeps_data_and_ports(tmp_path: Path) -> None:
-    """After SIGINT everything exits with code 0 and without a mark of an unclean stop.
+    """After SIGINT the command exits with code 0, and no store has the mark of an unclean stop.
 
     The next run keeps the ports, and names a busy one before anything starts.
     """

@@ -82,7 +82,7 @@ class World:
         """Return whether the old broker accepts messages."""
         return self.settings["brokerRole"] != "SLAVE"
 
-    def turn(self) -> Iterator[None]:
+    def one_call(self) -> Iterator[None]:
         """Run one call, with the fault before or after it."""
         self.calls += 1
         is_hit = self.calls == self._at and self._problem is not None
@@ -123,17 +123,17 @@ class Old:
         self._world = world
 
     async def config(self) -> dict[str, str]:
-        for _ in self._world.turn():
+        for _ in self._world.one_call():
             pass
         return dict(self._world.settings)
 
     async def log(self) -> SourceLog:
-        for _ in self._world.turn():
+        for _ in self._world.one_call():
             pass
         return SourceLog(0, self._world.end)
 
     async def update_config(self, values: Mapping[str, str]) -> None:
-        for _ in self._world.turn():
+        for _ in self._world.one_call():
             self._world.settings |= values
             self._world.check()
 
@@ -157,7 +157,7 @@ class Ours:
     async def call(self, order: PromiseRequest | StatusOrder, *, timeout_s: float | None = None) -> HaStatus | Promised:
         world = self._world
         await asyncio.sleep(0)
-        for _ in world.turn():
+        for _ in world.one_call():
             role, wrote, epoch = world.status.role, world.status.wrote, world.status.epoch
             if role is HaRole.SLAVE and world.is_copying:
                 wrote = world.end
@@ -181,7 +181,7 @@ class Names:
         self._world = world
 
     async def registrations(self, name: str) -> list[BrokerRegistration]:
-        for _ in self._world.turn():
+        for _ in self._world.one_call():
             pass
         is_ours = self._world.status.role is HaRole.MASTER and self._world.is_registered
         return [BrokerRegistration("ns", 479, "c", {0: "ours" if is_ours else "old"})]

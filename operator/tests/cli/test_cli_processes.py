@@ -124,7 +124,7 @@ def test_detached_stack_prints_addresses_and_next_steps(tmp_path: Path) -> None:
     assert "1 message sent and read back" in up.stdout
     assert f'setNamesrvAddr("{record.name_server}")' in up.stdout and record.broker in up.stdout
     assert f"{sys.executable} -m gantry_cli down --data {tmp_path}" in up.stdout, (
-        "the hint names the command as the tests run it"
+        "expected a hint that names the command as the tests run it"
     )
     for refused in (again, again_detached):
         assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1

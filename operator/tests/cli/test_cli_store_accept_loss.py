@@ -48,11 +48,11 @@ def test_range_that_only_the_recovery_finds_is_not_accepted_before_it_was_shown(
     second = answer(world.root, "y\n")
     assert second.exit_code == 0, second.output
     assert f"[{start}, {end})" in second.stderr
-    assert answer(world.root, "y\n").exit_code == 0, "nothing is missing any more"
+    assert answer(world.root, "y\n").exit_code == 0, "expected success, because nothing is missing any more"
 
 
 def test_range_is_accepted_without_a_question_in_a_script(tmp_path: Path) -> None:
-    """With `--yes` whatever the recovery finds is accepted, and printed."""
+    """With `--yes` each range that the recovery finds is accepted, and printed."""
     world, start, end = lose_written_end(tmp_path)
 
     result = gantry("accept-loss", world.root, "--yes", "--json")

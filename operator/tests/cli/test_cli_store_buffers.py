@@ -60,7 +60,7 @@ def killed(tmp_path: Path, buffers: Path) -> tuple[str, int, int]:
         assert process.stdout is not None
         wrote, committed = map(int, process.stdout.readline().split())
         shown = document("inspect", root)
-        assert shown["buffers"]["holder"] is not None, "a running process holds its buffers"
+        assert shown["buffers"]["holder"] is not None, "no holder of the buffers is shown, although the process runs"
         process.send_signal(signal.SIGKILL)
     return root, wrote, committed
 

@@ -38,7 +38,7 @@ def test_recover_leaves_crashed_store_cleanly_stopped(tmp_path: Path) -> None:
     assert not os.path.exists(world.path("abort"))
     assert run_reading_command("verify", world.root).output.splitlines()[-1] == "good"
     assert {path.stat().st_size for path in (tmp_path / "store" / "index").iterdir()} == index_sizes
-    assert gantry("recover", world.root, "--yes").exit_code == 0, "it can be repeated"
+    assert gantry("recover", world.root, "--yes").exit_code == 0, "it cannot be repeated"
 
 
 def test_recover_requires_confirmation(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_shard_is_observed_as_the_operator_observes_it() -> None:
 
     processes = {one.number: one.process for one in shard.members}
     assert processes == {1: Process.RUNNING, 2: Process.ABSENT, 3: Process.UNKNOWN}
-    assert shard.members[0].acks_needed == 2, "the settings of its start, not those of the spec"
+    assert shard.members[0].acks_needed == 2, "expected the settings of its start, not those of the spec"
 
 
 def test_report_of_another_broker_is_not_used() -> None:

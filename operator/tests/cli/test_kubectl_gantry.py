@@ -439,7 +439,7 @@ def test_cluster_bundle_has_the_newest_lines_of_a_long_log(
 
 
 @pytest.mark.verify
-def test_bundle_without_scrubbing_would_contain_secrets(
+def test_bundle_without_redaction_would_contain_secrets(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control case of `test_cluster_bundle_has_everything_but_secrets`: without redaction a secret is found."""

@@ -37,7 +37,7 @@ class Pod:
     """The pod of one broker, without its container."""
 
     def __init__(self, folder: Path, stall_timeout_s: int) -> None:
-        """``stall_timeout_s``: it is killed after its page has stayed the same for so long."""
+        """Start the pod; its broker is killed after its page has stayed the same for ``stall_timeout_s``."""
         self.folder = folder
         port, ha, self.alive = free_ports(3)
         (folder / "run").mkdir()

@@ -69,8 +69,8 @@ def test_former_name_of_the_command_is_hidden(sidecar: tuple[SidecarChild, Path]
     assert " ask " not in CliRunner().invoke(cli, ["pod", "--help"]).stdout
 
 
-def test_raw_bundle_is_unchanged(sidecar: tuple[SidecarChild, Path]) -> None:
-    """Byte for byte, so that it can be packed into another bundle."""
+def test_raw_bundle_is_a_readable_archive(sidecar: tuple[SidecarChild, Path]) -> None:
+    """Its bytes are not decoded as text, so that it can be packed into another bundle."""
     child, tokens = sidecar
 
     done = get(child.url, tokens, "--raw", "/v1/bundle")

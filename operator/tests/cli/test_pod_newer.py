@@ -58,7 +58,9 @@ def test_name_server_ignores_unknown_settings_only_when_enabled(caplog: pytest.L
 
     assert settings.listen_port == 19876
     assert [vars(record)["key"] for record in caplog.records] == ["settingOfTomorrow"]
-    assert with_entries(settings, {**TOMORROW, "listenPort": "29876"}).listen_port == 29876, "changed at run time"
+    assert with_entries(settings, {**TOMORROW, "listenPort": "29876"}).listen_port == 29876, (
+        "expected the setting to change at run time"
+    )
     with pytest.raises(SettingsError, match="settingOfTomorrow"):
         with_entries(NameServerSettings(), entries)
 
@@ -223,4 +225,4 @@ def test_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> No
 
     assert container.end() == 0
     refused = CliRunner().invoke(cli, ["pod", "broker", "--stall-timeout", "soon", "--option-of-tomorrow"])
-    assert refused.exit_code == 2, "a known option with a wrong value is refused"
+    assert refused.exit_code == 2, "a known option with a wrong value was not refused"

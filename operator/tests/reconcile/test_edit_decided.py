@@ -25,10 +25,11 @@ LONG_S = 60.0
 SOON_S = 20.0
 TWO_SLAVES = SYNC | {"slaves": 2}
 
-Seen = Callable[[Play], Awaitable[str]]
+Event = Callable[[Play], Awaitable[str]]
+"""Causes an event in a group, and returns what the group does about it."""
 
 
-async def turns(play: Play, seconds: float) -> None:
+async def run_rounds(play: Play, seconds: float) -> None:
     """Run rounds for so many seconds of the model."""
     until_ms = play.cluster.clock.ms + seconds * 1000
     while play.cluster.clock.ms < until_ms:
@@ -39,7 +40,7 @@ async def master_is_cut_off(play: Play) -> str:
     """Return whether another member is promoted automatically: soon, late or never."""
     play.cluster.cut(play.cluster.node_of(0, 1))
     began_ms = play.cluster.clock.ms
-    await turns(play, SOON_S)
+    await run_rounds(play, SOON_S)
     if play.cluster.master(0) not in (None, 1):
         return "soon"
     while play.cluster.clock.ms - began_ms < LONG_S * 1000:
@@ -53,7 +54,7 @@ async def role_is_moved(play: Play) -> str:
     """Return whether the role moves back automatically."""
     play.cluster.annotate(promote="0=2")
     await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
-    await turns(play, SOON_S)
+    await run_rounds(play, SOON_S)
     return f"member {play.cluster.master(0)}"
 
 
@@ -64,7 +65,7 @@ async def volume_is_lost(play: Play) -> str:
     before = uid_of(claim)
     claim["status"] = {"phase": "Lost"}
     play.cluster.api.put(claim)
-    await turns(play, 2 * SOON_S)
+    await run_rounds(play, 2 * SOON_S)
     after = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
     return "waited for" if after is not None and uid_of(after) == before else "replaced"
 
@@ -74,7 +75,7 @@ async def disks_and_copies_stop(play: Play) -> str:
     for shard in play.cluster.shards.values():
         shard.flush = lambda number: None  # type: ignore[method-assign]
         shard.copy = lambda number, records: None  # type: ignore[method-assign]
-    await turns(play, 3.0)
+    await run_rounds(play, 3.0)
     conditions = {one["type"]: one["status"] for one in play.cluster.group["status"]["conditions"]}
     return f"DurabilityMet={conditions['DurabilityMet']}"
 
@@ -87,7 +88,7 @@ def edit(play: Play, fields: Fields) -> None:
         shard.judge.spec, shard.acks_needed = spec, spec.replication.acks_needed
 
 
-SCENES: dict[str, tuple[dict[str, Any], Seen, str, str]] = {
+SCENES: dict[str, tuple[dict[str, Any], Event, str, str]] = {
     "storage.replaceAfter": (TWO_SLAVES, volume_is_lost, "waited for", "replaced"),
     "durability.maxAtRiskBytes": (
         ASYNC | {"durability": {"maxAtRisk": "1h"}}, disks_and_copies_stop, "DurabilityMet=True", "DurabilityMet=False",
@@ -165,6 +166,6 @@ async def test_edit_changes_the_decision(row: Row) -> None:
     edit(edited, merged(base, row.after))
     await edited.until(edited.is_well, "the edit is applied")
     pods = {uid_of(pod) for pod in edited.cluster.pods()}
-    await turns(edited, 1.0)
+    await run_rounds(edited, 1.0)
     assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "a pod was recreated"
     assert await scene(edited) == after

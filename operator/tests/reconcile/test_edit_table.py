@@ -87,7 +87,7 @@ def test_walk_covers_parts_and_items() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_row_edits_only_its_field_and_names_its_reports(row: Row) -> None:
-    """Both sides differ at that leaf alone, and so do all values that report it."""
+    """Both sides differ at that leaf alone (in a list, also beside it), and so do all values that report it."""
     if not row.refusal:
         assert row.shown, "no report shows the edit"
         before, after = side(row, row.before).spec, side(row, row.after).spec
@@ -151,8 +151,8 @@ def test_invalid_edit_is_refused_without_an_api_server(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", EDITED, ids=str)
-def test_no_edit_renames_objects(row: Row) -> None:
-    """The key fields of a StatefulSet, and so its volumes and addresses, never change."""
+def test_no_edit_changes_the_names_that_a_stateful_set_gives(row: Row) -> None:
+    """Its selector, its Service and the metadata of its claims, and so its volumes and addresses, never change."""
     old, new = (of_kind(objects, "StatefulSet") for objects in both(row))
 
     for name in old.keys() & new.keys():
@@ -164,7 +164,7 @@ def test_no_edit_renames_objects(row: Row) -> None:
 
 
 def test_every_live_key_is_tested() -> None:
-    """These are the keys that no other field controls."""
+    """Each key of the mounted file has an edit by `broker`, except the one that `storage.reservedTime` controls."""
     assert LIVE.keys() == LIVE_KEYS - {"fileReservedTime"}
 
 

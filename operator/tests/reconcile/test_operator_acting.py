@@ -283,7 +283,7 @@ async def test_terminating_pod_is_not_deleted_again() -> None:
 
 
 async def test_stateful_set_shrinks_only_by_its_last_pod() -> None:
-    """A member that is not the last one waits for those behind it; a removed member changes nothing."""
+    """A member that is not the last one waits for those with higher numbers; a removed member changes nothing."""
     bench = Bench()
     bench.stateful_sets(3)
     pods = {member: bench.pod(f"g-0-slave-{member - 2}") for member in (2, 3, 4)}

@@ -217,6 +217,8 @@ async def test_calls_are_counted() -> None:
     assert on_call == [("create", "configmaps", 200), ("get", "pods", 404)]
 
 
-def test_http_server_serves_the_shared_fake() -> None:
-    """The fake over HTTP contains the fake that the other tests use."""
-    assert isinstance(HttpKubernetes(FakeKubernetes()).fake, FakeKubernetes)
+def test_http_server_keeps_the_given_fake() -> None:
+    """A test can change the objects that the server serves."""
+    fake = FakeKubernetes()
+
+    assert HttpKubernetes(fake).fake is fake

@@ -121,7 +121,7 @@ async def answered(sidecars: HttpSidecars, peer: Peer) -> Mapping[str, Any]:
 
 
 @pytest.mark.verify
-async def test_real_sidecar_accepts_orders_over_tls(tmp_path: Path) -> None:
+async def test_real_sidecar_reports_its_status_over_tls(tmp_path: Path) -> None:
     """It has the options of its pod; it cannot prove to know another token, and does not answer without TLS."""
     party = Party(tmp_path / "certificates", trustme.CA())
     tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]

@@ -25,8 +25,8 @@ SHAPES: Final[list[dict[str, Any]]] = [
     SYNC | {"slaves": 2, "replication": {"mode": "Sync", "inSyncReplicas": 3}},
 ]
 SEEDS: Final = range(8)
-TURNS: Final = 160
-CALM_TURNS_MAX: Final = 1_200
+STEPS: Final = 160
+CALM_STEPS_MAX: Final = 1_200
 
 
 class History:
@@ -45,7 +45,7 @@ class History:
         return Unavailable(str(ref), "away") if self.is_away or is_lost else None
 
     async def run(self) -> None:
-        for _ in range(TURNS):
+        for _ in range(STEPS):
             self.problem()
             await self.step()
 
@@ -96,7 +96,7 @@ class History:
             self.cluster.mend(node)
         self.cluster.annotate(promote=None)
         play = Play.of(self.cluster, self.loops[0])
-        for _ in range(CALM_TURNS_MAX):
+        for _ in range(CALM_STEPS_MAX):
             if play.is_well():
                 return
             await self.step()

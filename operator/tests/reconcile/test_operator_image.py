@@ -52,7 +52,7 @@ def test_image_contains_the_imports_of_the_operator(in_container: InContainer) -
 
 
 def test_image_is_safe_by_default(in_container: InContainer) -> None:
-    """It has no root user, no imports from the working directory, and no installer."""
+    """It does not run as root, imports nothing from the working directory, and has no installer."""
     program = "import os, sys; print(os.getuid(), sys.flags.safe_path)"
 
     assert in_container("python", "-c", program).split() == ["10001", "True"]

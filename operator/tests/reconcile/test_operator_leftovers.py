@@ -27,7 +27,7 @@ def named(play: Play, kind: Kind) -> set[str]:
     return {one["metadata"]["name"] for one in play.cluster.api.of_kind(kind)}
 
 
-async def some_turns(play: Play, count: int = 60) -> None:
+async def run_rounds(play: Play, count: int = 60) -> None:
     """Run enough rounds for everything that happens without a change."""
     for _ in range(count):
         await play.step()
@@ -42,7 +42,7 @@ async def test_external_services_are_deleted_when_disabled() -> None:
 
     play.cluster.edit(access={})
     play.loop = operator_of(play.cluster)
-    await some_turns(play)
+    await run_rounds(play)
 
     assert named(play, SERVICES) == inside
     assert {kind: named(play, kind) for kind in before} == before
@@ -51,7 +51,7 @@ async def test_external_services_are_deleted_when_disabled() -> None:
 async def replaced_name_servers() -> tuple[Play, list[tuple[bool, bool]]]:
     """Let the spec name other name servers; return for each round whether the old ones exist, and are still in use."""
     play = await Play(OWN_NAME_SERVERS).begun()
-    await some_turns(play)
+    await run_rounds(play)
     seen = []
     old = {annotations_of(pod)["gantry.dev/template"] for pod in play.cluster.pods()}
     play.cluster.edit(nameServers={"addresses": ["ns.example:9876"]})
@@ -108,21 +108,21 @@ async def test_objects_of_other_owners_are_kept() -> None:
     play.cluster.api.put(strange | {"metadata": head | {"name": "another", "ownerReferences": [owner]}})
 
     play.cluster.edit(**OPEN)
-    await some_turns(play)
+    await run_rounds(play)
     play.cluster.edit(access={})
-    await some_turns(play)
+    await run_rounds(play)
 
     assert {"by-hand", "another"} <= named(play, SERVICES)
     assert not [name for name in named(play, SERVICES) if name.endswith("-external")]
 
 
 @pytest.mark.parametrize(
-    ("generation", "status", "is_looked_for"),
+    ("generation", "status", "is_checked"),
     [(1, {}, False), (2, {}, True), (1, {"phase": "Ready"}, True)],
     ids=["new", "edited", "known"],
 )
 async def test_new_group_is_not_checked_for_leftovers(
-    monkeypatch: pytest.MonkeyPatch, generation: int, status: dict[str, Any], is_looked_for: bool
+    monkeypatch: pytest.MonkeyPatch, generation: int, status: dict[str, Any], is_checked: bool
 ) -> None:
     """A group without an edit and without a status never had other objects; any other group may have had."""
     play = Play(SYNC)
@@ -138,7 +138,7 @@ async def test_new_group_is_not_checked_for_leftovers(
     monkeypatch.setattr(play.cluster.api, "list", spied)
     await play.loop.reconcile_once()
 
-    assert (listed & {SERVICES, BUDGETS, POLICIES} != set()) is is_looked_for
+    assert (listed & {SERVICES, BUDGETS, POLICIES} != set()) is is_checked
 
 
 @pytest.mark.parametrize("has_failed", [True, False], ids=["failed", "in use"])

@@ -55,8 +55,8 @@ users: [{name: here, user: {}}]
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def test_help_documents_every_variable_of_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each environment variable that the chart sets belongs to an option."""
+def test_options_read_every_variable_of_the_chart() -> None:
+    """Each environment variable that the chart sets belongs to an option, except POD_NAME, which names the process."""
     chart = (Path(__file__).resolve().parents[3] / "charts/gantry-operator/templates/deployment.yaml").read_text()
     known = {parameter.envvar for parameter in main.params}
 

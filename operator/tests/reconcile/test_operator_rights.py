@@ -34,7 +34,9 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/gantry-operato
 SETS = "/apis/apps/v1/namespaces/shop/statefulsets?labelSelector=gantry.dev/group%3Dorders"
 TWO_TRIES_S = 4.0
 END_S_MAX = 4.0
-"""Kopf waits five seconds for hanging tasks, so a shorter shutdown proves that none hung. One of several must be."""
+"""Kopf waits five seconds for hanging tasks, so a shorter shutdown proves that none hung. One of `ENDS_MAX`
+shutdowns must be shorter."""
+
 ENDS_MAX = 4
 
 
@@ -147,7 +149,7 @@ def test_operator_may_create_all_objects_of_a_group(server: ApiServer, spec: dic
     ],
 )
 def test_operator_has_no_unneeded_rights(server: ApiServer, method: str, path: str) -> None:
-    """It reads no Secret but its own key, and cannot delete or create cluster-wide objects, pods or Deployments."""
+    """It reads no Secret but its own key, creates no pods, Deployments or cluster roles, and deletes no node or CRD."""
     status, answer = server.ask(method, path, {} if method in ("POST", "PATCH") else None, user=ACCOUNT)
 
     assert status == 403, answer

@@ -33,7 +33,7 @@ def epoch(play: Play, shard: int = 0) -> int:
 
 
 async def test_fenced_shard_refuses_sends_until_the_fence_is_lifted() -> None:
-    """The other shard continues; a master that dies behind the fence is not replaced before the fence is lifted."""
+    """The other shard continues; a failed master of the fenced one is not replaced before the fence is lifted."""
     play = await Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4).begun()
 
     play.cluster.annotate(fence="1")
@@ -42,13 +42,13 @@ async def test_fenced_shard_refuses_sends_until_the_fence_is_lifted() -> None:
     assert [shard["fence"] for shard in play.cluster.group["status"]["eachShard"]] == ["", "Fenced"]
     assert play.condition("Available")[:2] == ("False", "Fenced")
     before = [len(safe(play, shard)) for shard in (0, 1)]
-    await turns(play, 40)
+    await run_rounds(play, 40)
     assert len(safe(play, 0)) > before[0]
     assert len(safe(play, 1)) == before[1]
 
     play.cluster.cut(play.cluster.node_of(1, 1))
     was = epoch(play, 1)
-    await turns(play, 160)
+    await run_rounds(play, 160)
     assert (epoch(play, 1), set(play.cluster.shards[1].judge.masters)) == (was, {was})
     play.cluster.annotate(fence=None)
     await play.until(lambda: play.cluster.master(1) in (2, 3), "another master takes over")
@@ -74,10 +74,10 @@ async def test_without_withdrawal_a_removed_shard_accepts_messages(monkeypatch: 
     play = await Play(SYNC | {"shards": 2}).begun()
     play.cluster.messages = 5
     play.cluster.edit(shards=1)
-    await turns(play, 8)
+    await run_rounds(play, 8)
     before = len(safe(play, 1))
 
-    await turns(play, 40)
+    await run_rounds(play, 40)
 
     assert len(safe(play, 1)) > before
 
@@ -89,21 +89,22 @@ async def test_typing_error_in_an_annotation_does_not_lift_a_fence() -> None:
     await play.until(lambda: play.condition("Fenced")[0] == "True", "it is fenced")
 
     play.cluster.annotate(promote="invalid")
-    await turns(play, 20)
+    await run_rounds(play, 20)
 
     assert play.condition("Fenced")[0] == "True"
     assert play.condition("Orders")[:2] == ("False", "Refused")
 
 
-async def turns(play: Play, count: int) -> None:
+async def run_rounds(play: Play, count: int) -> None:
+    """Run so many rounds of the operator."""
     for _ in range(count):
         await play.step()
 
 
-# -- sleep -------------------------------------------------------------------------------------------------------------
+# -- hibernation -------------------------------------------------------------------------------------------------------
 
 
-def is_scaled_down(play: Play) -> bool:
+def is_hibernated(play: Play) -> bool:
     return play.condition("Hibernated")[0] == "True"
 
 
@@ -119,23 +120,23 @@ def replicas(play: Play) -> dict[str, int]:
     ids=["sync", "async", "retain-never"],
 )
 async def test_hibernated_group_resumes_with_all_its_messages(spec: dict[str, Any], is_new_operator: bool) -> None:
-    """Volumes stay with any value of `retain`; the same broker becomes the master again, in a newer epoch."""
+    """Volumes stay with any value of `retain`; the same broker becomes the master again, in the hibernation's epoch."""
     play = await Play(spec, nodes=4).begun()
     claims = {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
 
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_scaled_down(play), "it is hibernated")
+    await play.until(lambda: is_hibernated(play), "it is hibernated")
     logs = [broker.store.log for broker in play.cluster.shards[0].brokers.values()]
     assert play.cluster.api.of_kind(PODS) == []
-    await turns(play, 8)
+    await run_rounds(play, 8)
     assert set(replicas(play).values()) == {0}
     assert all(log == logs[0] for log in logs)
     assert play.cluster.group["status"]["phase"] == "Hibernated"
     was, before = epoch(play), set(safe(play))
     if is_new_operator:
         play.loop = operator_of(play.cluster)
-    await turns(play, 400)
-    assert is_scaled_down(play)
+    await run_rounds(play, 400)
+    assert is_hibernated(play)
     assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
 
     play.cluster.annotate(hibernate=None)
@@ -156,8 +157,8 @@ async def test_removed_shard_with_messages_survives_hibernation() -> None:
     await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "the shard is drained")
 
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_scaled_down(play), "both are hibernated")
-    await turns(play, 40)
+    await play.until(lambda: is_hibernated(play), "both are hibernated")
+    await run_rounds(play, 40)
     play.cluster.annotate(hibernate=None)
     await play.until(lambda: play.cluster.master(1) == 1, "both are resumed")
 
@@ -172,14 +173,14 @@ async def test_group_that_an_earlier_operator_hibernated_is_resumed() -> None:
     play.cluster.edit(shards=1)
     await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "the shard is drained")
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_scaled_down(play), "both are hibernated")
+    await play.until(lambda: is_hibernated(play), "both are hibernated")
     for home in play.cluster.api.of_kind(STATEFUL_SETS):
         replicas_text = annotations_of(home).get(names.HIBERNATED_REPLICAS_ANNOTATION)
         if replicas_text is not None:
             former = {names.HIBERNATED_REPLICAS_ANNOTATION: None, "gantry.dev/asleep": replicas_text}
             await play.cluster.api.patch(ref_of(home), {"metadata": {"annotations": former}})
     play.loop = operator_of(play.cluster)
-    await turns(play, 40)
+    await run_rounds(play, 40)
 
     play.cluster.annotate(hibernate=None)
     await play.until(lambda: play.cluster.master(1) == 1, "both are resumed")
@@ -190,13 +191,14 @@ async def test_group_that_an_earlier_operator_hibernated_is_resumed() -> None:
 
 
 async def test_new_hibernated_group_creates_no_pods() -> None:
-    """All other objects exist; removing the annotation starts the pods."""
+    """Its StatefulSets exist without replicas; removing the annotation starts the pods."""
     play = Play(SYNC)
     play.cluster.annotate(hibernate="true")
 
-    await turns(play, 40)
-    assert is_scaled_down(play)
+    await run_rounds(play, 40)
+    assert is_hibernated(play)
     assert set(replicas(play).values()) == {0}
+    assert play.cluster.api.of_kind(PODS) == []
 
     play.cluster.annotate(hibernate=None)
     await play.until(play.is_well, "it starts")
@@ -206,7 +208,7 @@ async def claims_while_hibernated() -> set[str]:
     """Return the uids of claims of a hibernated group with `retain: Never`."""
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_scaled_down(play), "it is hibernated")
+    await play.until(lambda: is_hibernated(play), "it is hibernated")
     for home in play.cluster.api.of_kind(STATEFUL_SETS):
         assert home["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
     return {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
@@ -248,7 +250,7 @@ async def test_without_the_guard_hibernation_deletes_volumes(monkeypatch: pytest
 async def lost(spec: dict[str, Any], *without: str) -> Play:
     """Delete a group that ran, with its Lease and some of its claims, and create it again."""
     play = await Play(spec, nodes=4).begun()
-    await turns(play, 20)
+    await run_rounds(play, 20)
     play.cluster.delete()
     for name in without:
         claim = play.cluster.api.found(CLAIMS, NAMESPACE, name)
@@ -290,14 +292,14 @@ async def lost_without_proof() -> Play:
     shard = play.cluster.shards[0]
     copy = shard.copy
     shard.copy = lambda number, records: None if number == 3 else copy(number, records)  # type: ignore[method-assign]
-    await turns(play, 20)
+    await run_rounds(play, 20)
     shard.copy = copy  # type: ignore[method-assign]
     play.cluster.delete()
     for name in ("data-g-0-master-0", "data-g-0-slave-0"):
         play.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))
     play.cluster.recreate(SYNC | {"slaves": 2})
     play.loop = operator_of(play.cluster)
-    await turns(play, 160)
+    await run_rounds(play, 160)
     return play
 
 

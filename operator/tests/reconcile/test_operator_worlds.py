@@ -345,23 +345,23 @@ async def test_invalid_spec_changes_nothing_and_is_reported() -> None:
 
 async def test_restarted_operator_continues_a_failover() -> None:
     """This holds after several numbers of rounds: the process keeps no state that matters."""
-    for turns in range(20, 44, 3):
-        await failed_over_by_two(turns)
+    for rounds in range(20, 44, 3):
+        await failed_over_by_two(rounds)
 
 
-async def failed_over_by_two(turns: int) -> None:
+async def failed_over_by_two(rounds: int) -> None:
     """Fail over with two operators, of which the first runs this many rounds."""
     play = await Play(SYNC | {"slaves": 2}).begun()
     play.cluster.cut(play.cluster.node_of(0, 1))
-    for _ in range(turns):
+    for _ in range(rounds):
         await play.step()
     play.loop = operator_of(play.cluster)
     await play.until(lambda: play.cluster.master(0) in (2, 3), "another master")
     assert play.cluster.shards[0].judge.lost == set()
 
 
-async def test_loop_ends_when_its_group_is_deleted() -> None:
-    """It also ends for a group that is being deleted: no object is created again after the deletion."""
+async def test_loop_ends_for_a_group_that_is_being_deleted() -> None:
+    """It does not wait until the group is gone, so no object is created again meanwhile."""
     play = await Play(SYNC).begun()
     group = play.cluster.group
     group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"

@@ -181,7 +181,7 @@ def test_operator_may_create_all_objects_of_a_pipeline(server: ApiServer, kind: 
 
 
 def test_operator_can_bind_only_the_executors_role(server: ApiServer) -> None:
-    """The account of a driver is bound to the executors' role; a binding to a greater role is refused."""
+    """A binding of a driver's account to a greater role is refused, and the operator itself may create no pods."""
     one = pipeline(engine={"mode": "kubernetes"})
     [binding] = [made for made in rendered(one) if made["kind"] == "RoleBinding"]
     binding["roleRef"]["name"] = "cluster-admin"

@@ -130,6 +130,7 @@ def test_only_a_driver_with_executors_has_rights_and_a_token() -> None:
     assert [one["name"] for one in binding["subjects"]] == ["orders-archive"]
     templates = pod_templates(spread)
     assert "serviceAccountToken" in json.dumps(templates["driver"])
+    assert '"expirationSeconds": 3600' in json.dumps(templates["driver"])
     assert "serviceAccountToken" not in json.dumps(templates["executor"])
     assert templates["driver"]["spec"]["serviceAccountName"] == "orders-archive"
 

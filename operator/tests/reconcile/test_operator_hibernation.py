@@ -49,7 +49,7 @@ def test_hibernated_group_has_no_pods_and_gets_all_back(
     server: ApiServer,
     started: Started,
 ) -> None:
-    """Volumes survive although they are deleted with removed slaves; the operator lacks no right."""
+    """StatefulSets retain volumes meanwhile, also those that are deleted with a removed slave; no right is missing."""
     awake = {"orders-0-master": 1, "orders-0-slave": 2, "orders-nameserver": 2}
     operator = started("sleeper")
     wait_for("its StatefulSets are there", lambda: replicas(server) == awake)
