@@ -271,9 +271,9 @@ def test_peak_rate_covers_every_second() -> None:
     for wrote in (0, 10, 40, 45):
         rate.sample(wrote)
     assert rate.bytes_per_s(45) == 40
-    assert rate.bytes_per_s(95) == 55, "what came since the last look counts, too"
+    assert rate.bytes_per_s(95) == 55, "expected that growth since the last sample counts, too"
     rate.sample(0)
-    assert rate.bytes_per_s(0) == 40, "a log that was cut has taken nothing"
+    assert rate.bytes_per_s(0) == 40, "expected that a cut of the log counts as no growth"
     for _ in range(PEAK_WINDOWS):
         rate.sample(0)
     assert rate.bytes_per_s(0) == 0

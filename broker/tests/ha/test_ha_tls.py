@@ -221,7 +221,7 @@ async def test_unusable_certificate_stops_the_start(tmp_path: Path, authority: t
 
 
 async def test_taken_port_is_named(tmp_path: Path, authority: trustme.CA) -> None:
-    """An operator has to know which of several ports is taken, with TLS as without."""
+    """An administrator has to know which of several ports is taken, with TLS, too."""
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "first") as first:
         port = str(ha_port(first))

@@ -78,7 +78,7 @@ class Member:
         )
         self.is_paused = False
         self.is_cut_off = False
-        """Whether the supervisor cannot reach it either."""
+        """Whether the supervisor treats it as unreachable, too; its control socket still answers."""
 
         self._network: Final = network
         self._settings: dict[str, str] = {}

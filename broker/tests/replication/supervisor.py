@@ -138,7 +138,10 @@ class Supervisor:
         return winner
 
     async def renew(self) -> None:
-        """Give the same master a new epoch, in which all running members are electable."""
+        """Give the same master a new epoch, in which all running members are electable.
+
+        Does nothing if all are electable already, or if acks are needed.
+        """
         others = self._group.others(self.master)
         if self.acks_needed or set(self._electable) >= {member.number for member in others}:
             return

@@ -21,7 +21,7 @@ from gantry_wire.properties import UNIQUE_KEY, format_properties
 REST_SHORT: Final = -3
 """Instead of a size: a body that leaves one byte more in the current file than a blank needs."""
 REST: Final = -2
-"""A body that fills the current file exactly, with the blank behind it."""
+"""A body that fills the current file exactly, with the blank after it."""
 REST_OVER: Final = -1
 """A body that is one byte too long for the current file."""
 

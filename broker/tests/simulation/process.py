@@ -3,7 +3,7 @@
     reopen ... work ... crash | die (a trap, in the middle of anything) | stop        reopen ...
 
 While the store is down, ``floor`` is the offset that the log must reach at least when it is opened next, by the table
-of promises in ``modes``. Everything else that recovery must restore is in the model: byte for byte, and nothing behind
+of promises in ``modes``. Everything else that recovery must restore is in the model: byte for byte, and nothing after
 its end.
 """
 
