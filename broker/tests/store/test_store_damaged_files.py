@@ -1,4 +1,4 @@
-"""Files of a wrong size: derived files are rebuilt, and a log file is named with the remedies."""
+"""Missing files, files of a wrong size, and directories in their place: derived files are rebuilt, log files named."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resize(world: StoreWorld, path: str, size: int) -> None:
 
 
 def fill(world: StoreWorld, path: str, size: int) -> None:
-    """Set the size of a file as ``truncate -s`` does, with zeros behind its bytes."""
+    """Set the size of a file as ``truncate -s`` does, with zeros after its bytes."""
     data = world.disk.read_file(path)[:size] if world.disk.exists(path) else b""
     if world.disk.exists(path):
         world.disk.remove(path)
@@ -136,8 +136,8 @@ def test_missing_derived_file_is_rebuilt(world: StoreWorld, part: str, number: i
 
 
 @pytest.mark.parametrize("place", ["consumequeue/orders", "consumequeue/orders/0", "consumequeue", "index"])
-def test_file_in_place_of_a_directory_is_moved_away(world: StoreWorld, place: str) -> None:
-    """Foreign files in directories of derived data do not prevent a start."""
+def test_file_in_place_of_a_directory_does_not_prevent_a_start(world: StoreWorld, place: str) -> None:
+    """A start rebuilds the derived data of a directory whose place a foreign file has taken."""
     stop(world, is_clean=True)
     world.disk.remove_tree(world.path(place))
     file = world.disk.create(world.path(place), 10, reserve=10)
