@@ -58,7 +58,10 @@ SETTINGS: Final = {
     "waitTimeMillsInSendQueue": "60000",
     "slaveTimeout": "1000",
 }
-"""Settings with files so small that a short load rolls them, and limits that a busy machine does not reach."""
+"""Settings with files so small that a short load rolls them.
+
+A send may wait in the queue longer than on any busy machine, and waits a second for slaves.
+"""
 
 
 @final

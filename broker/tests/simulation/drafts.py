@@ -80,7 +80,7 @@ class Sender:
             self._clock.wall_ms(), BORN_HOST, 0, 0, 0, 0, (key,),
         )  # fmt: skip
 
-    def believe_empty_queues(self, store: MessageStore, *, is_derived_lost: bool) -> None:
+    def adopt_empty_queue_ends(self, store: MessageStore, *, is_derived_lost: bool) -> None:
         """Take over the ends of queues without messages, which the store may or may not have kept.
 
         Either is right, since no message has a number below the kept end: no offset is used twice.

@@ -54,7 +54,7 @@ def cut_without_zeroing_unseen() -> Iterator[None]:
 
 
 @contextmanager
-def any_buffer_believed() -> Iterator[None]:
+def any_buffer_trusted() -> Iterator[None]:
     """Let recovery replay buffers of any store, even if they do not continue the log."""
 
     def say_yes(*_: object) -> bool:

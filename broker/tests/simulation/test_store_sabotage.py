@@ -106,7 +106,7 @@ def queue_half_built(life: Life) -> None:
 CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Life], None]]] = [
     (sabotage.cut_without_zeroing, torn_and_refilled),
     (sabotage.cut_without_zeroing_unseen, torn_and_refilled),
-    (sabotage.any_buffer_believed, older_buffer_comes_back),
+    (sabotage.any_buffer_trusted, older_buffer_comes_back),
     (sabotage.no_replay, killed_before_the_commit),
     (sabotage.shown_when_written, power_lost_before_the_flush),
     (sabotage.shown_after_a_start, restarted_before_slaves_had_all),
@@ -138,7 +138,7 @@ def test_directed_history_detects_missing_safeguard(
 
 OFTEN_IN_DANGER = [
     sabotage.cut_without_zeroing,
-    sabotage.any_buffer_believed,
+    sabotage.any_buffer_trusted,
     sabotage.no_replay,
     sabotage.shown_after_a_start,
     sabotage.acknowledged_when_written,

@@ -350,7 +350,7 @@ def test_one_sealed_file_proves_a_loss(tmp_path: Path, name: str) -> None:
 
 
 def test_restored_file_ends_the_loss(kind: str, tmp_path: Path) -> None:
-    """A restored file fits, since nothing was written in its place."""
+    """A restored file fits, since at most a filler was created in its place."""
     for case in ("newest", "middle", "first", "two first"):
         world = filled_store(kind, tmp_path / case)
         world.close()

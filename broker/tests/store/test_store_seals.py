@@ -71,7 +71,7 @@ def test_changed_byte_of_the_last_record_ends_the_log(memory: StoreWorld) -> Non
         memory.disk.remove(memory.path("recovery-point.json"))
         memory.disk.remove(memory.path("checkpoint"))
 
-        assert memory.open().end == start, f"byte {offset - start} of the record changed, and it was believed"
+        assert memory.open().end == start, f"byte {offset - start} of the record changed, and it was accepted"
 
         memory.kill()
 
