@@ -202,7 +202,7 @@ def test_starts_of_a_slave_leave_no_epochs() -> None:
     assert slave.store.history.epochs == [Epoch(2, 0, is_ours=False)]
 
 
-# -- two logs that are not one -----------------------------------------------------------------------------------------
+# -- diverged logs -----------------------------------------------------------------------------------------------------
 
 
 def test_own_tail_that_java_master_lacks_is_refused() -> None:
@@ -281,7 +281,7 @@ def test_java_master_that_lost_its_tail_is_not_followed() -> None:
         slave.connect(master)
 
 
-# -- lies --------------------------------------------------------------------------------------------------------------
+# -- invalid data ------------------------------------------------------------------------------------------------------
 
 
 def head(offset: int, size: int) -> bytes:

@@ -405,7 +405,7 @@ def unique_key(world: StoreWorld, number: int) -> str:
 
 
 def test_new_loss_must_be_accepted_again(tmp_path: Path) -> None:
-    """An acceptance is valid for exactly one range."""
+    """An acceptance is valid for the ranges that were missing then, and for no later loss."""
     world = filled_store("faulty", tmp_path)
     world.close()
     delete(world, segments(world)[-1:])
