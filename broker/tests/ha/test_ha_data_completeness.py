@@ -96,7 +96,7 @@ def test_doubt_survives_clean_stops_and_power_loss() -> None:
     started(disk, "b", report(is_clean=True)).record_caught_up()
     disk.lose_unsynced()
 
-    assert started(disk, "b", report()).is_complete is True, "only its process was killed since"
+    assert started(disk, "b", report()).is_complete is True, "expected complete data: only the process was killed"
     assert started(disk, "c", report()).is_complete is False
 
 
@@ -310,7 +310,7 @@ async def test_slave_is_complete_when_it_has_caught_up(tmp_path: Path, monkeypat
         mark_as_crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.orders.status()).is_complete is True
-            assert (await slave.orders.status()).heartbeat_age_ms is None, "no master has sent anything yet"
+            assert (await slave.orders.status()).heartbeat_age_ms is None, "expected none: no master has sent anything"
         mark_as_crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
             assert (await slave.orders.status()).is_complete is False

@@ -33,7 +33,7 @@ def test_promise_survives_power_loss() -> None:
     assert again.load() == Promise(7, "an operator")
     with pytest.raises(PromiseRefused, match="epoch 7 was promised to an operator"):
         again.give(6, "another master")
-    assert again.give(7, "another master").to == "an operator", "asking again changes nothing"
+    assert again.give(7, "another master").to == "an operator", "expected that asking again changes nothing"
     assert again.give(8, "another master").epoch == 8
 
 

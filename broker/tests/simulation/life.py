@@ -45,7 +45,7 @@ class Life(Process):
         self.traps.disarm()
         self.free_disk()
         self.reopen(self.mode, is_twice=True)
-        assert self.store is not None, "without faults a store opens"
+        assert self.store is not None, "the store does not open, without faults"
         self.crash(Fault.POWER)
         self.reopen(self.mode)
         self.acks(len(self.model.pieces))
