@@ -501,6 +501,8 @@ def test_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkey
         world.store.truncate(cut)
     except Died:
         assert point is not None
+    else:
+        assert point is None, "the crash point was not reached"
     monkeypatch.undo()
     world.kill()
 
