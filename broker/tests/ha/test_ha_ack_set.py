@@ -12,7 +12,7 @@ def acks_of(levels: dict[int, int], *, acks_needed: int = 1, is_flushed_wanted: 
     acks = AckSet(acks_needed=acks_needed, is_flushed_wanted=is_flushed_wanted)
     for number, level in levels.items():
         slave = acks.join(f"store-{number}", number, 0.0)
-        assert slave is not None, "each number once"
+        assert slave is not None, "expected each broker id once"
         slave.received = level
     return acks
 

@@ -136,7 +136,7 @@ async def test_stream_resumes_after_every_disconnect() -> None:
 
 
 async def test_invalid_data_ends_the_stream() -> None:
-    """The next connection begins where the log ends, and the status has the reason."""
+    """The next connection compares the log and copies the rest; the status has the reason meanwhile."""
     java = JavaMaster()
     java.send(20)
     async with following(java) as (broker, slave):
@@ -164,7 +164,7 @@ async def test_slave_behind_expired_log_copies_again() -> None:
 
         await slave.follower.tables.fetch()
         await asyncio.sleep(0)
-        assert slave.follower.is_streaming, "it may only be slow"
+        assert slave.follower.is_streaming, "expected no disconnect after one round: the slave may only be slow"
         await slave.follower.tables.fetch()
         await wait_until(lambda: "has expired" in (slave.follower.problem or ""))
 

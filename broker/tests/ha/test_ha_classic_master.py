@@ -1,4 +1,4 @@
-"""A Java slave that follows our master behaves like RocketMQ's, gets our log byte for byte, and is counted."""
+"""Our master treats a Java slave as RocketMQ's master does, sends its log byte for byte, and counts the slave."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_empty_java_slave_gets_unconfirmed_messages() -> None:
     assert wire.slaves.acked_offset() == wire.world.store.log.wrote
 
 
-@pytest.mark.parametrize("offset", [300, FILE_BYTES, FILE_BYTES + 1], ids=["amid a record", "at a file", "behind it"])
+@pytest.mark.parametrize("offset", [300, FILE_BYTES, FILE_BYTES + 1], ids=["amid a record", "at a file", "after it"])
 def test_java_slave_resumes_at_any_byte(offset: int) -> None:
     """RocketMQ splits records anywhere, so its slave may request the middle of one."""
     wire, slave = Wire(), JavaSlave(offset)
@@ -216,7 +216,7 @@ def test_rogue_peer_does_not_affect_other_slaves(pieces: list[bytes]) -> None:
     assert (friend.received, wire.slaves.acked_offset()) == (wrote, wrote)
 
 
-def test_each_java_slave_is_one_voter() -> None:
+def test_each_java_slave_is_counted_once() -> None:
     """Two of them satisfy a master that needs two acks, one does not, and none has the broker id of a Gantry slave."""
     wire = Wire(acks_needed=2)
     wire.fill(1_000)

@@ -105,7 +105,7 @@ def follow_with_few_buffers(slave: Slave, master: JavaMaster) -> None:
 
 
 def test_stream_can_be_cut_at_every_byte() -> None:
-    """What came before every cut is kept, and the rest comes with the next stream."""
+    """After every cut the log is a prefix of the master's, and the next stream brings the rest."""
     master = JavaMaster()
     master.send(6)
     probe = Slave().connect(master)
@@ -189,8 +189,8 @@ def test_promoted_slave_begins_its_own_epoch_after_javas_records() -> None:
     assert slave.world.bodies() == master.bodies() + slave.world.sent_bodies()
 
 
-def test_starts_without_a_message_leave_no_epochs() -> None:
-    """A slave that is started a hundred times keeps its history unchanged."""
+def test_starts_of_a_slave_leave_no_epochs() -> None:
+    """Each start begins an epoch for messages of its own, and the next stream removes it as it is empty."""
     master, slave = JavaMaster(), Slave()
     for _ in range(3):
         master.send(5)
@@ -202,11 +202,11 @@ def test_starts_without_a_message_leave_no_epochs() -> None:
     assert slave.store.history.epochs == [Epoch(2, 0, is_ours=False)]
 
 
-# -- two logs that are not one -----------------------------------------------------------------------------------------
+# -- diverged logs -----------------------------------------------------------------------------------------------------
 
 
 def test_own_tail_that_java_master_lacks_is_refused() -> None:
-    """It may be the only copy of acknowledged messages, so an operator has to decide. Nothing is changed."""
+    """It may be the only copy of acknowledged messages, so an administrator has to decide. Nothing is changed."""
     master, slave = JavaMaster(), Slave()
     master.send(30)
     slave.follow(master)
@@ -281,7 +281,7 @@ def test_java_master_that_lost_its_tail_is_not_followed() -> None:
         slave.connect(master)
 
 
-# -- lies --------------------------------------------------------------------------------------------------------------
+# -- invalid data ------------------------------------------------------------------------------------------------------
 
 
 def head(offset: int, size: int) -> bytes:
@@ -305,10 +305,11 @@ def test_invalid_head_ends_the_stream(noise: bytes) -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_corrupted_stream_leaves_a_prefix(data: st.DataObject) -> None:
-    """After missing, repeated or foreign bytes the log stays a prefix, and the next stream brings the rest.
+def test_corrupted_stream_leaves_a_prefix_or_is_detected_by_the_next(data: st.DataObject) -> None:
+    """After missing, repeated or foreign bytes the log is a prefix, and the next stream brings the rest.
 
-    RocketMQ's checksum covers only the body. Other changes are detected by the next stream, which compares.
+    RocketMQ's checksum covers only the body. So the log may have other changes, and then is no prefix: the next stream,
+    which compares, detects them.
     """
     master, slave = JavaMaster(), Slave()
     master.send(40)
@@ -391,14 +392,14 @@ OURS = [Epoch(2, 0, is_ours=False), Epoch(3, 500)]
     (History(OURS, 0, 1_000), MasterRange(1_000, 5_000), "written by a Gantry master"),
     (History([], 0, 0), MasterRange(1_234, 5_000), "mappedFileSizeCommitLog must be the same"),
 ])  # fmt: skip
-def test_start_that_would_lose_records_is_refused(own: History, master: MasterRange, text: str) -> None:
-    """The reason names both logs."""
+def test_impossible_start_of_a_stream_is_refused(own: History, master: MasterRange, text: str) -> None:
+    """The slave would lose records or mix two logs, or the master has another file size; the reason has the offsets."""
     with pytest.raises(CannotFollow, match=text):
         plan_stream_start(own, master, 1_000)
 
 
 def test_the_last_mebibyte_is_compared() -> None:
-    """The slave compares the last mebibyte, or all that both have; an empty log requests its first byte."""
+    """The slave compares the last mebibyte, or all that both have; an empty one requests the whole log."""
     mebibyte = 1 << 20
     far = plan_stream_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(0, 9 * mebibyte), mebibyte)
     near = plan_stream_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(5 * mebibyte, 9 * mebibyte), mebibyte)

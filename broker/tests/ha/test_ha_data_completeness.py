@@ -96,7 +96,7 @@ def test_doubt_survives_clean_stops_and_power_loss() -> None:
     started(disk, "b", report(is_clean=True)).record_caught_up()
     disk.lose_unsynced()
 
-    assert started(disk, "b", report()).is_complete is True, "only its process was killed since"
+    assert started(disk, "b", report()).is_complete is True, "expected complete data: only the process was killed"
     assert started(disk, "c", report()).is_complete is False
 
 
@@ -271,9 +271,9 @@ def test_peak_rate_covers_every_second() -> None:
     for wrote in (0, 10, 40, 45):
         rate.sample(wrote)
     assert rate.bytes_per_s(45) == 40
-    assert rate.bytes_per_s(95) == 55, "what came since the last look counts, too"
+    assert rate.bytes_per_s(95) == 55, "expected that growth since the last sample counts, too"
     rate.sample(0)
-    assert rate.bytes_per_s(0) == 40, "a log that was cut has taken nothing"
+    assert rate.bytes_per_s(0) == 40, "expected that a cut of the log counts as no growth"
     for _ in range(PEAK_WINDOWS):
         rate.sample(0)
     assert rate.bytes_per_s(0) == 0
@@ -310,7 +310,7 @@ async def test_slave_is_complete_when_it_has_caught_up(tmp_path: Path, monkeypat
         mark_as_crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.orders.status()).is_complete is True
-            assert (await slave.orders.status()).heartbeat_age_ms is None, "no master has sent anything yet"
+            assert (await slave.orders.status()).heartbeat_age_ms is None, "expected none: no master has sent anything"
         mark_as_crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
             assert (await slave.orders.status()).is_complete is False

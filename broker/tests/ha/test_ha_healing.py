@@ -149,7 +149,7 @@ async def test_readers_skip_damage_without_a_replica() -> None:
 
 
 async def test_record_damaged_on_both_sides_is_lost_and_skipped() -> None:
-    """A damaged copy is never taken for a good one, on either side."""
+    """A damaged copy of the slave is never taken for a good one."""
     async with pair() as both:
         for side in ("master", "slave"):
             damage(both, side)
@@ -246,7 +246,7 @@ async def test_slave_with_long_damage_is_accepted_and_healed() -> None:
 
 @pytest.mark.parametrize("body_bytes", [40, 4_000])
 async def test_history_with_shifted_records_is_refused(body_bytes: int) -> None:
-    """No record starts at the same offset in both logs: that resembles damage, but continues up to the end."""
+    """After the first twenty, records start at other offsets: that resembles damage, but continues up to the end."""
     both = Pair()
     both.master.send("orders", COUNT)
     both.slave.send("orders", 20)
@@ -479,7 +479,7 @@ def test_range_frame_round_trip() -> None:
 
 
 def test_range_may_arrive_in_pieces() -> None:
-    """A master buffers the rest of a range, and of a slave's request."""
+    """A master buffers the received part of a range, or of a slave's request, until the rest arrives."""
     world = make_world(0)
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
     for phase in (Phase.STREAMING, Phase.EXAMINING):

@@ -89,7 +89,9 @@ def follow(master: Node, slave: Node, data: st.DataObject) -> None:
     """Execute the master's decision, and verify it."""
     before = list(slave.bytes)
     verdict, start = compare(master.history, slave.history)
-    assert verdict not in (Verdict.AHEAD, Verdict.NEWER), "there is one master, and it has lost nothing"
+    assert verdict not in (Verdict.AHEAD, Verdict.NEWER), (
+        "the slave is ahead of the only master, which has lost nothing"
+    )
     if verdict is Verdict.FOREIGN:
         return
     if verdict is Verdict.FOLLOW:

@@ -76,7 +76,7 @@ def test_limits_fit_the_largest_message() -> None:
 
 
 def test_largest_record_is_replicated() -> None:
-    """A slave gets a record of 15 MiB and those after it; the stream stopped there for good."""
+    """A slave gets a record of 15 MiB and those after it: the stream does not stop at such a record."""
     master, slave = make_master(), make_world(1)
 
     follow(master, slave)

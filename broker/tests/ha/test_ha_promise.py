@@ -33,7 +33,7 @@ def test_promise_survives_power_loss() -> None:
     assert again.load() == Promise(7, "an operator")
     with pytest.raises(PromiseRefused, match="epoch 7 was promised to an operator"):
         again.give(6, "another master")
-    assert again.give(7, "another master").to == "an operator", "asking again changes nothing"
+    assert again.give(7, "another master").to == "an operator", "expected that asking again changes nothing"
     assert again.give(8, "another master").epoch == 8
 
 
@@ -90,13 +90,13 @@ def test_damaged_or_older_file_does_not_revoke_a_promise(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_power_loss_during_a_promise_keeps_the_older_one(seed: int) -> None:
-    """Wherever the write ends, the earlier promise holds."""
+def test_power_loss_during_a_promise_lowers_no_promise(seed: int) -> None:
+    """Wherever the write ends, no epoch below the earlier promise's is left."""
     for operation in ("write", "sync", "rename", "sync_directory"):
-        for skipped in range(2):
+        for failures in (1, 2):
             disk, file = make()
             file.give(5, "x")
-            for number in range(skipped + 1):
+            for number in range(failures):
                 disk.fail_next(operation, errno.EIO)
                 with suppress(OSError):
                     file.give(9 + number, "y")

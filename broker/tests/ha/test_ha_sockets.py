@@ -153,7 +153,7 @@ async def test_slave_that_reads_nothing_does_not_delay_others() -> None:
 
 
 async def test_refusal_is_sent_to_the_slave_and_shown_in_its_status() -> None:
-    """A slave of another broker is refused with a reason that its operator can read."""
+    """A slave of another broker is refused with a reason that its administrator can read."""
     async with master() as one, following(1, one.server.port, "another") as slave:
         await wait_until(lambda: slave.follower.problem is not None)
 

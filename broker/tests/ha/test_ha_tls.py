@@ -88,7 +88,7 @@ async def test_group_moves_to_another_authority_without_restart(tmp_path: Path, 
             party.replace(other)
         await wait_until(lambda: contexts(master) is not first[0] and contexts(slave) is not first[1])
         await wait_until(lambda: master.tls.problem is None and slave.tls.problem is None)
-        assert len(master.replication.acks) == 1, "the existing stream continues"
+        assert len(master.replication.acks) == 1, "expected the existing stream to continue"
         assert await send(master) == 0
 
         for party in (of_master, of_slave):
@@ -221,7 +221,7 @@ async def test_unusable_certificate_stops_the_start(tmp_path: Path, authority: t
 
 
 async def test_taken_port_is_named(tmp_path: Path, authority: trustme.CA) -> None:
-    """An operator has to know which of several ports is taken, with TLS as without."""
+    """An administrator has to know which of several ports is taken, with TLS, too."""
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "first") as first:
         port = str(ha_port(first))

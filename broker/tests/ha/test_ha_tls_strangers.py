@@ -17,9 +17,9 @@ FLUSHED_SOON = {"flushCommitLogThoroughInterval": "100"}
 
 
 def parties(tmp_path: Path, *, is_guarded: bool) -> tuple[Party, Party]:
-    """Return an honest broker, and a stranger that accepts any certificate.
+    """Return an honest broker, and a stranger with a certificate of another authority that trusts both authorities.
 
-    Without the guard the honest one accepts any certificate, too.
+    Without the guard the honest one trusts both, too.
     """
     ours, theirs = trustme.CA(), trustme.CA()
     honest, stranger = Party(tmp_path / "honest", ours), Party(tmp_path / "stranger", theirs)
@@ -29,16 +29,16 @@ def parties(tmp_path: Path, *, is_guarded: bool) -> tuple[Party, Party]:
     return honest, stranger
 
 
-def written(broker: Broker) -> dict[str, str]:
-    """Return everything that a peer could have changed: log, tables, epochs and role, by content."""
+def file_digests(broker: Broker) -> dict[str, str]:
+    """Return digests of all files that a peer could have changed: log, tables, epochs, promise and role."""
     root = Path(broker.settings.store_path)
-    parts = ("commitlog", "config", "epochs.json", "role.json", "identity.json")
+    parts = ("commitlog", "config", "store.json", "promise.json", "role.json")
     files = [file for part in parts for file in [root / part, *(root / part).rglob("*")] if file.is_file()]
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-async def tried(slave: Broker) -> None:
-    """Wait until this broker has been refused."""
+async def wait_for_failed_attempt(slave: Broker) -> None:
+    """Wait until an attempt of this broker to follow has failed."""
     await wait_until(lambda: getattr(slave.replication.slave.follower, "problem", None) is not None)
 
 
@@ -54,15 +54,15 @@ async def test_slave_of_another_authority_gets_nothing(tmp_path: Path, is_guarde
             assert (await peer.send(b"a secret")).code == 0
         await wait_until(lambda: master.store.log.flushed == master.store.log.wrote)
         await master.core.persistence.write_stale()  # so that only the peer could change files after this
-        before = written(master)
+        before = file_digests(master)
         async with running_broker(
             tmp_path / "slave", disk=None, clock=None, haMasterAddress=master.settings.ha_address, **SLAVE,
             **stranger.replication(),
         ) as slave:  # fmt: skip
             if is_guarded:
-                await tried(slave)
+                await wait_for_failed_attempt(slave)
                 assert slave.store.log.wrote == 0 and len(master.replication.acks) == 0
-                assert before["commitlog/00000000000000000000"] and written(master) == before
+                assert before["commitlog/00000000000000000000"] and file_digests(master) == before
             else:
                 await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
 
@@ -82,9 +82,9 @@ async def test_master_of_another_authority_is_not_trusted(tmp_path: Path, is_gua
         ) as slave:  # fmt: skip
             if is_guarded:
                 await slave.core.persistence.write_stale()  # so that only the peer could change files after this
-                before = written(slave)
-                await tried(slave)
+                before = file_digests(slave)
+                await wait_for_failed_attempt(slave)
                 assert slave.store.log.wrote == 0 and slave.roles.promises.promise.epoch == 0
-                assert before and written(slave) == before
+                assert before and file_digests(slave) == before
             else:
                 await wait_until(lambda: slave.store.log.wrote == rogue.store.log.wrote)

@@ -1,6 +1,6 @@
 """Inject faults under load, and repair each one.
 
-    async with FaultInjector(group, supervisor, load).inject(Fault.KILL_MASTER)
+    await FaultInjector(group, supervisor, load, chance).inject(Fault.KILL_MASTER)
 
 After every fault all members follow the newest master and have its whole log, so that the next one is a first fault.
 """

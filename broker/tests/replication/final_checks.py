@@ -76,7 +76,7 @@ def stored_in(store: Path) -> dict[Queue, list[Stored]]:
 
 
 def sums(store: Path, end: int) -> Iterator[Piece]:
-    """Return the checksums of a log's pieces up to ``end``; the last piece is shorter."""
+    """Return the checksums of a log's pieces up to ``end``; the last piece may be shorter."""
     for path in log_files(store):
         base, size = int(path.name), path.stat().st_size
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -58,7 +58,10 @@ SETTINGS: Final = {
     "waitTimeMillsInSendQueue": "60000",
     "slaveTimeout": "1000",
 }
-"""Settings with files so small that a short load rolls them, and limits that a busy machine does not reach."""
+"""Settings with files so small that a short load rolls them.
+
+A send may wait in the queue longer than on any busy machine, and waits a second for slaves.
+"""
 
 
 @final
@@ -78,7 +81,7 @@ class Member:
         )
         self.is_paused = False
         self.is_cut_off = False
-        """Whether the supervisor cannot reach it either."""
+        """Whether the supervisor treats it as unreachable, too; its control socket still answers."""
 
         self._network: Final = network
         self._settings: dict[str, str] = {}

@@ -129,7 +129,7 @@ async def returning_master_is_killed_after_cut(scene: Scene) -> None:
 
 
 async def slave_follows_the_old_master(scene: Scene) -> None:
-    """A slave is ordered, in the new epoch, to follow the address of the old master, which has missed its end."""
+    """A slave is ordered, in the new epoch, to follow the old master, which does not know that its term is over."""
     supervisor, group = scene.supervisor, scene.group
     old = supervisor.master
     await scene.faults.send_some()

@@ -1,7 +1,8 @@
 """The replication run: groups of three brokers under load, faults and promotions, and an independent checker.
 
-Exit code 0 when every promise was kept; 1 with the findings, the logs, the history of what clients saw, and the command
-that repeats the run.
+Exit code 0 when every promise was kept; 1 if a run had findings or did not complete: its logs, the history of what
+clients saw, and the command that repeats it are printed or kept. Exit code 1 also if `GANTRY_REQUIRE` names root and
+this machine cannot have network namespaces.
 """
 
 import asyncio

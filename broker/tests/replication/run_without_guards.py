@@ -43,7 +43,7 @@ def promise_and_keep_following() -> None:
 
 
 def count_connections() -> None:
-    """Count every connection as a voter, also under an identity that is connected already."""
+    """Count every connection as a slave, also one with an identity or a broker id that is connected already."""
     from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
 
     def join(slaves: "AckSet", identity: str, broker_id: int, now: float) -> "SlaveProgress":
@@ -90,7 +90,7 @@ def cut_in_memory_only() -> None:
 
 
 def follow_any_epoch() -> None:
-    """Ignore the slave's promise and the epoch of the stream on both sides."""
+    """Let a slave announce no promise, and accept a master of any epoch."""
     from gantry_broker.ha import slave_session
     from gantry_broker.ha.slave_session import SlaveFacts, SlaveSession
 
@@ -153,7 +153,7 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     for guard in options.without:
         (GUARDS | OTHER_CHANGES)[guard]()
-    assert rest[:1] == ["-m"], "expected -m and a module behind the guards"
+    assert rest[:1] == ["-m"], "expected -m and a module after the guards"
     sys.argv = rest[1:]
     runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
 

@@ -1,7 +1,7 @@
 """The sender of orders: starts a group, and moves the master's role as a person, a supervisor or an operator would.
 
     promises of the next epoch from S - k + 1 electable slaves -> elect -> promote one -> the others follow it
-    (S: electable slaves of the last term, k: acks that it needed)
+    (S: electable slaves of the last term, k: acks that it needed; where it needed none, one promise is enough)
 
 It uses only what members report, decides with the same function as all others, and records each term before it orders
 it. In an asynchronous group, where no ack is needed, a master acknowledges by a Lease or by grants. With a Lease the
@@ -138,7 +138,10 @@ class Supervisor:
         return winner
 
     async def renew(self) -> None:
-        """Give the same master a new epoch, in which all running members are electable."""
+        """Give the same master a new epoch, in which all running members are electable.
+
+        Does nothing if all are electable already, or if acks are needed.
+        """
         others = self._group.others(self.master)
         if self.acks_needed or set(self._electable) >= {member.number for member in others}:
             return

@@ -64,7 +64,7 @@ async def prepare(address: str) -> None:
 
 
 def has_tables(slave: Member) -> bool:
-    """Return whether the member has saved what was prepared: tables are sent after the log."""
+    """Return whether the member has saved the topic and the consumer offset: tables are sent after the log."""
     wanted = {"topics.json": LATER.topic.encode(), "consumerOffset.json": b"Standing"}
     try:
         return all(text in (slave.store / "config" / name).read_bytes() for name, text in wanted.items())

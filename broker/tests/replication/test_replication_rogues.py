@@ -21,9 +21,10 @@ SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
 
 
 @pytest.mark.verify
+@pytest.mark.needs_root
 async def test_peer_with_the_broker_id_of_a_slave_is_refused(tmp_path: Path) -> None:
     """R5: while that slave is connected, no other peer has its broker id, and its acks do not count."""
-    async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
+    async with scene(SYNC, tmp_path, is_root=True) as made:
         await peer_acknowledges_and_keeps_nothing(made, UNKNOWN_IDENTITY, 2)
 
         assert await made.judge() == []
@@ -32,7 +33,7 @@ async def test_peer_with_the_broker_id_of_a_slave_is_refused(tmp_path: Path) -> 
 
 
 async def test_garbage_on_the_replication_port_is_harmless(tmp_path: Path) -> None:
-    """R5: random bytes, huge, negative and unsent offsets: disconnected at once, and sends continue."""
+    """R5: random bytes, huge, negative and unsent offsets: the peer is disconnected, and sends continue."""
     chance = random.Random(5)
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
         master = made.supervisor.master

@@ -1,4 +1,6 @@
-"""Slaves that die, are cut off, start empty, lag, or have a failing disk: under load, with a checker.
+"""Slaves that die, are cut off, start empty, lag, have a failing disk or get a corrupted stream: under load, checked.
+
+The last tests change settings of a group that serves, and start a broker with contradictory settings.
 
 R1 to R12 are rows of the fault catalogue (`faults/rows.py`).
 """

@@ -51,7 +51,7 @@ async def test_election_of_a_lagging_slave_is_detected(tmp_path: Path, monkeypat
 
 
 def test_every_guard_has_a_scenario() -> None:
-    """Each guard has a scenario that fails without it."""
+    """Each guard has a scenario, and each scenario has a guard."""
     assert set(GUARDS) == set(GUARD_SCENARIOS)
 
 

@@ -20,12 +20,12 @@ def log_files(disk: FaultyDisk) -> dict[int, bytes]:
 
 
 def check_log(disk: FaultyDisk, model: Model) -> None:
-    """Check that the files hold the model's pieces, byte for byte, and only zeros behind them."""
+    """Check that the files hold the model's pieces, byte for byte, and only zeros after them."""
     for base, data in log_files(disk).items():
         expected = model.file(base)
         if data != expected:
             place = next(at for at, (one, other) in enumerate(zip(data, expected, strict=True)) if one != other)
-            kind = "a foreign byte behind the end" if base + place >= model.end else "an altered byte"
+            kind = "a foreign byte after the end" if base + place >= model.end else "an altered byte"
             raise AssertionError(f"{kind} of the log, at {base + place}; the log ends at {model.end}")
 
 
@@ -98,7 +98,7 @@ class Consumer:
         """The physical end of the last message that was shown."""
 
     def read(self, store: MessageStore, model: Model, confirmed: int) -> None:
-        """Read everything visible, which must be the model's messages, none of them behind ``confirmed``."""
+        """Read everything visible, which must be the model's messages, none of them beyond ``confirmed``."""
         queue = store.queues.get(*self.queue)
         if queue is None:
             return
@@ -109,7 +109,7 @@ class Consumer:
         pieces = [piece for piece in model.of(self.queue) if self.offset <= piece.queue_offset < result.next_offset]
         assert result.body == b"".join(piece.data for piece in pieces), f"{queue!r} shows what was not sent"
         assert pieces, f"{queue!r} from {self.offset}: {result.status}"
-        assert pieces[-1].end <= confirmed, f"{queue!r} shows a message behind what is confirmed, {confirmed}"
+        assert pieces[-1].end <= confirmed, f"{queue!r} shows a message beyond what is confirmed, {confirmed}"
         self.offset, self.shown_end = result.next_offset, pieces[-1].end
 
     def go_back(self, model: Model) -> None:

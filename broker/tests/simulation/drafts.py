@@ -21,7 +21,7 @@ from gantry_wire.properties import UNIQUE_KEY, format_properties
 REST_SHORT: Final = -3
 """Instead of a size: a body that leaves one byte more in the current file than a blank needs."""
 REST: Final = -2
-"""A body that fills the current file exactly, with the blank behind it."""
+"""A body that fills the current file exactly, with the blank after it."""
 REST_OVER: Final = -1
 """A body that is one byte too long for the current file."""
 
@@ -80,7 +80,7 @@ class Sender:
             self._clock.wall_ms(), BORN_HOST, 0, 0, 0, 0, (key,),
         )  # fmt: skip
 
-    def believe_empty_queues(self, store: MessageStore, *, is_derived_lost: bool) -> None:
+    def adopt_empty_queue_ends(self, store: MessageStore, *, is_derived_lost: bool) -> None:
         """Take over the ends of queues without messages, which the store may or may not have kept.
 
         Either is right, since no message has a number below the kept end: no offset is used twice.

@@ -3,7 +3,7 @@
     [0 ...... shown ...... acked ...... wrote)      opened, hidden from `shown` on -> lead -> slaves' acks show it
                 |-    slaves may lack it   -|
 
-A consumer that has read more than slaves have would continue behind it at another master. So after a restart no message
+A consumer that has read more than slaves have would continue after it at another master. So after a restart no message
 may be visible that was never confirmed, even if recovery finds it. All of it must become visible when slaves have it.
 """
 
@@ -17,7 +17,7 @@ from gantry_broker.store.message_store import MessageStore
 
 
 def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) -> None:
-    """Check that only confirmed messages are visible, and no queue or key leads to a message behind ``shown``."""
+    """Check that only confirmed messages are visible, and no queue or key leads to a message after ``shown``."""
     assert shown <= max(confirmed, store.log.min_physical), f"{shown} is shown, and {confirmed} was confirmed"
     for (topic, queue_id), pieces in expected_queues(model).items():
         queue = store.queues.get(topic, queue_id)

@@ -40,12 +40,12 @@ class Life(Process):
     """One store, its machine and its model, with all verbs of a history."""
 
     def end_of_history(self) -> None:
-        """Run the final checks: without further faults the store opens, twice, and holds what it must."""
+        """Run the final checks: without traps the store opens twice, then after a power loss, and lacks nothing."""
         self.depth += 1
         self.traps.disarm()
         self.free_disk()
         self.reopen(self.mode, is_twice=True)
-        assert self.store is not None, "without faults a store opens"
+        assert self.store is not None, "the store does not open, without faults"
         self.crash(Fault.POWER)
         self.reopen(self.mode)
         self.acks(len(self.model.pieces))
@@ -287,7 +287,7 @@ class Life(Process):
 
 @contextmanager
 def quiet_and_inline() -> Iterator[None]:
-    """Create next files in the caller's thread, and switch the store's log off."""
+    """Create next files in the caller's thread, and silence the store's logger."""
     logger = logging.getLogger("gantry_broker.store")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

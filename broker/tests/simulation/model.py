@@ -4,7 +4,7 @@
 
 The model places records itself (queue offsets, physical offsets, blanks at the ends of files) and encodes them with the
 wire's own encoder, so that it is independent of the append loop. After a crash the log must end at a border of its
-pieces, not before what was promised, and must hold exactly these bytes. What lies behind the end is removed from the
+pieces, not before what was promised, and must hold exactly these bytes. What lies after the end is removed from the
 model, so that anything of it that returns later is a foreign byte.
 """
 
@@ -177,7 +177,7 @@ class Model:
             self.queue_ends[queue] = end
 
     def file(self, base_offset: int) -> bytes:
-        """Return the expected content of the log file at ``base_offset``: the pieces, and zeros behind them."""
+        """Return the expected content of the log file at ``base_offset``: the pieces, and zeros after them."""
         end = base_offset + self.file_size
         data = b"".join(piece.data for piece in self.pieces if base_offset <= piece.start < end)
         return data.ljust(self.file_size, b"\0")

@@ -3,7 +3,7 @@
     reopen ... work ... crash | die (a trap, in the middle of anything) | stop        reopen ...
 
 While the store is down, ``floor`` is the offset that the log must reach at least when it is opened next, by the table
-of promises in ``modes``. Everything else that recovery must restore is in the model: byte for byte, and nothing behind
+of promises in ``modes``. Everything else that recovery must restore is in the model: byte for byte, and nothing after
 its end.
 """
 
@@ -191,7 +191,7 @@ class Process(HistoryRecorder):
     def _opened(self, store: MessageStore, report: RecoveryReport) -> None:
         """Check queues and index after an opening, when messages can be sent."""
         model, shown = self.model, report.start if self.mode.is_waiting else report.end
-        self.sender.believe_empty_queues(store, is_derived_lost=self._is_derived_lost)
+        self.sender.adopt_empty_queue_ends(store, is_derived_lost=self._is_derived_lost)
         for consumer in self.consumers:
             consumer.go_back(model)  # again, since a queue that has lost everything has begun at 0
         check_queues(store, model, shown)

@@ -62,7 +62,7 @@ def chunks(seed: int, histories: int, workers: int) -> Iterator[Chunk]:
 
 
 def show_met(met: Counter[str]) -> None:
-    """Print a line for every situation that was met, the needed ones first."""
+    """Print a line for every needed situation, met or not, and for every other one that was met."""
     for what in (*NEEDED, *sorted(met.keys() - set(NEEDED))):
         if what != "history":
             click.echo(f"  {what:<42}{met[what]:>10,}")

@@ -1,6 +1,7 @@
 """Stores with one safeguard removed, to prove that the histories detect it.
 
-Each removes exactly what one promise depends on, by replacing a function of the store.
+Each removes exactly what one promise depends on, by replacing functions of the store. One also removes a check of the
+histories.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def cut_without_zeroing() -> Iterator[None]:
 
 @contextmanager
 def cut_without_zeroing_unseen() -> Iterator[None]:
-    """The same, without the check of the bytes behind the end: then returned records must be found."""
+    """Cut without zeroing, and do not check the bytes after the end: then records that return must be found."""
 
     def check_up_to_the_end(disk: FaultyDisk, model: Model) -> None:
         for base, data in log_files(disk).items():
@@ -53,7 +54,7 @@ def cut_without_zeroing_unseen() -> Iterator[None]:
 
 
 @contextmanager
-def any_buffer_believed() -> Iterator[None]:
+def any_buffer_trusted() -> Iterator[None]:
     """Let recovery replay buffers of any store, even if they do not continue the log."""
 
     def say_yes(*_: object) -> bool:

@@ -14,8 +14,8 @@ EQUAL = [300]
 History = Callable[[Life], None]
 
 
-def full_disk_between_the_identity_and_its_twin(life: Life) -> None:
-    """Buffers are stamped with the start that ``store.json`` names, even if its twin could not be written."""
+def full_disk_between_the_identity_and_its_copy(life: Life) -> None:
+    """Buffers are stamped with the start that ``store.json`` names, even if its copy could not be written."""
     life.append(EQUAL)
     life.reopen(Mode(Medium.CRASH_SAFE))
     life.stop()
@@ -34,7 +34,7 @@ def sync_failed_in_a_recovery_that_read_everything(life: Life) -> None:
 
 
 def numbers_of_removed_messages_outlive_a_power_loss(life: Life) -> None:
-    """A queue whose messages are deleted before a recovery point lists them still continues behind them."""
+    """A queue whose messages are deleted before a recovery point lists them still continues after them."""
     life.append(EQUAL)
     life.append(EQUAL)
     life.crash(Fault.KILL)
@@ -96,7 +96,7 @@ def emptied_queue_that_could_not_be_synced(life: Life) -> None:
 
 
 def names_of_the_head_come_back_after_a_start_has_cut_the_queues(life: Life) -> None:
-    """A start makes the deletion of the log's head durable before it lets queues begin behind it."""
+    """A start makes the deletion of the log's head durable before it lets queues begin after it."""
     life.append(EQUAL)
     life.append(EQUAL)
     pooled = Mode(Medium.CRASH_SAFE, is_ahead=True, buffers=2)
@@ -146,7 +146,7 @@ def head_deleted_on_a_disk_too_full_to_record_the_begin(life: Life) -> None:
     life.remove_head(2)
 
 
-def name_of_a_file_lost_behind_the_end_of_the_log(life: Life) -> None:
+def name_of_a_file_lost_beyond_the_end_of_the_log(life: Life) -> None:
     """A power loss removes one of several files without durable data: the log ends before it, and lacks nothing."""
     life.reopen(Mode(Medium.ANONYMOUS, is_ahead=True, buffers=3))
     for _ in range(13):
@@ -168,7 +168,7 @@ def number_of_a_queue_that_nothing_is_left_of(life: Life) -> None:
     life.rounds(1, is_commit=True, is_flush=True)
 
 
-def number_of_an_expired_queue_after_a_start_that_hid_a_tail_behind_a_half_message(life: Life) -> None:
+def number_of_an_expired_queue_after_a_start_that_hid_a_tail_after_a_half_message(life: Life) -> None:
     """The next start proves the recovery point of that start, although no queue has the record before the tail."""
     life.append([300, 300, 300])
     life.crash(Fault.KILL_COLD, 791)
@@ -188,11 +188,11 @@ def number_of_an_expired_queue_after_a_start_that_hid_a_tail_behind_a_half_messa
 @pytest.mark.parametrize(
     "history",
     [
-        number_of_an_expired_queue_after_a_start_that_hid_a_tail_behind_a_half_message,
+        number_of_an_expired_queue_after_a_start_that_hid_a_tail_after_a_half_message,
         number_of_a_queue_that_nothing_is_left_of,
-        name_of_a_file_lost_behind_the_end_of_the_log,
+        name_of_a_file_lost_beyond_the_end_of_the_log,
         head_deleted_on_a_disk_too_full_to_record_the_begin,
-        full_disk_between_the_identity_and_its_twin,
+        full_disk_between_the_identity_and_its_copy,
         sync_failed_in_a_recovery_that_read_everything,
         numbers_of_removed_messages_outlive_a_power_loss,
         queue_built_by_a_recovery_that_was_cut_off,

@@ -106,7 +106,7 @@ def queue_half_built(life: Life) -> None:
 CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Life], None]]] = [
     (sabotage.cut_without_zeroing, torn_and_refilled),
     (sabotage.cut_without_zeroing_unseen, torn_and_refilled),
-    (sabotage.any_buffer_believed, older_buffer_comes_back),
+    (sabotage.any_buffer_trusted, older_buffer_comes_back),
     (sabotage.no_replay, killed_before_the_commit),
     (sabotage.shown_when_written, power_lost_before_the_flush),
     (sabotage.shown_after_a_start, restarted_before_slaves_had_all),
@@ -119,17 +119,17 @@ CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Life], N
     (sabotage.flushed_before_the_sync, power_lost_after_the_flush),
     (sabotage.short_writes_not_continued, write_taken_in_part),
 ]
-ids = [safeguard.__name__ for safeguard, _ in CASES]
+ids = [sabotaged.__name__ for sabotaged, _ in CASES]
 
 
-@pytest.mark.parametrize(("safeguard", "history"), CASES, ids=ids)
+@pytest.mark.parametrize(("sabotaged", "history"), CASES, ids=ids)
 def test_directed_history_detects_missing_safeguard(
-    safeguard: Callable[[], AbstractContextManager[None]], history: Callable[[Life], None]
+    sabotaged: Callable[[], AbstractContextManager[None]], history: Callable[[Life], None]
 ) -> None:
     """The history fails without the safeguard, by an assertion of the model, and holds with it."""
     assert live(history) is None
 
-    with safeguard():
+    with sabotaged():
         failure = live(history)
 
     assert failure is not None
@@ -138,7 +138,7 @@ def test_directed_history_detects_missing_safeguard(
 
 OFTEN_IN_DANGER = [
     sabotage.cut_without_zeroing,
-    sabotage.any_buffer_believed,
+    sabotage.any_buffer_trusted,
     sabotage.no_replay,
     sabotage.shown_after_a_start,
     sabotage.acknowledged_when_written,
@@ -147,10 +147,10 @@ OFTEN_IN_DANGER = [
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("safeguard", OFTEN_IN_DANGER, ids=lambda safeguard: safeguard.__name__)
-def test_random_histories_detect_missing_safeguard(safeguard: Callable[[], AbstractContextManager[None]]) -> None:
+@pytest.mark.parametrize("sabotaged", OFTEN_IN_DANGER, ids=lambda sabotaged: sabotaged.__name__)
+def test_random_histories_detect_missing_safeguard(sabotaged: Callable[[], AbstractContextManager[None]]) -> None:
     """Random histories detect it, too, and a failing history fails again when it is replayed."""
-    with safeguard():
+    with sabotaged():
         failed = run_histories(start=1, count=500)
         assert failed is not None
         assert replay_history(failed) is not None

@@ -134,7 +134,7 @@ def test_flushed_messages_survive_any_crash_as_prefix(seed: int) -> None:
 
 
 def test_record_torn_in_its_properties_ends_the_log() -> None:
-    """A record that is torn only behind its body ends the log like any other torn record."""
+    """A record that is torn only after its body ends the log like any other torn record."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=3)

@@ -74,7 +74,7 @@ def test_missing_queue_costs_no_message(world: StoreWorld) -> None:
     assert report.findings.lost_messages == 0
 
 
-def test_units_behind_the_end_of_a_clean_log_are_lost_messages(world: StoreWorld) -> None:
+def test_units_beyond_the_end_of_a_clean_log_are_lost_messages(world: StoreWorld) -> None:
     """Their records were written and are missing."""
     end = world.store.log.wrote
     world.close()
@@ -96,7 +96,7 @@ def test_units_without_a_record_are_stray(world: StoreWorld) -> None:
 
 
 def test_a_queue_that_is_behind_after_a_crash_is_unsettled(world: StoreWorld) -> None:
-    """The next start writes the units of records behind the recovery point again."""
+    """The next start writes the units of records after the recovery point again."""
     flush(world)
     world.send("orders", 10)
     world.kill()
@@ -231,7 +231,7 @@ def test_a_checkpoint_ahead_of_the_log_is_a_contradiction(world: StoreWorld) -> 
         (b'{"a":1}', b"nonsense", {(Kind.CONFIG, Harm.ODD)}),
         (b'{"offsetTable":{"t@g":{0:1}}}', None, set()),
     ],
-    ids=["copy", "both", "no-object", "only-the-copy", "fastjson"],
+    ids=["file-damaged", "both-damaged", "no-object", "copy-damaged", "fastjson"],
 )
 def test_tables_are_judged_with_their_copies(
     world: StoreWorld, current: bytes, backup: bytes | None, expected: set[tuple[Kind, Harm]]

@@ -32,7 +32,7 @@ POOL = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4, path="/
 
 
 def filled(settings: StoreSettings = TINY) -> StoreWorld:
-    """Return a store with a recovery point in the middle, unflushed messages behind it, and three topics."""
+    """Return a store with a recovery point in the middle, unflushed messages after it, and three topics."""
     world = StoreWorld(FaultyDisk(), "/data/store", settings)
     world.open()
     for i in range(100):
@@ -94,9 +94,9 @@ def roll_back_index(world: StoreWorld) -> None:
 DAMAGES: dict[str, Damage] = {
     "none": lambda world: None,
     "rot-before-the-point": lambda world: overwrite_log(world, record(world, 50) + 90, b"\0\0"),
-    "rot-behind-the-point": lambda world: overwrite_log(world, record(world, 230) + 90, b"\0\0"),
+    "rot-after-the-point": lambda world: overwrite_log(world, record(world, 230) + 90, b"\0\0"),
     "torn-end": lambda world: overwrite_log(world, record(world, 279) + 90, bytes(40)),
-    "garbage-behind-the-end": lambda world: overwrite_log(world, record(world, 279) + 400, b"garbage"),
+    "garbage-after-the-end": lambda world: overwrite_log(world, record(world, 279) + 400, b"garbage"),
     "no-point": lambda world: world.disk.remove(world.path("recovery-point.json")),
     "damaged-point": lambda world: world.disk.write_file(world.path("recovery-point.json"), b"x\n{}"),
     "older-point": forget_file_sizes,
@@ -114,7 +114,7 @@ DAMAGES: dict[str, Damage] = {
     "no-newest-index-file": lambda world: world.disk.remove(
         world.path("index/" + world.disk.list(world.path("index"))[-1])
     ),
-    "index-file-behind-its-point": roll_back_index,
+    "index-file-older-than-its-point": roll_back_index,
     "no-middle-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{FILE:020d}")),
     "no-newest-log-file": lambda world: world.disk.remove(
         world.path("commitlog/" + world.disk.list(world.path("commitlog"))[-1])
@@ -144,11 +144,12 @@ def test_start_does_what_was_planned(settings: StoreSettings, damage: str, end: 
 
 
 def scramble_identity(world: StoreWorld) -> None:
+    """Damage both copies of the identity."""
     for name in ("store.json", "store.json.bak"):
         world.disk.write_file(world.path(name), b"x")
 
 
-def lose_identity_and_log(world: StoreWorld) -> None:
+def scramble_identity_and_lose_log_files(world: StoreWorld) -> None:
     """Scramble the identity, and remove all but the last log file."""
     scramble_identity(world)
     for name in sorted(world.disk.list(world.path("commitlog")))[:-1]:
@@ -157,8 +158,8 @@ def lose_identity_and_log(world: StoreWorld) -> None:
 
 REFUSALS: dict[str, Damage] = {
     "short-log-file": lambda world: world.disk.write_file(world.path(f"commitlog/{0:020d}"), b"x" * 100),
-    "no-identity": scramble_identity,
-    "no-identity-and-no-log": lose_identity_and_log,
+    "damaged-identity": scramble_identity,
+    "damaged-identity-and-lost-log-files": scramble_identity_and_lose_log_files,
 }
 
 
@@ -242,7 +243,7 @@ def test_fillers_of_lost_messages_do_not_cause_a_queue_rebuild(begin: int, end: 
 
 
 def test_fillers_of_lost_messages_are_not_counted_as_lost_again() -> None:
-    """A filler has the offset of the message behind it: only that message is in the damaged range."""
+    """A filler has the offset of the message after it: only that message is in the damaged range."""
     world = filled()
     world.close()
     world.fill_units(10, 21)

@@ -100,7 +100,7 @@ def test_missing_message_is_found_by_its_queue_offset(world: StoreWorld) -> None
 
 
 def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
-    """Behind the flushed end a crash leaves partial records; the next start cuts them off."""
+    """After the flushed end a crash leaves partial records; the next start cuts them off."""
     flush(world)
     world.send("orders", 10)
     start, size, _ = place(world, 209)
@@ -119,7 +119,7 @@ def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
     }
 
 
-def test_whole_records_behind_a_torn_one_are_counted_and_cut(world: StoreWorld) -> None:
+def test_whole_records_after_a_torn_one_are_counted_and_cut(world: StoreWorld) -> None:
     """After a reboot they are not known to be on the disk, so a start cuts them off, and verify agrees."""
     flush(world)
     world.send("orders", 10)
@@ -136,7 +136,7 @@ def test_whole_records_behind_a_torn_one_are_counted_and_cut(world: StoreWorld) 
     assert not report.findings.is_damaged
 
 
-def test_after_a_kill_records_behind_damage_are_kept(world: StoreWorld) -> None:
+def test_records_after_damage_are_kept_after_a_kill(world: StoreWorld) -> None:
     """The page cache survived, so all written records exist: a start skips the damage, and verify agrees."""
     flush(world)
     world.send("orders", 10)
@@ -165,7 +165,7 @@ def test_missing_flushed_bytes_are_lost_and_no_torn_tail(world: StoreWorld) -> N
     assert lost.lost == [name]
 
 
-def test_garbage_behind_a_clean_end_is_lost(world: StoreWorld) -> None:
+def test_garbage_after_a_clean_end_is_lost(world: StoreWorld) -> None:
     """After a clean stop only zeros may follow the end of the log."""
     end = world.store.log.wrote
     world.close()
@@ -192,7 +192,7 @@ def test_damage_that_a_start_takes_for_the_end_is_reported_as_cut(world: StoreWo
 
 
 def test_unreadable_page_costs_only_its_records(world: StoreWorld) -> None:
-    """EIO in the middle is reported as such, and the records behind it are verified."""
+    """EIO in the middle is reported as such, and the records after it are verified."""
     world.close()
     twin = ReadingTwin(world.disk)
     twin.break_page(world.path(LOG), 8192)
@@ -207,7 +207,7 @@ def test_unreadable_page_costs_only_its_records(world: StoreWorld) -> None:
 
 
 def test_missing_log_file_is_a_lost_range(world: StoreWorld) -> None:
-    """The files before and behind it are verified all the same."""
+    """The files before and after it are verified all the same."""
     file_size = TINY.mapped_file_size_commit_log
     world.close()
     world.disk.remove(world.path(f"commitlog/{file_size:020d}"))

@@ -1,4 +1,4 @@
-"""`verify` reports no false damage, for whole stores, parts of them, and stores that are written meanwhile."""
+"""`verify` of whole stores, parts, and stores that are written meanwhile finds damage, and reports no false damage."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_expired_files_of_the_log_are_no_damage(world: StoreWorld) -> None:
 
 
 def test_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld) -> None:
-    """Nothing before or behind the part is reported, and nothing that exists is called missing."""
+    """Nothing before or after the part is reported, and nothing that exists is called missing."""
     first, _, _ = place(world, 50)
     last, _, _ = place(world, 150)
     world.close()
@@ -147,7 +147,7 @@ def test_verification_of_a_part_finds_only_its_damage(world: StoreWorld) -> None
 
 
 def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world: StoreWorld) -> None:
-    """It reads everything behind the recovery point; before it the heads of files and both ends of every queue."""
+    """It reads everything after the recovery point; before it the heads of files and both ends of every queue."""
     flush(world)
     world.send("orders", 10)
     middle, _, _ = place(world, 130)

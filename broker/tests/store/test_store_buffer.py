@@ -106,7 +106,7 @@ def test_a_kill_after_rolls_replays_over_several_files(pooled: StoreWorld) -> No
 
 
 def test_interrupted_commit_is_completed_from_the_buffer(pooled: StoreWorld) -> None:
-    """The file holds the first half of a record; the replay continues behind the last whole one."""
+    """The file holds the first half of a record; the replay continues after the last whole one."""
     pooled.send(count=4)
     data = b"".join(pooled.records.values())
     pooled.kill()

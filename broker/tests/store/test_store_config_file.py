@@ -49,7 +49,7 @@ def test_a_corrupt_file_falls_back_to_its_copy(
 
 
 def test_start_is_refused_with_both_copies_corrupt(place: tuple[Disk, str]) -> None:
-    """Empty offsets would make every consumer start over, so an operator must decide."""
+    """Empty offsets would make every consumer start over, so an administrator must decide."""
     file = ConfigFile(*place, "consumerOffset")
     file.save({"generation": 1})
     file.save({"generation": 2})
@@ -144,7 +144,7 @@ def test_every_flipped_bit_of_a_config_file_is_detected(document: dict[str, obje
 
 
 def test_file_without_checksum_is_trusted() -> None:
-    """RocketMQ writes no checksum, nor does an operator who edits the file as the error suggests."""
+    """RocketMQ writes no checksum, nor does an administrator who edits the file as the error suggests."""
     disk = FaultyDisk()
     disk.make_directory("/data/store/config")
     file = ConfigFile(disk, "/data/store", "topics")
@@ -169,7 +169,7 @@ def store_at(disk: FaultyDisk, uuid: str) -> None:
 
 
 def saved(uuid: str, *generations: int) -> tuple[FaultyDisk, ConfigFile, list[bytes]]:
-    """Save a file this many times; return the bytes after each save."""
+    """Save a file with each generation in turn; return the disk, the file, and its bytes after each save."""
     disk = FaultyDisk()
     store_at(disk, uuid)
     file = ConfigFile(disk, "/store", "consumerOffset")
@@ -230,7 +230,7 @@ def test_a_file_of_another_store_without_a_copy_is_used_and_reported(caplog: pyt
 
 
 def test_edited_file_wins_over_a_newer_copy() -> None:
-    """A file without an edition, as RocketMQ and operators write it, is trusted."""
+    """A file without an edition, as RocketMQ and administrators write it, is trusted."""
     disk, file, _ = saved("a" * 32, 1, 2)
     disk.write_file(file.path, b'{"generation":7}')
 

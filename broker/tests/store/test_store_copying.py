@@ -130,7 +130,7 @@ def copy_and_compare(data: st.DataObject, is_pooled: bool, kept_max: int) -> Non
 
 @pytest.mark.parametrize("ending", ["kill", "close", "power"])
 def test_copied_store_is_recovered_like_any_other(ending: str) -> None:
-    """Copied and flushed records survive any kind of end, and copying continues behind them."""
+    """Copied and flushed records survive any kind of end, and copying continues after them."""
     master, slave, copier = make_pair(is_pooled=True)
     master.send(count=120)
     end = ship(master, slave, copier, 0, iter(lambda: 7, None))
@@ -308,7 +308,7 @@ def test_demoted_master_shows_held_messages_when_confirmed() -> None:
 
 
 def filled(pool: PoolSettings, files: int = 3) -> StoreWorld:
-    """Return a store with several log files, partly flushed and partly held back from consumers."""
+    """Return a store with several log files, whose last messages are not flushed."""
     world = StoreWorld(FaultyDisk(), "/master", dataclasses.replace(TINY, pool=pool))
     world.open()
     while world.store.log.wrote < files * TINY.mapped_file_size_commit_log:
@@ -322,7 +322,7 @@ def filled(pool: PoolSettings, files: int = 3) -> StoreWorld:
 
 
 def assert_cut(world: StoreWorld, end: int) -> None:
-    """Check that nothing behind ``end`` exists anywhere, and everything before it exists everywhere."""
+    """Check that nothing after ``end`` exists anywhere, and everything before it exists everywhere."""
     assert world.store.log.wrote == end
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic, before=end)

@@ -1,4 +1,4 @@
-"""Files of a wrong size: derived files are rebuilt, and a log file is named with the remedies."""
+"""Missing files, files of a wrong size, and directories in their place: derived files are rebuilt, log files named."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resize(world: StoreWorld, path: str, size: int) -> None:
 
 
 def fill(world: StoreWorld, path: str, size: int) -> None:
-    """Set the size of a file as ``truncate -s`` does, with zeros behind its bytes."""
+    """Set the size of a file as ``truncate -s`` does, with zeros after its bytes."""
     data = world.disk.read_file(path)[:size] if world.disk.exists(path) else b""
     if world.disk.exists(path):
         world.disk.remove(path)
@@ -92,7 +92,7 @@ def files_of(world: StoreWorld, part: str) -> list[str]:
     return [world.path(name) for name in sorted(world.files(part))]
 
 
-def assert_whole(world: StoreWorld) -> None:
+def assert_all_messages_served(world: StoreWorld) -> None:
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic)
     for number in range(0, COUNT, 7):
@@ -115,9 +115,9 @@ def test_a_derived_file_of_a_wrong_size_is_rebuilt(
     report = world.open()
 
     assert report.queues_rebuilt == ([("orders", 0)] if part != "index" else []) or not is_clean
-    assert_whole(world)
+    assert_all_messages_served(world)
     world.send("orders", 3)
-    assert_whole(world)
+    assert_all_messages_served(world)
     world.close()
     assert world.open().queues_rebuilt == []
 
@@ -132,12 +132,12 @@ def test_missing_derived_file_is_rebuilt(world: StoreWorld, part: str, number: i
 
     world.open()
 
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 @pytest.mark.parametrize("place", ["consumequeue/orders", "consumequeue/orders/0", "consumequeue", "index"])
-def test_file_in_place_of_a_directory_is_moved_away(world: StoreWorld, place: str) -> None:
-    """Foreign files in directories of derived data do not prevent a start."""
+def test_file_in_place_of_a_directory_does_not_prevent_a_start(world: StoreWorld, place: str) -> None:
+    """A start rebuilds the derived data of a directory whose place a foreign file has taken."""
     stop(world, is_clean=True)
     world.disk.remove_tree(world.path(place))
     file = world.disk.create(world.path(place), 10, reserve=10)
@@ -145,7 +145,7 @@ def test_file_in_place_of_a_directory_is_moved_away(world: StoreWorld, place: st
 
     world.open()
 
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
@@ -260,4 +260,4 @@ def test_setting_that_contradicts_intact_files_is_named(world: StoreWorld, *, ha
     assert world.files("consumequeue") == before
     world.settings = TINY
     world.open()
-    assert_whole(world)
+    assert_all_messages_served(world)

@@ -51,7 +51,7 @@ def die_in_recovery(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.disk.kill()
 
 
-def assert_whole(world: StoreWorld) -> None:
+def assert_all_messages_served(world: StoreWorld) -> None:
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic)
 
@@ -70,7 +70,7 @@ def test_incompletely_rebuilt_queue_is_rebuilt(world: StoreWorld, monkeypatch: p
 
     assert point_of(world).damaged == [("orders", 0)]
     assert world.open().queues_rebuilt == [("orders", 0)]
-    assert_whole(world)
+    assert_all_messages_served(world)
     assert point_of(world).damaged == []
 
 
@@ -90,7 +90,7 @@ def test_queue_that_begins_with_zeros_is_not_trusted(world: StoreWorld) -> None:
     world.overwrite(f"consumequeue/orders/0/{FIRST_FILE}", 0, bytes(10 * UNIT))
 
     assert world.open().queues_rebuilt == [("orders", 0)]
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 def test_deleting_untrusted_files_makes_room_for_the_recovery_point() -> None:

@@ -35,7 +35,7 @@ def segments(world: StoreWorld) -> list[str]:
 
 
 def fill(world: StoreWorld, word: str = "message", *, end: int = 3 * SIZE + SIZE // 2) -> None:
-    """Append until the log ends behind ``end``. Two words of equal length produce the same offsets."""
+    """Append until the log ends at ``end`` or after it. Two words of equal length produce the same offsets."""
     while world.store.log.wrote < end:
         for topic in ("orders", "bills"):
             world.append([world.draft(topic, body=b"%s %05d" % (word.encode(), len(world.sent)))])
@@ -277,7 +277,7 @@ def test_intact_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int
 
 
 def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
-    """The log behind a cut is rewritten with other records, which older heads must not call foreign."""
+    """The log after a cut is rewritten with other records, which older heads must not call foreign."""
     world = make("faulty", tmp_path)
     old, end = heads_of(world), world.sent[len(world.sent) // 4][0]
     world.store.truncate(end)
@@ -300,7 +300,7 @@ def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
     assert world.open().set_aside != []
 
 
-def test_file_rewritten_behind_a_lost_end_is_not_foreign(tmp_path: Path) -> None:
+def test_file_rewritten_after_a_lost_end_is_not_foreign(tmp_path: Path) -> None:
     """A slave copies its lost end from a master with another history, so it has other records there."""
     world = make("faulty", tmp_path)
     old = heads_of(world)
@@ -495,7 +495,7 @@ def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("case", CASES)
 def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case: str) -> None:
-    """The operator sees the file and the lost range before a start moves the file."""
+    """The administrator sees the file and the lost range before a start moves the file."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     world.close()
     other.close()
@@ -520,7 +520,7 @@ def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case
     ],
 )
 def test_verify_names_small_files_of_another_store(tmp_path: Path, names: list[str], text: str) -> None:
-    """The operator sees which copy a start would use, or why it would fail, before trying it."""
+    """The administrator sees which copy a start would use, or why it would fail, before trying it."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
     other.close()

@@ -104,7 +104,7 @@ REMEDIES: Final = {errno.ENOSPC: "make room on its file system", errno.EROFS: "m
 @pytest.mark.parametrize("code", REMEDIES, ids=errno.errorcode.__getitem__)
 @pytest.mark.parametrize("is_clean", [True, False, None])
 def test_a_start_that_is_refused_names_the_file_and_the_remedy(code: int, is_clean: bool | None) -> None:
-    """For each write that the disk refuses first, the error helps an operator, and its remedy works."""
+    """For each write that the disk refuses first, the error helps an administrator, and its remedy works."""
     refused = 0
     for count in range(200):
         world = make_world("faulty", Path()) if is_clean is None else stopped(is_clean=is_clean)
@@ -140,7 +140,7 @@ def test_a_start_that_is_refused_names_the_file_and_the_remedy(code: int, is_cle
 
 @pytest.mark.parametrize("call", ["write", "fsync", "posix_fallocate", "ftruncate", "fdatasync", "pwrite"])
 def test_an_error_of_the_real_disk_names_the_file(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors of calls on a descriptor have no path: an operator would only read "No space left on device"."""
+    """Errors of calls on a descriptor have no path: one would only read "No space left on device"."""
     disk, path = RealDisk(), str(tmp_path / "file")
     file = disk.create(f"{path}-open", 4_096)
 

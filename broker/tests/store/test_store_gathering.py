@@ -136,7 +136,7 @@ def test_the_pause_is_shorter_than_a_sync_and_bounded(took_ms: int, pause_ms_max
 
 
 def test_stop_ends_a_pause() -> None:
-    """A pause discards earlier wake-ups of the thread, but a stop ends it."""
+    """A step discards earlier wake-ups of the thread and pauses, here for ten minutes; a stop ends the pause."""
     entered, rounds = threading.Event(), 0
 
     def step() -> bool:
@@ -144,16 +144,19 @@ def test_stop_ends_a_pause() -> None:
         rounds += 1
         worker.clear_wake()
         entered.set()
-        worker.pause(0.001)
+        worker.pause(600)
         return True
 
     worker = Worker("gantry-test", 1, step)
     worker.start()
     assert entered.wait(30)
 
-    worker.stop()
+    stopping = threading.Thread(target=worker.stop, daemon=True)
+    stopping.start()
+    stopping.join(60)
 
-    assert rounds >= 1
+    assert not stopping.is_alive(), "the stop has not ended the pause"
+    assert rounds == 1
 
 
 def test_append_is_flushed_without_a_further_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_new_store_is_gantrys_from_its_first_byte() -> None:
 
 
 def test_content_of_an_unknown_store_needs_no_seal() -> None:
-    """A store without identity may be RocketMQ's: only records behind its end must have a seal."""
+    """A store without identity may be RocketMQ's: only records after its end must have a seal."""
     found = create_identity(1000)
 
     assert found.ownership_at(0) == OwnershipRange(False, 1000)
@@ -89,7 +89,7 @@ def test_other_writer_without_writes_leaves_no_epoch() -> None:
 
 
 def test_other_writer_may_replace_several_epochs() -> None:
-    """Epochs behind the position are removed, and their numbers are not used again."""
+    """Epochs after the position are removed, and their numbers are not used again."""
     before = identity(Epoch(1, 0, is_ours=False), Epoch(2, 100), Epoch(5, 400))
 
     after = before.with_new_start(900, rocketmq_start=50)

@@ -146,7 +146,7 @@ def test_an_index_file_has_rocketmqs_layout(world: StoreWorld) -> None:
     assert SLOT.unpack_from(data, 40 + value % settings.max_hash_slot_num * 4)[0] == (2 if same_slot else 1)
 
 
-def test_a_header_that_is_written_behind_a_sync_is_synced_by_the_next(
+def test_a_header_that_is_written_after_a_sync_is_synced_by_the_next(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The syncing thread may run between any two steps of a batch: later writes keep the file marked as dirty."""
@@ -251,7 +251,7 @@ def test_javas_abs_of_the_smallest_integer_is_zero_here() -> None:
 
 @pytest.mark.parametrize("keys_before", [199, 198, 197])
 def test_header_of_a_full_file_has_the_offset_of_its_last_entry(world: StoreWorld, keys_before: int) -> None:
-    """The file is full before, within or after the keys of a message in the middle of a batch; tools find its shape."""
+    """The file is full before, within or after the keys of a message in the middle of a batch; tools accept it."""
     drafts = [world.draft(body=b"%d" % number)._replace(keys=(f"k{number}",)) for number in range(keys_before)]
     drafts.append(world.draft(body=b"split")._replace(keys=("first", "second")))
     world.append(drafts)

@@ -58,8 +58,8 @@ def roll_back(world: StoreWorld, count: int) -> int:
 # -- holes -----------------------------------------------------------------------------------------------------------
 
 
-def test_damage_behind_the_last_flush_is_skipped_after_a_kill(world: StoreWorld) -> None:
-    """Only the process ended, so no write was torn: records behind the damage were acknowledged, and are served."""
+def test_damage_after_the_last_flush_is_skipped_after_a_kill(world: StoreWorld) -> None:
+    """Only the process ended, so no write was torn: records after the damage were acknowledged, and are served."""
     world.send(count=250)
     end, (start, stop) = world.store.log.wrote, (world.sent[99][0], world.sent[100][0])
     world.kill()
@@ -73,10 +73,8 @@ def test_damage_behind_the_last_flush_is_skipped_after_a_kill(world: StoreWorld)
     assert numbers(world)[-1] == 250
 
 
-def test_without_the_rule_messages_behind_the_damage_are_cut(
-    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The counterpart: if damage behind the mark always ended the log, good messages would be cut with it."""
+def test_without_the_rule_messages_after_the_damage_are_cut(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart: if damage after the mark always ended the log, good messages would be cut with it."""
     monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     start = world.sent[9][0]
@@ -90,7 +88,7 @@ def test_without_the_rule_messages_behind_the_damage_are_cut(
 
 @pytest.mark.parametrize("is_another_run", [True, False], ids=["machine", "pod"])
 def test_damage_ends_the_log_after_a_reboot(world: StoreWorld, is_another_run: bool) -> None:
-    """A power cut may leave holes in the unflushed log; records behind a hole are cut without a report of loss."""
+    """A power cut may leave holes in the unflushed log; records after a hole are cut without a report of loss."""
     world.send(count=20)
     start = world.sent[9][0]
     world.kill()
@@ -141,7 +139,7 @@ def test_queue_offset_of_a_lost_message_is_not_reused(world: StoreWorld) -> None
 
 
 def test_zeros_in_the_log_are_not_its_end_after_a_kill(world: StoreWorld) -> None:
-    """A lost write leaves zeros: after a kill the messages behind them are found all the same."""
+    """A lost write leaves zeros: after a kill the messages after them are found all the same."""
     world.send(count=20)
     end, start, stop = world.store.log.wrote, world.sent[9][0], world.sent[10][0]
     world.kill()
@@ -203,7 +201,7 @@ def test_missing_file_that_is_not_refilled_is_a_hole(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded, the twin"])
 def test_slave_continues_past_damage_that_its_start_skipped(is_guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slave shows its master's confirmed records from its own log, where damage has no length."""
+    """A slave shows its master's confirmed records from its own log, where a damaged head has no length."""
     if not is_guarded:
         monkeypatch.setattr(MessageStore, "_unhealed_ranges", lambda _: [])
     world = StoreWorld(FaultyDisk(), "/data/store")

@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[[list[str]], list[str]], LossCause]] = {
 def test_lost_log_files_are_reported_and_their_offsets_never_reused(
     kind: str, tmp_path: Path, case: str, pool: bool, is_clean: bool
 ) -> None:
-    """Missing ranges are reported until they are accepted; then log and queues continue behind used offsets."""
+    """Missing ranges are reported until they are accepted; then log and queues continue after used offsets."""
     world = filled_store(kind, tmp_path, pool=pool)
     end, epochs = world.store.log.wrote, world.store.identity.epochs
     ends = {
@@ -219,7 +219,7 @@ def test_log_can_be_appended_to_after_acceptance_found_a_full_disk(
 
 
 @pytest.mark.parametrize("names", [slice(3, None), slice(2, 3), slice(2, None)], ids=["newest", "middle", "two"])
-def test_offsets_behind_the_last_recovery_point_are_never_reused(kind: str, tmp_path: Path, names: slice) -> None:
+def test_offsets_after_the_last_recovery_point_are_never_reused(kind: str, tmp_path: Path, names: slice) -> None:
     """After a kill the queue files have more offsets than the recovery point, and the log lost the messages."""
     world = make_world(kind, tmp_path)
     world.open()
@@ -350,7 +350,7 @@ def test_one_sealed_file_proves_a_loss(tmp_path: Path, name: str) -> None:
 
 
 def test_restored_file_ends_the_loss(kind: str, tmp_path: Path) -> None:
-    """A restored file fits, since nothing was written in its place."""
+    """A restored file fits, since at most a filler was created in its place."""
     for case in ("newest", "middle", "first", "two first"):
         world = filled_store(kind, tmp_path / case)
         world.close()
@@ -405,7 +405,7 @@ def unique_key(world: StoreWorld, number: int) -> str:
 
 
 def test_new_loss_must_be_accepted_again(tmp_path: Path) -> None:
-    """An acceptance is valid for exactly one range."""
+    """An acceptance is valid for the ranges that were missing then, and for no later loss."""
     world = filled_store("faulty", tmp_path)
     world.close()
     delete(world, segments(world)[-1:])
@@ -501,6 +501,8 @@ def test_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkey
         world.store.truncate(cut)
     except Died:
         assert point is not None
+    else:
+        assert point is None, "the crash point was not reached"
     monkeypatch.undo()
     world.kill()
 
@@ -673,7 +675,7 @@ def test_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_max:
 
 
 def test_invalid_parts_of_a_blank_record_are_refused(tmp_path: Path) -> None:
-    """Bytes behind the head of a large blank record must be zeros, and no more of them than its file has."""
+    """Bytes after the head of a large blank record must be zeros, and no more of them than its file has."""
     slave = make_world("faulty", tmp_path)
     slave.open()
     slave.store.discard_log(0, [Epoch(7, 0)])

@@ -86,7 +86,7 @@ BODIES = st.lists(st.integers(0, 1500), min_size=1, max_size=30)
 
 @given(BODIES)
 def test_undamaged_log_is_read_to_its_end(bodies: list[int]) -> None:
-    """Every record is read across every file border, and the end is behind the last."""
+    """Every record is read across every file border, and the end is that of the last one."""
     files, places = make_log(bodies)
 
     found, result = scan(files, 0)
@@ -97,7 +97,7 @@ def test_undamaged_log_is_read_to_its_end(bodies: list[int]) -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_damage_behind_the_mark_ends_the_log_and_before_it_is_skipped(data: st.DataObject) -> None:
+def test_damage_after_the_mark_ends_the_log_and_before_it_is_skipped(data: st.DataObject) -> None:
     """The durable mark alone distinguishes a torn tail from rot."""
     bodies = data.draw(st.lists(st.integers(1, 700), min_size=3, max_size=20))
     files, places = make_log(bodies)

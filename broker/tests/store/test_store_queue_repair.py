@@ -50,7 +50,7 @@ def unit_of(world: StoreWorld, offset: int, topic: str = "orders") -> tuple[int,
     return unit
 
 
-def assert_whole(world: StoreWorld) -> None:
+def assert_all_messages_served(world: StoreWorld) -> None:
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic)
 
@@ -63,7 +63,7 @@ def test_flipped_bit_of_a_unit_loses_no_message(world: StoreWorld, offset: int, 
     expected = unit_of(world, offset)
     damage(world, offset, bit // 8, 1 << bit % 8)
 
-    assert_whole(world)
+    assert_all_messages_served(world)
     assert unit_of(world, offset) == expected
     assert world.store.repair.queues.units_rebuilt == 1
     assert world.store.repair.queues.units_lost == 0
@@ -75,7 +75,7 @@ def test_adjacent_wrong_units_are_rebuilt_together(world: StoreWorld) -> None:
     assert queue is not None
     queue.files.files[1].view[:] = bytes(QUEUE_FILE_UNITS * UNIT_BYTES)
 
-    assert_whole(world)
+    assert_all_messages_served(world)
     assert world.store.repair.queues.units_rebuilt == QUEUE_FILE_UNITS
 
 
@@ -91,7 +91,7 @@ def test_queue_without_any_right_unit_is_rebuilt_from_the_whole_log(world: Store
 
     world.repair()
 
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 @pytest.mark.parametrize("start", [49, 50, 60, 99])
@@ -113,7 +113,7 @@ def test_queue_file_of_another_topic_serves_no_foreign_message(world: StoreWorld
             continue
         topics |= {message.topic for message in decode_records(result.body)}
     assert topics == {"orders"}
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 def test_unit_that_leads_to_another_good_record_is_rebuilt(world: StoreWorld) -> None:
@@ -123,7 +123,7 @@ def test_unit_that_leads_to_another_good_record_is_rebuilt(world: StoreWorld) ->
     view = queue.files.files[0].view
     view[UNIT_BYTES : 2 * UNIT_BYTES] = bytes(view[2 * UNIT_BYTES : 3 * UNIT_BYTES])
 
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 def test_read_is_refused_while_the_search_takes_several_steps(
@@ -145,7 +145,7 @@ def test_read_is_refused_while_the_search_takes_several_steps(
 
     assert woken == ["orders"]
     assert world.store.read("orders", 0, 17, count_max=3, bytes_max=1 << 20).next_offset == 20
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 def test_appending_continues_while_a_queue_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_appending_continues_while_a_queue_is_rebuilt(world: StoreWorld, monkeyp
         world.send("orders")
         world.store.advance()
 
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 def test_damaged_record_does_not_make_its_unit_wrong(world: StoreWorld) -> None:
@@ -192,7 +192,7 @@ def test_wrong_unit_of_a_damaged_record_leads_to_the_damage(world: StoreWorld) -
     extent.view[physical - extent.base_offset + 23] ^= 1
     world.store.repair.queues.forget_lost(physical, physical + size)
 
-    assert_whole(world)
+    assert_all_messages_served(world)
 
 
 def test_repair_is_logged_once_for_each_queue(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -200,7 +200,7 @@ def test_repair_is_logged_once_for_each_queue(world: StoreWorld, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         for offset in (3, 40, 80):
             damage(world, offset, 6)
-        assert_whole(world)
+        assert_all_messages_served(world)
         lines = [record for record in caplog.records if "consume queue" in record.getMessage()]
         assert [vars(line)["units_rebuilt"] for line in lines] == [1]
         assert (vars(lines[0])["topic"], vars(lines[0])["queue_offset"]) == ("orders", 3)

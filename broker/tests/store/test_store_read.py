@@ -82,7 +82,7 @@ def test_adjacent_and_scattered_messages_are_returned_as_one_body(world: StoreWo
 
 @pytest.mark.parametrize("form", ["set", "function"])
 def test_filter_returns_only_its_tags_and_advances_over_the_rest(world: StoreWorld, form: str) -> None:
-    """Refused messages are skipped; without a match the next offset is behind the examined ones."""
+    """Refused messages are skipped; without a match the next offset is after the examined ones."""
     for i in range(20):
         world.append([world.draft(tag="ab"[i % 2])])
     wanted = frozenset({tags_code("b")})
@@ -107,7 +107,7 @@ def test_read_examines_a_bounded_number_of_entries(world: StoreWorld) -> None:
 
 
 def test_queue_that_begins_late_has_fillers_before_its_first_message(world: StoreWorld) -> None:
-    """If older messages are gone, the queue begins at its first known offset, behind RocketMQ's fillers."""
+    """If older messages are gone, the queue begins at its first known offset, after RocketMQ's fillers."""
     queue = world.store.queues.get_or_create("orders", 0)
     world.send("bills")
     queue.put(73, 0, 100, 5)

@@ -33,11 +33,12 @@ def powered(tmp_path: Path) -> StoreWorld:
 
 def assert_all_messages_present(world: StoreWorld) -> None:
     """Check that everything sent is present, in order, with dense queue offsets."""
-    for topic, queue_ids in world.store.queues.topics().items():
-        for queue_id in queue_ids:
-            messages = world.messages(topic, queue_id)
-            assert [m.body for m in messages] == world.sent_bodies(topic, queue_id)
-            assert [m.queue_offset for m in messages] == list(range(len(messages)))
+    queues = {(topic, queue_id) for _, topic, queue_id, _, _ in world.sent}
+    queues |= {(topic, queue_id) for topic, ids in world.store.queues.topics().items() for queue_id in ids}
+    for topic, queue_id in sorted(queues):
+        messages = world.messages(topic, queue_id)
+        assert [m.body for m in messages] == world.sent_bodies(topic, queue_id)
+        assert [m.queue_offset for m in messages] == list(range(len(messages)))
 
 
 def send_mixed(world: StoreWorld, count: int) -> None:
@@ -94,7 +95,7 @@ def test_start_after_a_kill_reads_from_the_recovery_point(world: StoreWorld) -> 
 
 
 def test_recovering_twice_gives_the_same_bytes(world: StoreWorld) -> None:
-    """Recovery is idempotent: after a kill right behind it, the next one finds and leaves the same files."""
+    """Recovery is idempotent: after a kill right after it, the next one finds and leaves the same files."""
     send_mixed(world, 120)
     world.kill()
     world.open()
@@ -170,7 +171,7 @@ def tear_second_last_record(world: StoreWorld) -> int:
 
 
 def test_torn_record_ends_the_log_and_the_rest_is_cut(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """Behind the durable mark the first bad record is the end, and a warning has the number of bytes cut."""
+    """After the durable mark the first bad record is the end, and a warning has the number of bytes cut."""
     world.send(count=20)
     torn = tear_second_last_record(world)
 
@@ -207,7 +208,7 @@ def test_cut_tail_never_returns(world: StoreWorld) -> None:
 
 
 def test_without_zeroing_the_cut_tail_would_return(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the zeroing the lost message returns behind the new one."""
+    """Without the zeroing the lost message returns after the new one."""
 
     def cut_only_the_first_header(
         self: recovery_execution.Recovery, result: ScanResult, *_: object, **__: object
@@ -226,7 +227,7 @@ def test_without_zeroing_the_cut_tail_would_return(world: StoreWorld, monkeypatc
     assert world.bodies() != world.sent_bodies()
 
 
-def test_files_behind_the_cut_are_unlinked(world: StoreWorld) -> None:
+def test_files_after_the_cut_are_unlinked(world: StoreWorld) -> None:
     """If the log ends in an earlier file, later files are deleted from the disk, including their names."""
     world.send(count=250)
     torn = world.sent[10][0]
@@ -286,7 +287,7 @@ def test_blank_that_does_not_reach_the_file_end_is_no_blank(world: StoreWorld) -
 
 
 def test_rot_before_the_durable_mark_is_reported_and_skipped(world: StoreWorld) -> None:
-    """Damage to flushed bytes is no torn tail: nothing behind it is cut, and its neighbours are served."""
+    """Damage to flushed bytes is no torn tail: nothing after it is cut, and its neighbours are served."""
     world.send(count=20)
     world.clock.advance(2_000)
     world.store.flush()

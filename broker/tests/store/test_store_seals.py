@@ -32,7 +32,7 @@ def memory() -> StoreWorld:
 
 
 def flip(world: StoreWorld, offset: int, bit: int = 0) -> None:
-    """Change one bit of the log's first file behind the store."""
+    """Change one bit of the log's first file, bypassing the store."""
     world.overwrite(LOG, offset, bytes([world.disk.read_file(world.path(LOG))[offset] ^ 1 << bit]))
 
 
@@ -71,7 +71,7 @@ def test_changed_byte_of_the_last_record_ends_the_log(memory: StoreWorld) -> Non
         memory.disk.remove(memory.path("recovery-point.json"))
         memory.disk.remove(memory.path("checkpoint"))
 
-        assert memory.open().end == start, f"byte {offset - start} of the record changed, and it was believed"
+        assert memory.open().end == start, f"byte {offset - start} of the record changed, and it was accepted"
 
         memory.kill()
 
@@ -91,7 +91,7 @@ def test_recovery_without_seals_accepts_a_changed_property(memory: StoreWorld, m
     assert memory.open().end == end
 
 
-def test_rot_behind_the_body_of_a_flushed_record_is_reported(world: StoreWorld) -> None:
+def test_rot_after_the_body_of_a_flushed_record_is_reported(world: StoreWorld) -> None:
     """Changed flushed bytes are damage, not the end of the log: the neighbours are served, the record is not."""
     world.send(count=5)
     world.store.flush()
@@ -171,7 +171,7 @@ def test_damaged_checkpoint_is_not_taken_for_another_writer(
     assert report.damaged == [] and world.bodies() == world.sent_bodies()
 
 
-def test_our_records_behind_another_writers_are_sealed_again(world: StoreWorld) -> None:
+def test_our_records_after_another_writers_are_sealed_again(world: StoreWorld) -> None:
     """After another broker has used the store, new records must have seals again."""
     world.send(count=3)
     world.close()

@@ -92,7 +92,7 @@ def test_shortened_queue_file_loses_no_message(world: StoreWorld, size: int, cap
 
 @pytest.mark.parametrize("touch", ["read", "filter", "extend"])
 def test_shortened_queue_file_does_not_end_the_process(world: StoreWorld, touch: str) -> None:
-    """With any first access to the mapping, the file has its size again before."""
+    """Before any first access to the mapping, the file gets its size back."""
     shorten(world, 5)
 
     def work() -> None:

@@ -59,7 +59,7 @@ def test_blank_records_are_not_counted(world: StoreWorld) -> None:
         before = counted(world.store)
         begin = world.store.log.wrote
         places, _ = world.append([world.draft(topic, 0, body=body) for topic in topics])
-        assert begin // file_bytes < places[-1] // file_bytes, "a file must end within the batch"
+        assert begin // file_bytes < places[-1] // file_bytes, "expected a file to end within the batch"
         for topic in set(topics):
             own = [place for place, one in zip(places, topics, strict=True) if one == topic]
             count, size = before.get(topic, (0, 0))

@@ -216,7 +216,7 @@ def test_without_verification_a_slave_gets_the_damaged_record(world: StoreWorld)
 
 
 def test_stream_continues_when_the_record_is_healed(world: StoreWorld) -> None:
-    """A stream that waits before a damaged record continues by itself."""
+    """The next read of a stream that waits before a damaged record returns the record when it is healed."""
     damage(world, "the body")
     start = place(world, DAMAGED)[0]
     assert len(feed(world)) == start
@@ -259,7 +259,7 @@ def test_sums_are_bounded_by_their_budget() -> None:
     assert two.matches(1, 1, bytes(record))
 
 
-def test_changed_byte_behind_the_head_of_a_blank_record_is_no_other_history(tmp_path: Path) -> None:
+def test_changed_byte_after_the_head_of_a_blank_record_is_no_other_history(tmp_path: Path) -> None:
     """Slaves are compared by these bytes: a flipped bit in an unused range must not refuse one."""
     world = make_world("faulty", tmp_path)
     world.open()

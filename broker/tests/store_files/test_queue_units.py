@@ -79,7 +79,7 @@ def test_filler_counts_like_the_message_after_it(
     """It has that message's offset: it expires with it, and is readable where that message begins before the end."""
     found = bounds(write_queue(tmp_path, MENDED), log_start, log_end)
 
-    # A message that ends behind the end is not readable; the filler in front of it is.
+    # A message that ends after the end is not readable; the filler before it is.
     assert found == expected
 
 
