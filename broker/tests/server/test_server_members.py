@@ -230,11 +230,16 @@ async def test_status_of_every_member_is_answered(
 
 
 async def test_status_of_more_members_than_may_be_called_at_once_is_answered(
-    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are called one after the other; where other requests have used up the calls, members are left out."""
     monkeypatch.setattr(members, "STATUS_CALLS_MAX", 1)
-    async with member(broker, "c1", answer_offset(3)), member(broker, "c2", answer_offset(5)):
+    async with (
+        running_broker(tmp_path) as broker,
+        dialogue(broker) as client,
+        member(broker, "c1", answer_offset(3)),
+        member(broker, "c2", answer_offset(5)),
+    ):
         assert await statuses(client) == {"c1": {place(0): 3}, "c2": {place(0): 5}}
         monkeypatch.setattr(members, "CALLS_MAX", 0)
         assert await statuses(client) == {}

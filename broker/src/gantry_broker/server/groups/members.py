@@ -41,7 +41,7 @@ STATUS_TIMEOUT_MS: Final = 5_000
 """The timeout of 221, for all consumers together."""
 
 STATUS_CALLS_MAX: Final = CALLS_MAX // 2
-"""The limit of concurrent calls for one request 221, so that a large group leaves some for other requests."""
+"""The limit of concurrent calls of requests 221, so that a large group leaves some for other requests."""
 
 CALLS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY,
@@ -66,6 +66,7 @@ class ConsumerCalls:
 
     def __init__(self, core: BrokerCore) -> None:
         self.core: Final = core
+        self.status_slots: Final = asyncio.Semaphore(STATUS_CALLS_MAX)
         self._running = 0
 
     def __repr__(self) -> str:
@@ -148,11 +149,11 @@ def get_consumer_status(calls: ConsumerCalls, command: Command, connection: Conn
 async def _collect_statuses(
     calls: ConsumerCalls, command: Command, members: list[Member], request: ConsumerStatusRequest
 ) -> Command:
-    slots, loop = asyncio.Semaphore(STATUS_CALLS_MAX), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     deadline = loop.time() + STATUS_TIMEOUT_MS / 1000
 
     async def ask(member: Member) -> ConsumerStatus | None:
-        async with slots:
+        async with calls.status_slots:
             left_ms = int((deadline - loop.time()) * 1000)
             return await _request_status(calls, member, request, left_ms) if left_ms > 0 else None
 
