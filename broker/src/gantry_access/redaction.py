@@ -18,9 +18,13 @@ REDACTED: Final = "[redacted]"
 
 _NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
 _NAMED: Final = re.compile(
-    r"""(?ix) ( [\w.-]* (?:secret|passw|token|credential|access_?key|signature|api_?key) [\w.-]*
-        \\?["']? \s* [=:] \s* \\?["']? ) [^\s"',;}]+"""
+    r"""(?ix) ( [\w.-]* (?:secret|passw|token|credential|access_?key|private|signature|api_?key) [\w.-]*
+        \\?["']? \s* [=:] \s* )
+        (?: (?P<escaped> \\["'] ) (?: (?! \\["'] ) [^\n] )+     # in quoted JSON
+        |   (?P<quote> ["'] ) (?: \\. | (?! (?P=quote) ) [^\\\n] )+
+        |   [^\s"',;}]+ )"""
 )
+"""A name and its value: up to the closing quote, or else up to a space or separator."""
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
 _PRIVATE_KEY: Final = re.compile(
     r"""(?sx) -----BEGIN\ [A-Z ]*PRIVATE\ KEY----- .*? (?: -----END\ [A-Z ]*PRIVATE\ KEY----- | \Z )
@@ -49,7 +53,11 @@ def read_redacted_tail(path: Path, bytes_max: int) -> str:
 def redact(text: str) -> str:
     """Return ``text`` with every recognized secret replaced."""
     text = _JWT.sub(REDACTED, _PRIVATE_KEY.sub(REDACTED, text))
-    return _BEARER.sub(rf"\1{REDACTED}", _NAMED.sub(rf"\1{REDACTED}", text))
+    return _BEARER.sub(rf"\1{REDACTED}", _NAMED.sub(_redact_value, text))
+
+
+def _redact_value(found: re.Match[str]) -> str:
+    return f"{found[1]}{found['escaped'] or found['quote'] or ''}{REDACTED}"
 
 
 def add_bundle_entry(archive: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -30,6 +30,24 @@ def test_secrets_in_logs_are_redacted(text: str) -> None:
     assert REDACTED in redact(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('"secretKey": "one, two; three}" "b": 1', f'"secretKey": "{REDACTED}" "b": 1'),
+        ("password: 'one two' next", f"password: '{REDACTED}' next"),
+        ('{"secretKey": "one\\" two", "a": 1}', f'{{"secretKey": "{REDACTED}", "a": 1}}'),
+        ('"{\\"token\\": \\"one, two\\", \\"a\\": 1}"', f'"{{\\"token\\": \\"{REDACTED}\\", \\"a\\": 1}}"'),
+        ('token="one two\nnext', f'token="{REDACTED}\nnext'),
+        ("tls.private=one, two", f"tls.private={REDACTED}, two"),
+        ('"password": "", "a": 1', '"password": "", "a": 1'),
+    ],
+    ids=["separators", "single quotes", "escaped quote", "quoted JSON", "cut off", "private", "empty"],
+)
+def test_secret_in_quotes_is_redacted_up_to_the_closing_one(text: str, shown: str) -> None:
+    """Secrets may contain spaces, separators and quotes; what follows is kept."""
+    assert redact(text) == shown
+
+
 def test_service_account_token_is_redacted_by_its_format() -> None:
     """A token is recognized without a name before it."""
     token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXNvbWVib2R5"
