@@ -12,6 +12,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.setting_keys import effective_settings
+from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.local import dialogue, running_broker
 from gantry_wire import Command, RequestCode, ResponseCode
 
@@ -107,6 +108,29 @@ async def test_settings_of_the_file_cannot_be_changed_otherwise(broker: Broker, 
     assert refused.code == ResponseCode.NO_PERMISSION
     assert "liveSettingsPath" in (refused.remark or "")
     assert (taken.code, from_file, now(broker, "maxPullBatchSize")) == (0, "64", "16")
+
+
+async def test_change_that_a_simultaneous_edit_makes_invalid_is_refused_and_not_stored(
+    broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two would be valid without the other; the next start does not find the change either."""
+    live = broker.core.live
+    save, saved = live._file.save, list[dict[str, Any]]()
+
+    def record(document: dict[str, Any]) -> None:
+        saved.append(document["settings"])
+        save(document)
+        if len(saved) == 1:
+            write(path, "diskMaxUsedSpaceRatio=98\n")
+            asyncio.run_coroutine_threadsafe(broker.settings_file.reload(), loop).result(60)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(live._file, "save", record)
+    with pytest.raises(SettingsError, match="must not decrease"):
+        await live.update({"diskSpaceCleanForciblyRatio": "96"})
+
+    assert saved == [{"diskSpaceCleanForciblyRatio": "96"}, {}]
+    assert (now(broker, "diskMaxUsedSpaceRatio"), now(broker, "diskSpaceCleanForciblyRatio")) == ("98", "99")
 
 
 async def test_edit_and_simultaneous_change_are_both_effective(

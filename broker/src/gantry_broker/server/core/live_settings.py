@@ -162,19 +162,26 @@ class LiveSettings:
                 {k: v for k, v in {**saved, **from_file}.items() if k not in command_line_keys}
             )
             version = self.version.next(self._now_ms())
-            document = LiveDocument(settings=saved, data_version=version)
-            await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
+            await self._save(saved, version)
             if self._settings_file_entries is not from_file:  # the settings file has changed meanwhile: it wins
                 from_file = self._settings_file_entries
-                settings = self._apply_changes(
-                    {k: v for k, v in {**saved, **from_file}.items() if k not in command_line_keys}
-                )
+                try:
+                    settings = self._apply_changes(
+                        {k: v for k, v in {**saved, **from_file}.items() if k not in command_line_keys}
+                    )
+                except SettingsError:
+                    await self._save(self._saved, self.version)
+                    raise
             before, now = effective_settings(self.current), effective_settings(settings)
             self._saved, self.version, self.current = saved, version, settings
             self._command_line_keys.intersection_update(command_line_keys)
             changes = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
             log.info("settings changed at run time", extra=changes)
             self._on_change(settings)
+
+    async def _save(self, settings: dict[str, str], version: DataVersion) -> None:
+        document = LiveDocument(settings=settings, data_version=version)
+        await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
 
     def _drop_unknown(self, entries: Mapping[str, str]) -> Mapping[str, str]:
         """Return the entries without the keys that this version cannot change, if unknown settings are ignored."""
