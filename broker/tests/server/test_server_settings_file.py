@@ -115,22 +115,24 @@ async def test_change_that_a_simultaneous_edit_makes_invalid_is_refused_and_not_
 ) -> None:
     """Each of the two would be valid without the other; the next start does not find the change either."""
     live = broker.core.live
+    await live.update({"diskMaxUsedSpaceRatio": "80"})
     save, saved = live._file.save, list[dict[str, Any]]()
 
     def record(document: dict[str, Any]) -> None:
         saved.append(document["settings"])
         save(document)
         if len(saved) == 1:
-            write(path, "diskMaxUsedSpaceRatio=98\n")
+            write(path, "diskMaxUsedSpaceRatio=95\n")
             asyncio.run_coroutine_threadsafe(broker.settings_file.reload(), loop).result(60)
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(live._file, "save", record)
     with pytest.raises(SettingsError, match="must not decrease"):
-        await live.update({"diskSpaceCleanForciblyRatio": "96"})
+        await live.update({"diskSpaceCleanForciblyRatio": "90"})
 
-    assert saved == [{"diskSpaceCleanForciblyRatio": "96"}, {}]
-    assert (now(broker, "diskMaxUsedSpaceRatio"), now(broker, "diskSpaceCleanForciblyRatio")) == ("98", "99")
+    before = {"diskMaxUsedSpaceRatio": "80"}
+    assert saved == [before | {"diskSpaceCleanForciblyRatio": "90"}, before]
+    assert (now(broker, "diskMaxUsedSpaceRatio"), now(broker, "diskSpaceCleanForciblyRatio")) == ("95", "99")
 
 
 async def test_edit_and_simultaneous_change_are_both_effective(
