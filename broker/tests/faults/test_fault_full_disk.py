@@ -38,7 +38,9 @@ def percent_used(disk: LoopDisk) -> float:
 
 
 async def fill_until_refused(scene: Scene) -> None:
+    """Send until sends are refused because the disk is full, and not only because the broker is busy."""
     async with scene.load():
+        await scene.until(lambda: "refusing sends" in scene.log, "the refusal of sends in the log")
         await scene.until_refused()
 
 

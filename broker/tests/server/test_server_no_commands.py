@@ -15,7 +15,8 @@ SERVERS = (
 STARTERS = frozenset({"subprocess", "pty", "multiprocessing", "runpy", "pickle", "marshal", "shelve"})
 CALLS = frozenset(
     {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe",
-     "spawnv", "spawnvp", "create_subprocess_exec", "create_subprocess_shell", "eval", "exec", "__import__"}
+     "execl", "execle", "execlp", "execlpe", "spawnl", "spawnle", "spawnlp", "spawnv", "spawnve", "spawnvp", "spawnvpe",
+     "create_subprocess_exec", "create_subprocess_shell", "eval", "exec", "__import__"}
 )  # fmt: skip
 
 
