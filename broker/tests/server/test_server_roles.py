@@ -584,7 +584,7 @@ async def test_compared_master_that_fails_to_take_its_role_tries_again(
         await master.close()
         lose_tail(tmp_path / "master", before)
         master = await members.start("master")
-        write, failures = master.roles.role_file.write, []
+        write, failures = master.roles.role_file.write, list[RoleRecord]()
 
         def fail_once(record: RoleRecord) -> None:
             if not failures:

@@ -112,7 +112,7 @@ def accept_loss(directory: Path, buffers: Path | None, yes: bool, form: OutputFo
     broker follow a master that has them. If that is not possible, accept the loss: the log then continues after the
     missing ranges, and their offsets are never reused. The decision is stored in loss.json. The store is recovered
     first, as by `gantry store recover`, also if nothing is missing. If the recovery then finds a missing range that was
-    not shown, nothing is accepted; run the command again. With --yes, whatever is missing is accepted. The command
+    not shown, nothing is accepted; run the command again. With --yes, all that is missing is accepted. The command
     refuses while a broker has the store open: use `gantry ha accept-loss` then.
 
     Exit codes: 0 accepted, or nothing is missing, 2 invalid usage, 3 no store found, 4 not accepted, 130 interrupted.
