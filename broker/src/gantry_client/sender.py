@@ -2,7 +2,8 @@
 
 Only this module retries sends, and only those to any queue. A refusal that every broker would repeat is raised at once.
 After other failures the route is refreshed, and the next attempt uses a broker that has not failed in this send; if
-none is left, it backs off, because a broker that restarts needs some time.
+none is left, it backs off, because a broker that restarts needs some time. Once an attempt may have stored the message,
+every failure of the send is a SendFailed, which states that its outcome is unknown.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import (
     Attempt,
     BrokerRefused,
+    ClientError,
     RequestFailed,
     SendFailed,
     SendTimeout,
@@ -188,21 +190,31 @@ class Sender:
     async def _send_anywhere(self, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
         attempts: list[Attempt] = []
         backoff_ms = BACKOFF_FIRST_MS
-        while True:
-            route = await self.find_route(outgoing.topic, deadline, attempts)
-            tried = {attempt.broker_name for attempt in attempts}
-            queue = self._selector.next(route, tried, _now_s())
-            if queue.broker_name in tried:
-                await asyncio.sleep(min(backoff_ms, deadline.remaining_ms) / 1000)
-                backoff_ms *= 2
-            try:
-                receipt = await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
-            except RequestFailed as error:
-                attempts.append(Attempt(queue.broker_name, error))
-                await self._prepare_retry(outgoing.topic, attempts, deadline)
-            else:
-                self._selector.record_success(queue.broker_name)
-                return receipt
+        try:
+            while True:
+                route = await self.find_route(outgoing.topic, deadline, attempts)
+                tried = {attempt.broker_name for attempt in attempts}
+                queue = self._selector.next(route, tried, _now_s())
+                if queue.broker_name in tried:
+                    await asyncio.sleep(min(backoff_ms, deadline.remaining_ms) / 1000)
+                    backoff_ms *= 2
+                try:
+                    receipt = await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
+                except RequestFailed as error:
+                    attempts.append(Attempt(queue.broker_name, error))
+                    await self._prepare_retry(outgoing.topic, attempts, deadline)
+                else:
+                    self._selector.record_success(queue.broker_name)
+                    return receipt
+        except SendFailed:
+            raise
+        except ClientError as error:
+            if any(attempt.error.is_outcome_unknown for attempt in attempts):
+                # Errors such as NoMaster would state that nothing is stored.
+                raise SendFailed(
+                    outgoing.topic, tuple(attempts), f"and the last attempt ended with: {error}"
+                ) from error
+            raise
 
     async def _send_to(self, queue: MessageQueue, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
         route = await self.find_route(queue.topic, deadline)
