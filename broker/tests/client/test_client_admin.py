@@ -72,7 +72,7 @@ async def test_attributes_are_sent_as_changes(cluster: FakeCluster, admin: Admin
     assert {name: config.attributes["message.type"] for name, config in found.items()} == dict.fromkeys(TWO, "FIFO")
 
     for wrong in ({"": "x"}, {"a": ""}, {"a": "x,+b=y"}, {"a=b": "x"}, {"-a": None}, {"a,b": None}):
-        with pytest.raises(ValueError, match="attribute"):
+        with pytest.raises(InvalidMessage, match="attribute"):
             await admin.topics.create("orders", attributes=wrong)
 
 
