@@ -145,10 +145,11 @@ class Producer(ProducerClient, ReplyingClient):
 
         Returns one receipt per message, in order. A request is stored as a whole or not at all; when a later request
         fails, the earlier ones are stored. `message_ids` keeps the ids of messages that were sent before. Without
-        `queue`, the sharding key of the first message selects the queue of all; the other keys have no effect.
+        `queue`, all messages must have the same sharding key, or none: it selects the queue. A function as `queue` gets
+        the first message.
         """
         self._session.require_open()
-        check_batch(messages)
+        check_batch(messages, is_queue_given=queue is not None)
         if message_ids is not None and len(message_ids) != len(messages):
             raise InvalidMessage(f"message_ids has {len(message_ids)} ids for {len(messages)} messages")
         deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)

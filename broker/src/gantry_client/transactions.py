@@ -142,7 +142,8 @@ class TransactionProducer(ProducerClient):
     ) -> HalfMessage:
         """Store `message` as a half message, invisible to consumers. Raises like `Producer.send`.
 
-        Its sharding key does not select the queue; `queue` does.
+        A message with a sharding key needs `queue`. The key does not select it, because transactions become visible in
+        the order of their commits, and not of their sends.
 
         A half message that is stored but not acknowledged (codes 10, 11, 12) raises BrokerRefused. It is rolled back;
         if that fails, it stays open.
@@ -150,6 +151,10 @@ class TransactionProducer(ProducerClient):
         self._session.require_open()
         if message.delay_level:
             raise InvalidMessage("a transaction cannot be delayed")
+        if message.sharding_key is not None and queue is None:
+            raise InvalidMessage(
+                f"sharding key {message.sharding_key[:64]!r} does not select the queue of a transaction; give a queue"
+            )
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
         transaction_properties = format_properties(
             {property_names.TRANSACTION_PREPARED: "true", property_names.PRODUCER_GROUP: self.group}

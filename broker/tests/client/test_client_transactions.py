@@ -145,3 +145,17 @@ async def test_delayed_transaction_is_refused(servers: Servers) -> None:
     async with TransactionProducer(servers.address, GROUP) as producer:
         with pytest.raises(InvalidMessage, match="delayed"):
             await producer.begin(Message("T", b"x", delay_level=1))
+
+
+async def test_sharding_key_without_a_queue_is_refused(servers: Servers) -> None:
+    """The key does not select the queue of a transaction, so a queue is needed. Then the message keeps its key."""
+    async with TransactionProducer(servers.address, GROUP) as producer:
+        message = Message("T", b"x", sharding_key="customer-7")
+        with pytest.raises(InvalidMessage, match="sharding key 'customer-7'"):
+            await producer.begin(message)
+        queue = (await producer.queues("T"))[0]
+
+        half = await producer.begin(message, queue=queue)
+        await producer.commit(half)
+
+    assert half.queue == queue
