@@ -6,8 +6,9 @@ a reply is lost; consumers that cannot tolerate this compare ids. Sends to a fix
 sharding key) are not retried: another queue would break their order.
 
 Many sends may be outstanding at once, on one connection per broker; beyond `outstanding_max`, `send` waits. On one
-connection messages reach the broker in the order of the calls, as long as none of them has to wait for a slot, a route
-or the connection.
+connection messages reach the broker in the order of the calls, also of those that wait for a slot, as long as none of
+them has to wait for a route or the connection: a later send may find it open before the waiting ones run. So await the
+first send to a queue before you start others whose order matters.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -61,7 +61,8 @@ class Slots:
     """A semaphore with `count` slots and `bytes_max` bytes in total, granted in FIFO order. Belongs to one event loop.
 
     asyncio's semaphore scans all its waiters whenever one is woken, which is quadratic for the thousands of sends that
-    may wait here. This class grants slots directly and touches each waiter once.
+    may wait here. This class grants slots directly and touches each waiter once. A granted waiter runs only in the next
+    turn of the loop; until then it counts as queued, so that no later caller runs before it.
     """
 
     def __init__(self, count: int, bytes_max: int) -> None:
@@ -70,13 +71,15 @@ class Slots:
         self.in_use = 0
         self.bytes_in_use = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._queued = 0
+        """The callers that wait, or have been granted a slot and have not run since."""
 
     def __repr__(self) -> str:
         return f"<Slots in_use={self.in_use} bytes={self.bytes_in_use} waiting={len(self._waiting)}>"
 
     def try_acquire(self, size: int) -> bool:
-        """Acquire a slot for `size` bytes if one is free and no other caller waits."""
-        if self._waiting or not self._has_room(size):
+        """Acquire a slot for `size` bytes if one is free and no other caller is queued."""
+        if self._queued or not self._has_room(size):
             return False
         self._occupy(size)
         return True
@@ -87,14 +90,17 @@ class Slots:
             return
         granted = asyncio.get_running_loop().create_future()
         self._waiting.append((granted, size))
+        self._queued += 1
         try:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
                 self.release(size)  # The slot was granted already; the next waiter must get it.
-            else:
-                self._grant_waiting()  # A large waiter that is cancelled may have blocked smaller ones.
             raise
+        finally:
+            self._queued -= 1
+            # Later callers may have queued behind this one only, or behind a large one that is cancelled now.
+            self._grant_waiting()
 
     def release(self, size: int) -> None:
         """Release a slot and grant free slots to the longest waiters."""

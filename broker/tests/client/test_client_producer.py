@@ -377,6 +377,23 @@ async def test_pipelined_sends_keep_their_order() -> None:
         assert len(cluster.broker().state.clients) == 1
 
 
+async def test_sends_that_wait_for_a_slot_keep_their_order() -> None:
+    """No later send overtakes one that waits for a slot, when the route is known and the connection is open."""
+    settings = ProducerSettings(outstanding_max=3)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+        await producer.send(Message("orders", b"0", sharding_key="k"))
+        sends: list[asyncio.Task[object]] = []
+
+        for number in range(1, 200):
+            message = Message("orders", b"%d" % number, sharding_key="k")
+            sends.append(asyncio.create_task(producer.send(message, timeout_ms=60_000)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*sends)
+
+        assert stored(cluster) == [b"%d" % number for number in range(200)]
+
+
 async def test_oneway_send_does_not_wait_for_the_broker() -> None:
     """A oneway send returns although the broker never replies, and its request is marked as oneway."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
