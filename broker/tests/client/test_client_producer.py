@@ -186,7 +186,7 @@ def refuse_the_retry(cluster: FakeCluster) -> None:
 async def test_failed_retry_does_not_hide_an_unknown_outcome(
     break_cluster: Callable[[FakeCluster], None], cause: type[Exception], attempts: int
 ) -> None:
-    """When an attempt may have stored the message, the error of the send states so, whatever ends its retries."""
+    """When an attempt may have stored the message, the error of the send states so, also if a retry fails otherwise."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         break_cluster(cluster)

@@ -29,7 +29,7 @@ async def test_slots_are_granted_in_fifo_order() -> None:
 
 
 async def test_new_caller_does_not_overtake_a_granted_one() -> None:
-    """A caller that was granted a slot runs first, also if another slot becomes free before; then nobody waits."""
+    """A caller that was granted a slot runs first, also if another slot becomes free before."""
     slots, order = Slots(2, 100), []
     for _ in range(2):
         await slots.acquire(1)
