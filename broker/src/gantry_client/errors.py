@@ -143,7 +143,7 @@ class Attempt:
 class SendFailed(ClientError):
     """All attempts of a send failed. The caller should check `attempts`, and send again if that is safe.
 
-    `__cause__` is the error that ended the send: that of the last attempt, or of the search for a broker for another.
+    `__cause__` is the error that ended the send. It need not be that of an attempt: a retry may have found no master.
     """
 
     def __init__(self, topic: str, attempts: tuple[Attempt, ...], why: str) -> None:
