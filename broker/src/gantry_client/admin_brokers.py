@@ -1,11 +1,12 @@
 """Brokers that are registered with the name servers, and the state and tables of each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from gantry_client.calls import parse_document, require_success
 from gantry_client.documents import ConsumerConnections, ConsumerOffsetTable, GroupTable, QueueOffsets, TopicStats
-from gantry_client.errors import Unavailable
+from gantry_client.errors import InvalidMessage, Unavailable
 from gantry_client.outgoing import check_group, check_topic
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -95,8 +96,12 @@ class Brokers:
         )
         return found.subscription_group_table
 
-    async def put_topic(self, address: str, config: TopicConfig) -> None:
-        """Create or update a topic on this broker only."""
+    async def put_topic(self, address: str, config: TopicConfig, *, sets_attributes: bool = False) -> None:
+        """Create or update a topic on this broker only.
+
+        Only with `sets_attributes` the topic gets the attributes of `config`, else it keeps its own: a broker refuses
+        to set some attributes of an existing topic, even to the same value.
+        """
         self._session.require_open()
         check_topic(config.topic_name)
         request = CreateTopic(
@@ -108,6 +113,7 @@ class Brokers:
             topic_filter_type=config.topic_filter_type,
             order=config.order,
             topic_sys_flag=config.topic_sys_flag,
+            attributes=attribute_changes(config.attributes) if sets_attributes else None,
         )
         await self._session.calls.request_success(address, RequestCode.UPDATE_AND_CREATE_TOPIC, request)
 
@@ -161,3 +167,18 @@ class Brokers:
         await self._session.name_servers.send_to_all(
             RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker_name)
         )
+
+
+def attribute_changes(attributes: Mapping[str, str | None] | None) -> str | None:
+    """Format attribute changes for a broker; None removes an attribute. Raises InvalidMessage.
+
+    The format cannot carry some characters. Returns None without any change.
+    """
+    parts: list[str] = []
+    for name, value in (attributes or {}).items():
+        if not name or any(sign in name for sign in "+-=,") or "," in (value or "") or value == "":
+            raise InvalidMessage(
+                f"invalid attribute {name!r}: a name has no + - = or comma, a value is not empty and has no comma"
+            )
+        parts.append(f"-{name}" if value is None else f"+{name}={value}")
+    return ",".join(parts) or None

@@ -9,7 +9,7 @@ from gantry_client.admin_brokers import BrokerAddress, Brokers
 from gantry_client.documents import ClientConnection
 from gantry_client.errors import BadReply, InvalidMessage, RequestFailed, Unavailable
 from gantry_client.session import Session
-from gantry_remoting.addresses import join_address
+from gantry_remoting.addresses import is_same_address, join_address
 from gantry_wire.codes import RequestCode
 from gantry_wire.commands.clients import Document, MessageQueue
 from gantry_wire.commands.consumers import (
@@ -105,6 +105,6 @@ class Consumers:
             raise InvalidMessage(str(error)) from error
         address = join_address(host, port)
         for broker in await self._brokers.all():
-            if broker.address == address:
+            if is_same_address(broker.address, address):
                 return broker
         raise Unavailable(f"no broker is registered at {address}, the address in the message id")

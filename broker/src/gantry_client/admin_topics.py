@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, final
 
-from gantry_client.admin_brokers import Brokers
+from gantry_client.admin_brokers import Brokers, attribute_changes
 from gantry_client.clock import Deadline
 from gantry_client.documents import GroupListing, QueueOffsets
 from gantry_client.errors import NoRoute
@@ -67,7 +67,7 @@ class Topics:
             topic_filter_type="SINGLE_TAG",
             order=is_ordered,
             topic_sys_flag=0,
-            attributes=_changes(attributes) if attributes else None,
+            attributes=attribute_changes(attributes),
         )
         masters = await self._brokers.masters(cluster)
         for broker in masters:
@@ -169,15 +169,3 @@ class Topics:
         brokers = await self._brokers.all()
         clusters = {broker.cluster for broker in brokers}
         return {broker.name for broker in brokers} | clusters | {reply_topic(cluster) for cluster in clusters}
-
-
-def _changes(attributes: Mapping[str, str | None]) -> str:
-    """Format attribute changes for a broker. Raises ValueError for characters that the format cannot carry."""
-    parts: list[str] = []
-    for name, value in attributes.items():
-        if not name or any(sign in name for sign in "+-=,") or "," in (value or "") or value == "":
-            raise ValueError(
-                f"invalid attribute {name!r}: a name has no + - = or comma, a value is not empty and has no comma"
-            )
-        parts.append(f"-{name}" if value is None else f"+{name}={value}")
-    return ",".join(parts)

@@ -141,7 +141,10 @@ class Attempt:
 
 
 class SendFailed(ClientError):
-    """All attempts of a send failed. The caller should check `attempts`, and send again if that is safe."""
+    """All attempts of a send failed. The caller should check `attempts`, and send again if that is safe.
+
+    `__cause__` is the error that ended the send. It need not be that of an attempt: a retry may have found no master.
+    """
 
     def __init__(self, topic: str, attempts: tuple[Attempt, ...], why: str) -> None:
         failures = "; ".join(f"{attempt.broker_name}: {attempt.error}" for attempt in attempts) or "no broker was tried"

@@ -33,8 +33,8 @@ class Message:
     """The delay of the delivery: 1 is 1 s, 18 is 2 h, 0 is none."""
     sharding_key: str | None = field(default=None, kw_only=True)
     """Messages with equal sharding keys go to one queue, in the order of their sends, as long as the topic has the same
-    queues for sending. A broker without a master has none, unless the topic has an order configuration. A batch goes to
-    the queue of its first message's key; transactions ignore the key."""
+    queues for sending. A broker without a master has none, unless the topic has an order configuration. A given queue
+    replaces this choice; batches of different keys and transactions need one."""
     waits_for_store: bool = field(default=True, kw_only=True)
     """Whether the reply waits for the flush and the replication that the broker's mode promises."""
     flag: int = field(default=0, kw_only=True)

@@ -144,17 +144,24 @@ def prepare_packed_batch(topic: str, entries: Sequence[BatchEntry], settings: Pr
     )  # fmt: skip
 
 
-def check_batch(messages: Sequence[Message]) -> None:
-    """Raise InvalidMessage for messages that cannot form one batch."""
+def check_batch(messages: Sequence[Message], *, is_queue_given: bool) -> None:
+    """Raise InvalidMessage for messages that cannot form one batch; without a given queue, their keys select it."""
     if not messages:
         raise InvalidMessage("the batch is empty")
-    check_topic(messages[0].topic)
-    if messages[0].topic.startswith(RETRY_PREFIX):
+    first = messages[0]
+    check_topic(first.topic)
+    if first.topic.startswith(RETRY_PREFIX):
         raise InvalidMessage("batches cannot be sent to retry topics")
-    if any(message.topic != messages[0].topic for message in messages):
-        raise InvalidMessage("the messages of a batch must go to one topic")
-    if any(message.waits_for_store != messages[0].waits_for_store for message in messages):
-        raise InvalidMessage("the messages of a batch must agree on waits_for_store")
+    for message in messages:
+        if message.topic != first.topic:
+            raise InvalidMessage("the messages of a batch must go to one topic")
+        if message.waits_for_store != first.waits_for_store:
+            raise InvalidMessage("the messages of a batch must agree on waits_for_store")
+        if message.sharding_key != first.sharding_key and not is_queue_given:
+            raise InvalidMessage(
+                f"the messages of a batch go to one queue, but have the sharding keys {first.sharding_key!r} and "
+                f"{message.sharding_key!r}; make a batch for each key, or give a queue"
+            )
 
 
 def _check_body(message: Message, bytes_max: int) -> bytes:

@@ -5,7 +5,8 @@
             ...
 
 Polled messages count as consumed when the application polls again or calls `commit`; after a crash in between they are
-redelivered. There are no retry topics; an application that cannot consume a message decides itself what to do.
+redelivered. So only one task may poll at a time. There are no retry topics; an application that cannot consume a
+message decides itself what to do.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ class PollConsumer(ConsumerClient):
         self._arrived = asyncio.Event()
         self._polled: list[tuple[Backlog, ReceivedMessage]] = []
         """The messages of the last poll; the next poll marks them as consumed."""
+        self._is_polling = False
 
     def __repr__(self) -> str:
         return f"<PollConsumer {self.group} ready={len(self._ready)} {self._consumer!r}>"
@@ -60,19 +62,20 @@ class PollConsumer(ConsumerClient):
     async def poll(self, messages_max: int = 32, *, timeout_ms: int = 1000) -> list[ReceivedMessage]:
         """Return up to `messages_max` messages as soon as there are any, or none after `timeout_ms`.
 
-        The messages of the previous poll count as consumed now.
+        The messages of the previous poll count as consumed now. Raises RuntimeError while another poll waits: the next
+        poll of either caller would mark the messages of the other as consumed.
         """
         self._session.require_open()
-        self._consume_polled()
-        deadline = Deadline(timeout_ms)
-        while not (messages := self._take_ready(messages_max)):
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout_at(deadline.at):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return []
-        return messages
+        if self._is_polling:
+            raise RuntimeError(
+                "another poll of this consumer waits for messages; poll from one task or thread at a time"
+            )
+        self._is_polling = True
+        try:
+            self._consume_polled()
+            return await self._wait_for_messages(messages_max, Deadline(timeout_ms))
+        finally:
+            self._is_polling = False
 
     async def commit(self) -> None:
         """Mark the messages of the last poll as consumed, and commit the offsets. A failure is logged and retried."""
@@ -89,6 +92,16 @@ class PollConsumer(ConsumerClient):
     def _deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
         self._ready.extend((backlog, message) for message in messages)
         self._arrived.set()
+
+    async def _wait_for_messages(self, messages_max: int, deadline: Deadline) -> list[ReceivedMessage]:
+        while not (messages := self._take_ready(messages_max)):
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(deadline.at):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return []
+        return messages
 
     def _take_ready(self, messages_max: int) -> list[ReceivedMessage]:
         while self._ready and len(self._polled) < messages_max:

@@ -6,8 +6,9 @@ a reply is lost; consumers that cannot tolerate this compare ids. Sends to a fix
 sharding key) are not retried: another queue would break their order.
 
 Many sends may be outstanding at once, on one connection per broker; beyond `outstanding_max`, `send` waits. On one
-connection messages reach the broker in the order of the calls, as long as none of them has to wait for a slot, a route
-or the connection.
+connection messages reach the broker in the order of the calls, also of those that wait for a slot, as long as none of
+them has to wait for a route or the connection: a later send may find it open before the waiting ones run. So await the
+first send to a queue before you start others whose order matters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -145,10 +146,11 @@ class Producer(ProducerClient, ReplyingClient):
 
         Returns one receipt per message, in order. A request is stored as a whole or not at all; when a later request
         fails, the earlier ones are stored. `message_ids` keeps the ids of messages that were sent before. Without
-        `queue`, the sharding key of the first message selects the queue of all; the other keys have no effect.
+        `queue`, all messages must have the same sharding key, or none: it selects the queue. A function as `queue` gets
+        the first message.
         """
         self._session.require_open()
-        check_batch(messages)
+        check_batch(messages, is_queue_given=queue is not None)
         if message_ids is not None and len(message_ids) != len(messages):
             raise InvalidMessage(f"message_ids has {len(message_ids)} ids for {len(messages)} messages")
         deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)

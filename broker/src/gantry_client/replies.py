@@ -230,12 +230,12 @@ class ReplyingClient(Client):
     async def _find_route(self, topic: str, deadline: Deadline) -> Route:
         """Return the route of a reply topic. Raises NoRoute if no name server has it before the deadline.
 
-        Every broker registers its reply topic, so the broker of the request has it. A name server that restarted, or
-        that this broker has not reached yet, receives the registration within seconds.
+        Raises Unavailable if none replies. Every broker registers its reply topic, so the broker of the request has it.
+        A name server that restarted, or that this broker has not reached yet, receives the registration within seconds.
         """
         while True:
             try:
-                return await self._session.routes.for_sending(topic)
+                return await self._session.routes.for_sending_until(topic, deadline)
             except NoRoute:
                 if deadline.remaining_ms <= ROUTE_RETRY_MS:
                     raise

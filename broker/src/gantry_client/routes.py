@@ -10,7 +10,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from gantry_client.errors import NoMaster, NoRoute, RequestFailed
+from gantry_client.clock import Deadline
+from gantry_client.errors import NoMaster, NoRoute, RequestFailed, Unavailable
 from gantry_client.name_servers import NameServers
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.nameserver import (
@@ -148,6 +149,17 @@ class RouteTable:
                 raise NoMaster(topic, without)
             raise NoRoute(topic, "no broker with a master grants write permission")
         return route
+
+    async def for_sending_until(self, topic: str, deadline: Deadline) -> Route:
+        """Return the route like `for_sending`. Raises Unavailable also if no name server replies before `deadline`."""
+        known = self.find_for_sending(topic)
+        if known is not None:
+            return known
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                return await self.for_sending(topic)
+        except TimeoutError as error:
+            raise Unavailable(f"no name server replied in time with the route of topic {topic!r}") from error
 
     async def refresh(self, topic: str) -> Route | None:
         """Query the route of `topic`; None if no broker has it any more. Concurrent callers share one query."""

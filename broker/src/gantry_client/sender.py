@@ -2,7 +2,8 @@
 
 Only this module retries sends, and only those to any queue. A refusal that every broker would repeat is raised at once.
 After other failures the route is refreshed, and the next attempt uses a broker that has not failed in this send; if
-none is left, it backs off, because a broker that restarts needs some time.
+none is left, it backs off, because a broker that restarts needs some time. Once an attempt may have stored the message,
+every failure of the send is a SendFailed, which states that its outcome is unknown.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import (
     Attempt,
     BrokerRefused,
+    ClientError,
     RequestFailed,
     SendFailed,
     SendTimeout,
@@ -59,7 +61,8 @@ class Slots:
     """A semaphore with `count` slots and `bytes_max` bytes in total, granted in FIFO order. Belongs to one event loop.
 
     asyncio's semaphore scans all its waiters whenever one is woken, which is quadratic for the thousands of sends that
-    may wait here. This class grants slots directly and touches each waiter once.
+    may wait here. This class grants slots directly and touches each waiter once. A granted waiter runs only in the next
+    turn of the loop; until then it counts as queued, so that no later caller runs before it.
     """
 
     def __init__(self, count: int, bytes_max: int) -> None:
@@ -68,13 +71,15 @@ class Slots:
         self.in_use = 0
         self.bytes_in_use = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._queued = 0
+        """The callers that wait, or have been granted a slot and have not run since."""
 
     def __repr__(self) -> str:
         return f"<Slots in_use={self.in_use} bytes={self.bytes_in_use} waiting={len(self._waiting)}>"
 
     def try_acquire(self, size: int) -> bool:
-        """Acquire a slot for `size` bytes if one is free and no other caller waits."""
-        if self._waiting or not self._has_room(size):
+        """Acquire a slot for `size` bytes if one is free and no other caller is queued."""
+        if self._queued or not self._has_room(size):
             return False
         self._occupy(size)
         return True
@@ -85,14 +90,17 @@ class Slots:
             return
         granted = asyncio.get_running_loop().create_future()
         self._waiting.append((granted, size))
+        self._queued += 1
         try:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
                 self.release(size)  # The slot was granted already; the next waiter must get it.
-            else:
-                self._grant_waiting()  # A large waiter that is cancelled may have blocked smaller ones.
             raise
+        finally:
+            self._queued -= 1
+            # Later callers may have queued behind this one only, or behind a large one that is cancelled now.
+            self._grant_waiting()
 
     def release(self, size: int) -> None:
         """Release a slot and grant free slots to the longest waiters."""
@@ -188,21 +196,31 @@ class Sender:
     async def _send_anywhere(self, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
         attempts: list[Attempt] = []
         backoff_ms = BACKOFF_FIRST_MS
-        while True:
-            route = await self.find_route(outgoing.topic, deadline, attempts)
-            tried = {attempt.broker_name for attempt in attempts}
-            queue = self._selector.next(route, tried, _now_s())
-            if queue.broker_name in tried:
-                await asyncio.sleep(min(backoff_ms, deadline.remaining_ms) / 1000)
-                backoff_ms *= 2
-            try:
-                receipt = await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
-            except RequestFailed as error:
-                attempts.append(Attempt(queue.broker_name, error))
-                await self._prepare_retry(outgoing.topic, attempts, deadline)
-            else:
-                self._selector.record_success(queue.broker_name)
-                return receipt
+        try:
+            while True:
+                route = await self.find_route(outgoing.topic, deadline, attempts)
+                tried = {attempt.broker_name for attempt in attempts}
+                queue = self._selector.next(route, tried, _now_s())
+                if queue.broker_name in tried:
+                    await asyncio.sleep(min(backoff_ms, deadline.remaining_ms) / 1000)
+                    backoff_ms *= 2
+                try:
+                    receipt = await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
+                except RequestFailed as error:
+                    attempts.append(Attempt(queue.broker_name, error))
+                    await self._prepare_retry(outgoing.topic, attempts, deadline)
+                else:
+                    self._selector.record_success(queue.broker_name)
+                    return receipt
+        except SendFailed:
+            raise
+        except ClientError as error:
+            if any(attempt.error.is_outcome_unknown for attempt in attempts):
+                # Errors such as NoMaster would state that nothing is stored.
+                raise SendFailed(
+                    outgoing.topic, tuple(attempts), f"and the last attempt ended with: {error}"
+                ) from error
+            raise
 
     async def _send_to(self, queue: MessageQueue, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
         route = await self.find_route(queue.topic, deadline)

@@ -2,8 +2,8 @@
 
 Each object runs one asyncio client on an event loop in a separate thread and waits for it; `with` starts and stops
 both. Methods may be called from any thread, also concurrently: sends of several threads share one connection for each
-broker. Only a `PollConsumer` is polled by one thread at a time: concurrent polls would return the same messages. Inside
-a running event loop, use the asyncio clients: these classes would block the loop.
+broker. Only a `PollConsumer` is polled by one thread at a time: a poll during another one raises RuntimeError. Inside a
+running event loop, use the asyncio clients: these classes would block the loop.
 """
 
 import asyncio

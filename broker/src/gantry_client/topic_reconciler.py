@@ -6,7 +6,8 @@
     as in the spec     not changed, because every change is announced to all clients
 
 Each broker is compared with its own table: what an administrator set on one broker is neither reset, nor copied to
-another broker that has the topic. A missing topic gets the settings that it has on the first broker that has it.
+another broker that has the topic. A missing topic gets the settings and attributes that it has on the first broker that
+has it.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ async def _reconcile_topics(admin: Admin, declared: Mapping[str, int], addresses
         for address, table in zip(addresses, tables, strict=False):
             change = topic_change(name, queues, table.get(name), like=like)
             if change is not None:
-                await admin.brokers.put_topic(address, change)
+                await admin.brokers.put_topic(address, change, sets_attributes=name not in table)
                 changed[name] = queues
     return changed
 

@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Final, final
 
 from gantry_client.client import ProducerClient
-from gantry_client.clock import deadline_after, wall_ms
+from gantry_client.clock import Deadline, deadline_after, wall_ms
 from gantry_client.errors import (
     TRANSIENT_CODES,
     BadReply,
@@ -142,7 +142,8 @@ class TransactionProducer(ProducerClient):
     ) -> HalfMessage:
         """Store `message` as a half message, invisible to consumers. Raises like `Producer.send`.
 
-        Its sharding key does not select the queue; `queue` does.
+        A message with a sharding key needs `queue`. The key does not select it, because transactions become visible in
+        the order of their commits, and not of their sends.
 
         A half message that is stored but not acknowledged (codes 10, 11, 12) raises BrokerRefused. It is rolled back;
         if that fails, it stays open.
@@ -150,6 +151,10 @@ class TransactionProducer(ProducerClient):
         self._session.require_open()
         if message.delay_level:
             raise InvalidMessage("a transaction cannot be delayed")
+        if message.sharding_key is not None and queue is None:
+            raise InvalidMessage(
+                f"sharding key {message.sharding_key[:64]!r} does not select the queue of a transaction; give a queue"
+            )
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
         transaction_properties = format_properties(
             {property_names.TRANSACTION_PREPARED: "true", property_names.PRODUCER_GROUP: self.group}
@@ -200,7 +205,7 @@ class TransactionProducer(ProducerClient):
         deadline, pause_ms = deadline_after(timeout_ms, self.settings.send_timeout_ms), RETRY_FIRST_MS
         while True:
             try:
-                await self._end_once(end_request, half, max(1, deadline.remaining_ms))
+                await self._end_once(end_request, half, deadline)
                 return
             except (RequestFailed, NoRoute) as error:
                 is_final = isinstance(error, BrokerRefused) and error.code not in TRANSIENT_CODES
@@ -209,14 +214,14 @@ class TransactionProducer(ProducerClient):
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
             with suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(pause_ms / 1000):
+                async with asyncio.timeout(min(pause_ms, deadline.remaining_ms) / 1000):
                     await self._session.routes.refresh(half.topic)
 
-    async def _end_once(self, end_request: EndTransaction, half: HalfMessage, timeout_ms: int) -> None:
-        route = await self._session.routes.for_sending(half.topic)
+    async def _end_once(self, end_request: EndTransaction, half: HalfMessage, deadline: Deadline) -> None:
+        route = await self._session.routes.for_sending_until(half.topic, deadline)
         address = route.require_master(half.queue.broker_name)
         await self._session.calls.request_success(
-            address, RequestCode.END_TRANSACTION, end_request, timeout_ms=timeout_ms
+            address, RequestCode.END_TRANSACTION, end_request, timeout_ms=max(1, deadline.remaining_ms)
         )
 
     # ------- checks by brokers

@@ -2,31 +2,46 @@
 
 msgspec inspects a class when it decodes it for the first time, and caches the result in the class. When two threads do
 so at the same moment, msgspec 0.22 may crash the process. A program that starts decoding threads, or is called by such
-threads, therefore has all classes inspected first, in one thread.
+threads, therefore has all classes inspected first, in one thread at a time.
 """
 
-from typing import Any, Final
+import threading
+from typing import Any, Final, final
 
 import msgspec
 
-_prepared: Final[set[type]] = set()
+
+@final
+class PreparedStructs:
+    """The struct classes that msgspec has inspected. Its lock guards all fields."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._classes: Final[set[type]] = set()
+
+    def __repr__(self) -> str:
+        return f"<PreparedStructs classes={len(self._classes)}>"
+
+    def add(self, roots: tuple[type[Any], ...]) -> int:
+        """Have `roots` and their subclasses inspected in this thread. Return how many were new."""
+        with self._lock:
+            struct_classes = [one for one in _collect_subclasses(roots) if one not in self._classes]
+            for struct_class in struct_classes:
+                _prepare(struct_class)
+                self._classes.add(struct_class)
+            return len(struct_classes)
+
+
+_prepared: Final = PreparedStructs()
 
 
 def make_structs_ready(*roots: type[Any]) -> int:
     """Inspect every Struct class defined so far, or `roots` and their subclasses. Return how many were new.
 
-    Call it after the imports and before the first thread starts. A second call costs almost nothing; concurrent calls
-    are not allowed.
+    Call it after the imports and before this thread, or one that it starts, decodes. Any number of threads may call it
+    at once: each returns when all classes are inspected. A second call costs almost nothing.
     """
-    struct_classes = [
-        struct_class
-        for struct_class in _collect_subclasses(roots or tuple(msgspec.Struct.__subclasses__()))
-        if struct_class not in _prepared
-    ]
-    for struct_class in struct_classes:
-        _prepare(struct_class)
-        _prepared.add(struct_class)
-    return len(struct_classes)
+    return _prepared.add(roots or tuple(msgspec.Struct.__subclasses__()))
 
 
 def _collect_subclasses(roots: tuple[type[Any], ...]) -> list[type[Any]]:

@@ -20,8 +20,14 @@ from gantry_client import (
     SubscriptionGroupConfig,
     Unavailable,
 )
+from gantry_remoting.server import CommandService, Connection, Listener
+from gantry_remoting.settings import ListenerSettings
 from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
+from gantry_wire.command import Command
+from gantry_wire.commands.consumers import ConsumeResult
+from gantry_wire.commands.documents import write_document
+from gantry_wire.message import encode_host, offset_message_id
 from gantry_wire.names import reply_topic
 
 TWO = ("broker-a", "broker-b")
@@ -72,7 +78,7 @@ async def test_attributes_are_sent_as_changes(cluster: FakeCluster, admin: Admin
     assert {name: config.attributes["message.type"] for name, config in found.items()} == dict.fromkeys(TWO, "FIFO")
 
     for wrong in ({"": "x"}, {"a": ""}, {"a": "x,+b=y"}, {"a=b": "x"}, {"-a": None}, {"a,b": None}):
-        with pytest.raises(ValueError, match="attribute"):
+        with pytest.raises(InvalidMessage, match="attribute"):
             await admin.topics.create("orders", attributes=wrong)
 
 
@@ -223,3 +229,26 @@ async def test_start_from_enum_matches_java() -> None:
         "CONSUME_FROM_TIMESTAMP",
     }
     assert ConsumerSettings().start_from is StartFrom.LAST
+
+
+async def test_message_is_consumed_directly_at_an_unbracketed_ipv6_address(cluster: FakeCluster, admin: Admin) -> None:
+    """RocketMQ's brokers register IPv6 addresses without brackets; the broker in a message id is found there, too."""
+    asked: list[Command] = []
+
+    def answer(command: Command, connection: Connection) -> Command:
+        asked.append(command)
+        return command.reply(body=write_document(ConsumeResult(consume_result="CR_SUCCESS")))
+
+    listener = Listener(CommandService(answer), ListenerSettings(host="::1", port=0))
+    await listener.start()
+    try:
+        cluster.slaves[TWO[1]] = {1: f"::1:{listener.port}"}
+        stored_at = offset_message_id(encode_host("::1", listener.port), 4711)
+
+        result = await admin.consumers.consume("billing", "client", stored_at)
+    finally:
+        await listener.close()
+
+    assert result.consume_result == "CR_SUCCESS"
+    (command,) = asked
+    assert (command.ext["msgId"], command.ext["brokerName"]) == (stored_at, TWO[1])

@@ -74,8 +74,10 @@ async def test_refused_batch_is_retried_as_a_whole() -> None:
         [Message("orders", b"x", delay_level=1)],
         [Message("%RETRY%group", b"x")],
         [Message("orders", b"x"), Message("orders", b"")],
+        [Message("orders", b"x", sharding_key="a"), Message("orders", b"y", sharding_key="b")],
+        [Message("orders", b"x"), Message("orders", b"y", sharding_key="b")],
     ],
-    ids=["empty", "topics", "waits", "delay", "retry", "empty-body"],
+    ids=["empty", "topics", "waits", "delay", "retry", "empty-body", "sharding-keys", "sharding-key-of-one"],
 )
 async def test_invalid_batch_is_refused_as_a_whole(messages: list[Message]) -> None:
     """One invalid message refuses the whole call before anything is sent."""
@@ -84,6 +86,32 @@ async def test_invalid_batch_is_refused_as_a_whole(messages: list[Message]) -> N
             await producer.send_batch(messages)
 
         assert cluster.broker().received[BATCH] == 0
+
+
+@pytest.mark.parametrize("is_function", [False, True], ids=["queue", "function"])
+async def test_batch_with_different_sharding_keys_goes_to_a_given_queue(is_function: bool) -> None:
+    """A queue or a function replaces the choice by the key, as in a single send; every message keeps its key."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=4)
+        last = (await producer.queues("orders"))[-1]
+        messages = [Message("orders", b"%d" % number, sharding_key=f"key-{number}") for number in range(3)]
+
+        receipts = await producer.send_batch(messages, queue=(lambda queues, message: last) if is_function else last)
+
+        assert {receipt.queue for receipt in receipts} == {last}
+        found = [message.properties["__SHARDINGKEY"] for message in cluster.broker().messages("orders")]
+        assert found == ["key-0", "key-1", "key-2"]
+
+
+async def test_batch_with_one_sharding_key_goes_to_its_queue() -> None:
+    """It is the queue of a single message with this key."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=4)
+        alone = await producer.send(Message("orders", b"x", sharding_key="customer-7"))
+
+        receipts = await producer.send_batch([Message("orders", b"y", sharding_key="customer-7") for _ in range(3)])
+
+        assert {receipt.queue for receipt in receipts} == {alone.queue}
 
 
 async def test_wrong_number_of_ids_in_batch_reply_is_refused() -> None:

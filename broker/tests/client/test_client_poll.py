@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gantry_client import ConsumerSettings, Message, PollConsumer, Producer, StartFrom
 from gantry_testing.client import FakeCluster, wait_until
 
@@ -61,6 +63,28 @@ async def test_empty_poll_ends_at_its_timeout() -> None:
         async with PollConsumer(cluster.name_server, GROUP, topics="orders") as consumer:
             async with asyncio.timeout(60):
                 assert await consumer.poll(timeout_ms=30) == []
+
+
+async def test_poll_during_another_poll_is_an_error() -> None:
+    """Two polls would return the same messages, or one would mark those of the other as consumed, so that a crash loses
+    them. The first poll is not disturbed, and a poll after it, or after one that was cancelled, succeeds."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+            cancelled = asyncio.create_task(consumer.poll(timeout_ms=60_000))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            waiting = asyncio.create_task(consumer.poll(timeout_ms=60_000))
+            await asyncio.sleep(0)
+
+            with pytest.raises(RuntimeError, match="another poll"):
+                await consumer.poll(timeout_ms=60_000)
+
+            await send(cluster, b"1")
+            assert [message.body for message in await waiting] == [b"1"]
+            await send(cluster, b"2")
+            assert [message.body for message in await consumer.poll(timeout_ms=60_000)] == [b"2"]
 
 
 async def test_iteration_continues_with_later_messages() -> None:

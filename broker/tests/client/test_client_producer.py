@@ -26,9 +26,11 @@ from gantry_client import (
     sender,
 )
 from gantry_client.messages import to_received_message
+from gantry_remoting.server import Connection
 from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.slowness import patience
 from gantry_wire.codes import RequestCode
+from gantry_wire.command import Command
 from gantry_wire.compress import inflate_body
 from gantry_wire.hashing import java_string_hash
 
@@ -159,6 +161,58 @@ async def test_send_failed_lists_every_attempt() -> None:
         assert len(raised.value.attempts) == 3
         assert {attempt.broker_name for attempt in raised.value.attempts} == set(TWO)
         assert not raised.value.is_outcome_unknown
+
+
+def lose_master(cluster: FakeCluster) -> None:
+    """End the connection of the first send, and withdraw the only master from the routes, as a kill does."""
+
+    def fault(command: Command, connection: Connection) -> None:
+        cluster.masterless_names.add("broker-a")
+        connection.close("closed by the test")
+
+    cluster.broker().fault(SEND, fault)
+
+
+def refuse_the_retry(cluster: FakeCluster) -> None:
+    cluster.broker().drop(SEND)
+    cluster.broker().refuse(SEND, 13)
+
+
+@pytest.mark.parametrize(
+    ("break_cluster", "cause", "attempts"),
+    [(lose_master, NoMaster, 1), (refuse_the_retry, BrokerRefused, 2)],
+    ids=["no master", "refused"],
+)
+async def test_failed_retry_does_not_hide_an_unknown_outcome(
+    break_cluster: Callable[[FakeCluster], None], cause: type[Exception], attempts: int
+) -> None:
+    """When an attempt may have stored the message, the error of the send states so, also if a retry fails otherwise."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        break_cluster(cluster)
+
+        with pytest.raises(SendFailed) as raised:
+            await producer.send(Message("orders", b"x"), timeout_ms=int(patience(60_000)))
+
+        assert raised.value.is_outcome_unknown
+        assert len(raised.value.attempts) == attempts
+        assert type(raised.value.__cause__) is cause and str(raised.value.__cause__) in str(raised.value)
+
+
+@pytest.mark.parametrize(("code", "error"), [(16, NoMaster), (13, BrokerRefused)])
+async def test_failed_retry_is_raised_as_it_is_when_nothing_is_stored(code: int, error: type[Exception]) -> None:
+    """Without an attempt of unknown outcome, the error names the present reason."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+
+        def refuse(command: Command, connection: Connection) -> Command:
+            cluster.masterless_names.add("broker-a")
+            return command.reply(code)
+
+        cluster.broker().fault(SEND, refuse)
+
+        with pytest.raises(error):
+            await producer.send(Message("orders", b"x"), timeout_ms=int(patience(60_000)))
 
 
 @pytest.mark.parametrize("names", [TWO[:1], TWO], ids=["one", "two"])
@@ -321,6 +375,23 @@ async def test_pipelined_sends_keep_their_order() -> None:
 
         assert stored(cluster) == [b"%d" % i for i in range(500)]
         assert len(cluster.broker().state.clients) == 1
+
+
+async def test_sends_that_wait_for_a_slot_keep_their_order() -> None:
+    """No later send overtakes one that waits for a slot, when the route is known and the connection is open."""
+    settings = ProducerSettings(outstanding_max=3)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+        await producer.send(Message("orders", b"0", sharding_key="k"))
+        sends: list[asyncio.Task[object]] = []
+
+        for number in range(1, 200):
+            message = Message("orders", b"%d" % number, sharding_key="k")
+            sends.append(asyncio.create_task(producer.send(message, timeout_ms=60_000)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*sends)
+
+        assert stored(cluster) == [b"%d" % number for number in range(200)]
 
 
 async def test_oneway_send_does_not_wait_for_the_broker() -> None:

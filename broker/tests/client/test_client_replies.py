@@ -11,6 +11,7 @@ from gantry_client import (
     Admin,
     BrokerRefused,
     ClientClosed,
+    ClientSettings,
     ConsumerSettings,
     InvalidMessage,
     Message,
@@ -396,3 +397,18 @@ async def test_every_name_server_that_knows_a_broker_routes_replies_to_it(tmp_pa
     finally:
         for server in servers:
             await server.close()
+
+
+async def test_route_query_of_a_reply_shares_its_deadline() -> None:
+    """A name server that never replies uses up the deadline of a reply, and no more."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders")
+        echo = Echo(cluster.name_server)
+        async with echo.consumer, Producer(cluster.name_server) as producer:
+            await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+        cluster.broker().ignore(RequestCode.GET_ROUTEINFO_BY_TOPIC, times=100)
+        settings = ClientSettings(request_timeout_ms=PATIENT_MS)
+
+        async with Producer(cluster.broker().address, client_settings=settings) as producer, asyncio.timeout(60):
+            with pytest.raises(Unavailable, match="no name server replied in time"):
+                await producer.reply(echo.seen[0], b"!", timeout_ms=100)

@@ -28,6 +28,28 @@ async def test_slots_are_granted_in_fifo_order() -> None:
     assert order == ["a", "b", "c"]
 
 
+async def test_new_caller_does_not_overtake_a_granted_one() -> None:
+    """A caller that was granted a slot runs first, also if another slot becomes free before."""
+    slots, order = Slots(2, 100), []
+    for _ in range(2):
+        await slots.acquire(1)
+
+    async def acquire(name: str) -> None:
+        await slots.acquire(1)
+        order.append(name)
+
+    granted = asyncio.create_task(acquire("granted"))
+    await asyncio.sleep(0)
+    slots.release(1)
+    slots.release(1)
+    assert not slots.try_acquire(1)
+    await acquire("new")
+
+    assert order == ["granted", "new"] and granted.done()
+    slots.release(1)
+    assert slots.try_acquire(1)
+
+
 async def test_large_send_is_not_starved_by_small_ones() -> None:
     """A waiter for many bytes blocks those behind it until the bytes are free."""
     slots = Slots(100, 10)

@@ -16,6 +16,7 @@ from gantry_client import (
     ClientSettings,
     ConsumerSettings,
     Decision,
+    HalfMessage,
     InvalidMessage,
     Message,
     MessageQueue,
@@ -25,10 +26,12 @@ from gantry_client import (
     SendStatus,
     StartFrom,
     TransactionProducer,
+    Unavailable,
     transactions,
 )
-from gantry_testing.client import wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.ports import free_broker_port, free_port
+from gantry_wire.codes import RequestCode
 
 SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 SMALL = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
@@ -145,3 +148,33 @@ async def test_delayed_transaction_is_refused(servers: Servers) -> None:
     async with TransactionProducer(servers.address, GROUP) as producer:
         with pytest.raises(InvalidMessage, match="delayed"):
             await producer.begin(Message("T", b"x", delay_level=1))
+
+
+async def test_sharding_key_without_a_queue_is_refused(servers: Servers) -> None:
+    """The key does not select the queue of a transaction, so a queue is needed. Then the message keeps its key."""
+    async with TransactionProducer(servers.address, GROUP) as producer:
+        message = Message("T", b"x", sharding_key="customer-7")
+        with pytest.raises(InvalidMessage, match="sharding key 'customer-7'"):
+            await producer.begin(message)
+        queue = (await producer.queues("T"))[0]
+
+        half = await producer.begin(message, queue=queue)
+        await producer.commit(half)
+
+    assert half.queue == queue
+
+
+async def test_route_query_of_a_commit_shares_its_deadline() -> None:
+    """A name server that never replies uses up the deadline of a commit, and no more."""
+    half = HalfMessage(
+        topic="T", queue=MessageQueue(topic="T", broker_name="broker-a", queue_id=0), message_id="A", half_offset=0,
+        physical_offset=0,
+    )  # fmt: skip
+    settings = ClientSettings(request_timeout_ms=120_000)
+    async with FakeCluster() as cluster:
+        silent = cluster.broker()
+        silent.ignore(RequestCode.GET_ROUTEINFO_BY_TOPIC, times=100)
+        producer = TransactionProducer(silent.address, GROUP, answers_checks=False, client_settings=settings)
+        async with producer, asyncio.timeout(60):
+            with pytest.raises(Unavailable, match="no name server replied in time"):
+                await producer.commit(half, timeout_ms=100)

@@ -17,7 +17,8 @@ from gantry_cli.local.topics import LocalTopicReconciler, ShardDecommissioner
 from gantry_cli.processes import ServerProcess
 from gantry_client.topic_reconciler import INTERVAL_S, MasterTerm
 from gantry_testing.client.cluster import FakeCluster
-from gantry_wire.commands.admin import TopicConfig
+from gantry_wire.codes import RequestCode
+from gantry_wire.commands.admin import CreateTopic, TopicConfig
 
 
 def terms(cluster: FakeCluster, shards: int, epoch: int = 1) -> list[MasterTerm]:
@@ -137,6 +138,29 @@ async def test_topic_is_changed_only_on_brokers_where_it_differs() -> None:
         assert dict(states[0].topics) == before
         changed = states[1].topics["orders"]
         assert (changed.write_queue_nums, changed.perm, changed.order) == (3, 6, False)
+
+
+async def test_missing_topic_gets_the_attributes_of_the_other_shards() -> None:
+    """The new shard's topic has them all. A change of the queues sends none, since brokers refuse some changes."""
+    async with FakeCluster(("crew-0", "crew-1")) as cluster:
+        states = [cluster.broker(name).state for name in ("crew-0", "crew-1")]
+        attributes = {"message.type": "FIFO", "cleanup.policy": "DELETE"}
+        states[0].topics["orders"] = TopicConfig(
+            topic_name="orders", read_queue_nums=2, write_queue_nums=2, attributes=attributes
+        )
+        spec = group_of("{shards: 2, topics: [{name: orders, queues: 3}]}").spec
+
+        assert await LocalTopicReconciler(cluster.name_server, Access()).reconcile(spec, terms(cluster, 2)) != []
+
+        assert [state.topics["orders"].write_queue_nums for state in states] == [3, 3]
+        assert [state.topics["orders"].attributes for state in states] == [attributes, attributes]
+        change, creation = (
+            CreateTopic.read(command.ext)
+            for name in ("crew-0", "crew-1")
+            for command in cluster.broker(name).requests
+            if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC
+        )
+        assert (change.attributes, creation.attributes) == (None, "+message.type=FIFO,+cleanup.policy=DELETE")
 
 
 @pytest.mark.parametrize("cause", ["interval", "epoch", "identity"])

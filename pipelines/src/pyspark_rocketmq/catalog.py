@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar, final
 from gantry_client import BrokerRefused, NoRoute
 from gantry_client.sync import Admin
 from gantry_wire.codes import ResponseCode
+from gantry_wire.structs import make_structs_ready
 from pyspark_rocketmq.brokers import call_with_retries
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
@@ -23,7 +24,6 @@ from pyspark_rocketmq.replica_reader import ReplicaViews
 from pyspark_rocketmq.replica_view import View
 from pyspark_rocketmq.settings import ReadSettings, parse_member_name
 from pyspark_rocketmq.transport.file import topics_in
-from pyspark_rocketmq.worker import prepare_structs
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Catalog:
 
     def __init__(self, settings: ReadSettings) -> None:
         """Create a catalog; connections are opened at first use."""
-        prepare_structs()
+        make_structs_ready()
         self._settings = settings
         self._views = ReplicaViews(settings)
 

@@ -6,24 +6,14 @@ its tasks have created.
 """
 
 import gc
-import threading
 from functools import cache
-from typing import Final
 
 from gantry_wire.structs import make_structs_ready
-
-_structs_lock: Final = threading.Lock()
-
-
-def prepare_structs() -> None:
-    """Resolve all struct classes in one thread at a time; see `make_structs_ready`."""
-    with _structs_lock:
-        make_structs_ready()
 
 
 def prepare_worker() -> None:
     """Prepare this process for a task."""
-    prepare_structs()
+    make_structs_ready()
     _freeze_loaded_objects()
 
 

@@ -33,9 +33,20 @@ def create_topic(state: BrokerState, command: Command, connection: Connection) -
         write_queue_nums=header.write_queue_nums,
         perm=header.perm,
         order=header.order,
-        attributes=dict(part[1:].split("=") for part in (header.attributes or "").split(",") if part.startswith("+")),
+        attributes=_change_attributes(state.topics.get(header.topic), header.attributes or ""),
     )
     return command.reply()
+
+
+def _change_attributes(known: TopicConfig | None, changes: str) -> dict[str, str]:
+    """Return the attributes of a topic after `changes`; those that are not named stay, as on real brokers."""
+    attributes = dict(known.attributes) if known is not None else {}
+    for name, _, value in (part.partition("=") for part in changes.split(",") if part):
+        if name.startswith("+"):
+            attributes[name[1:]] = value
+        else:
+            attributes.pop(name[1:], None)
+    return attributes
 
 
 def topic_config(state: BrokerState, command: Command, connection: Connection) -> Command:

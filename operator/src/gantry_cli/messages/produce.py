@@ -230,8 +230,14 @@ async def _send_all(
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(collect(), name="collect receipts")
+                is_ready = template.sharding_key is None
                 async for body in bodies:
-                    await in_flight.put(asyncio.create_task(producer.send(template.make_message(body))))
+                    task = asyncio.create_task(producer.send(template.make_message(body)))
+                    await in_flight.put(task)
+                    if not is_ready:
+                        # Later messages could overtake those that wait for the route or the first connection.
+                        await asyncio.wait([task])
+                        is_ready = True
                 await in_flight.put(None)
         except* (ClientError, OSError, ValueError) as errors:  # the latter two from the bodies
             await _collect_remaining(in_flight, summary)

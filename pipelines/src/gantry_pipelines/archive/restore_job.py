@@ -31,8 +31,8 @@ from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.source_options import read_settings
 from gantry_spec.manifest.parts import Part
 from gantry_spec.pipelines.kinds import ArchiveSpec
+from gantry_wire.structs import make_structs_ready
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.worker import prepare_structs
 
 GROUP: Final = "GantryRestore"
 PULL_MESSAGES_MAX: Final = 256
@@ -86,7 +86,7 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
 
     def run(self, settings: RestoreParameters, reporter: Reporter) -> Outcome:
         """Restore the mapped topics up to the end of the archive, or until a stop is requested."""
-        prepare_structs()
+        make_structs_ready()
         sent = _SentCounter(reporter)
         plan = RestorePlan(
             settings.topics, settings.progress, on_delivered=sent.add, is_stopped=lambda: reporter.stop.is_requested

@@ -16,12 +16,12 @@ from typing import Final, final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from gantry_wire.structs import make_structs_ready
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.sink.columns import Columns
 from pyspark_rocketmq.sink.driver import Driver
 from pyspark_rocketmq.sink.options import SinkOptions
 from pyspark_rocketmq.sink.tasks import TaskResult, run_task, task_identity
-from pyspark_rocketmq.worker import prepare_structs
 
 log = logging.getLogger(__name__)
 ONE_BATCH: Final = 0
@@ -105,7 +105,7 @@ def _abort(options: SinkOptions, messages: Messages, batch: int, *, is_new_query
 
 
 def _make_driver(options: SinkOptions, done: Sequence[TaskResult], batch: int, is_new_query: bool) -> Driver:
-    prepare_structs()
+    make_structs_ready()
     first = done[0]
     assert all((one.query, one.batch) == (first.query, batch) for one in done), "all tasks are of one batch"
     return Driver(options, first.query, batch, first.identity.run, is_new_query=is_new_query)
