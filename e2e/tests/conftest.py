@@ -24,7 +24,7 @@ from gantry_testing.requirements_plugin import require_needs
 
 LOCK = Path("/run/lock/gantry-cluster-tests")
 KEEP = "GANTRY_KEEP_CLUSTER"
-"""With this variable set, an existing cluster is used as it is and kept: for developers of these tests."""
+"""With this variable set, an existing cluster is used as it is, and none is removed: for developers of these tests."""
 NODES = 3
 HUGE_PAGES = 32
 

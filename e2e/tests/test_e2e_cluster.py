@@ -195,8 +195,8 @@ def test_a_restricted_namespace_refuses_a_root_pod(namespace: Namespace) -> None
     assert refusal.value.status == FORBIDDEN
 
 
-def test_pod_fills_its_huge_pages_up_to_the_limit(served: Namespace) -> None:
-    """An ordinary user with fsGroup maps huge pages up to the limit of the container, and no more."""
+def test_pod_maps_huge_pages_within_its_limit_only(served: Namespace) -> None:
+    """An ordinary user with fsGroup maps huge pages within the limit of the container, and none beyond it."""
     assert served.run("web-0", FILL) == f"{pods.USER} hello {2 << 20}"
     with pytest.raises(CommandFailed, match="No space left on device"):
         served.run("web-0", FILL.replace("4 << 20", "10 << 20"))

@@ -95,8 +95,8 @@ def test_packets_can_be_lost_at_random(cluster: Cluster, pair: Namespace) -> Non
     assert int(rule.split()[0]) > 0
 
 
-def test_killed_api_server_comes_back_with_all_objects(cluster: Cluster, pair: Namespace) -> None:
-    """While the API server is down, pods serve requests; afterwards all objects are unchanged."""
+def test_killed_api_server_comes_back_with_its_objects(cluster: Cluster, pair: Namespace) -> None:
+    """While the API server is down, pods serve requests; afterwards nodes are ready, and a pod is the same object."""
     pod = pair.read_pod("on-2")
     assert pod is not None
 

@@ -109,7 +109,7 @@ def test_kubeconfig_is_reduced_to_its_context_in_a_temporary_copy(read_commands:
 def test_unreachable_cluster_is_reported_with_the_output_of_kubectl(
     read_commands: CommandReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is one sentence without secrets."""
+    """The error has no secret of the kubeconfig."""
     monkeypatch.setenv("ANSWERS", "{}")
 
     with pytest.raises(ClusterError, match="no route to host") as fault, open_cluster(CHOICE):
@@ -206,8 +206,13 @@ def test_kind_cluster_gets_our_images_and_is_deleted(
     assert lines[-1].startswith("kind delete cluster --name gantry-e2e")
 
 
-def test_named_images_of_docker_are_loaded_into_kind(read_commands: CommandReader) -> None:
+def test_named_images_of_docker_are_loaded_into_kind(
+    read_commands: CommandReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If images are named, nothing is built."""
+    monkeypatch.setattr(
+        "gantry_cluster.image_builds.ImageBuild.build_if_stale", lambda image: pytest.fail(f"{image.name} was built")
+    )
     with kind.make_cluster(Choice(Kind.IN_CONTAINERS, images=IMAGES), lambda text: None) as made:
         assert made.images == IMAGES
 

@@ -70,8 +70,8 @@ def test_paused_group_is_unchanged_until_the_pause_ends(namespaces: NamespaceFac
 
 
 def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: NamespaceFactory) -> None:
-    """Sends are refused unstored and reads continue; a broker that is killed behind the fence has no role until it is
-    lifted.
+    """Sends are refused unstored and reads continue; a broker that is killed while the shard is fenced has no role
+    until the fence is lifted.
     """
     group = namespaces.group("fenced", SMALL)
     group.gantry("produce", TOPIC, "before")
@@ -84,7 +84,7 @@ def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: Na
         assert "before" in group.gantry("consume", TOPIC).splitlines()
         kill_broker(group, master)
         time.sleep(WATCHED_S)
-        assert group.record()["epoch"] == before, "a master was promoted behind the fence"
+        assert group.record()["epoch"] == before, "a master was promoted while the shard was fenced"
         wait_for_condition(group, "Fenced", "True", "ByAnnotation")
         assert condition_of(group, "Available")[0] == "False"
         group.annotate(FENCE, None)
@@ -92,7 +92,7 @@ def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: Na
     outcome = run_fault_under_load(group, "fenced", fence)
 
     outcome.check_limits(FENCED_SECONDS_MAX)
-    assert outcome.seconds >= WATCHED_S, "something was acknowledged behind the fence"
+    assert outcome.seconds >= WATCHED_S, "something was acknowledged while the shard was fenced"
     assert outcome.verdict["failed"].get(UNSTORED, 0) > 0
 
 

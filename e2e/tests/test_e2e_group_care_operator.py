@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 REPLICAS = 2
 NEXT = "next"
 UPGRADE_SECONDS_MAX = 5.0
-"""The limit of the interruption while both operators are upgraded twice, and each moves a role."""
+"""The limit of the interruption while both operators are upgraded and rolled back, and the role is moved after each."""
 GIVEN_BACK_SECONDS_MAX = 15.0
 """The limit from the deletion of the leading operator until the other one has moved a role."""
 KILLED_SECONDS_MAX = 60.0
-"""The limit if a master's pod is killed together with the leading operator, whose Lease has to expire first."""
+"""The limit if a master's pod is deleted after the leading operator was killed, whose Lease has to expire first."""
 
 
 def operators(cluster: Cluster) -> list[Object]:
@@ -66,7 +66,7 @@ def promote(group: Group, name: str) -> float:
 
 
 @pytest.mark.cluster_can(Capability.TAG_IMAGES)
-def test_operators_are_upgraded_and_rolled_back_without_interrupting_clients(
+def test_operators_are_upgraded_and_rolled_back_under_load_without_loss(
     namespaces: NamespaceFactory, operator_cluster: Cluster
 ) -> None:
     """`helm upgrade` to another tag, and `helm rollback`: no pod of a group is touched, and both operators work."""

@@ -146,7 +146,7 @@ def test_group_that_retains_no_volumes_deletes_them(namespaces: NamespaceFactory
 
 
 def lose(group: Group, *claims: str) -> None:
-    """Delete claims and their volumes."""
+    """Delete claims. Their volumes are deleted too, unless they have the policy Retain."""
     words = ("delete", "persistentvolumeclaims", *claims, f"--namespace={group.namespace.name}", "--timeout=60s")
     group.namespace.cluster.kubectl(*words)
 
@@ -168,7 +168,7 @@ def is_placed(group: Group, pod: str) -> bool:
 
 
 def decision(group: Group) -> tuple[list[str], str]:
-    """Return the reason that blocks the first shard, and its master."""
+    """Return the reasons that block the first shard, and its master."""
     shard: Object = next(iter(group.read().get("status", {}).get("eachShard", ())), {})
     return list(shard.get("decision", {}).get("blockedBy", [])), str(shard.get("master", ""))
 

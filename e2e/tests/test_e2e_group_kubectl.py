@@ -39,7 +39,7 @@ def document_of(group: Group, *words: str) -> dict[str, Any]:
 
 
 def test_status_orders_and_bundle_work_on_a_real_cluster(namespaces: NamespaceFactory, tmp_path: Path) -> None:
-    """Every sidecar answers inside its pod, the role moves as ordered, a fence stays until it is lifted."""
+    """Every sidecar answers inside its pod, the role moves as ordered, and a fence is set and lifted."""
     group = namespaces.group("person", SMALL)
 
     status = document_of(group, "status")

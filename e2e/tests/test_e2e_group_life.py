@@ -34,7 +34,7 @@ def images(group: Group) -> set[str]:
 
 @pytest.mark.cluster_can(Capability.TAG_IMAGES)
 def test_new_image_is_rolled_out_without_loss(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
-    """The slaves are replaced first, the master last, after its role has moved."""
+    """All brokers run the new image in the end. The order in which they are replaced is not tested here."""
     operator_cluster.tag_image("localhost/gantry:latest", NEW_IMAGE)
     group = namespaces.group("rolled", SMALL)
 
@@ -87,7 +87,7 @@ def test_shrinking_a_volume_is_refused(namespaces: NamespaceFactory) -> None:
 
 
 def test_shards_are_added_and_removed_without_loss(namespaces: NamespaceFactory) -> None:
-    """A second shard gets queues of the topic; with all of its messages consumed it is removed after the next edit."""
+    """A second shard gets queues of the topic. It has no messages, and is removed after the next edit."""
     group = namespaces.group("scaled", SMALL)
 
     def out() -> None:

@@ -127,7 +127,9 @@ def test_drain_waits_rather_than_evict_the_last_in_sync_slave(
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
 def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
-    """A machine is lost with its volume: its broker starts with an empty one elsewhere, and copies the whole log."""
+    """A machine is lost with its volume, and tainted as out of service, which is the order: its broker starts with an
+    empty volume elsewhere, and copies the whole log.
+    """
     group = namespaces.group("diskless", TWO_SLAVES)
     [master] = group.masters()
     epoch, node = group.record()["epoch"], group.node_of(master)

@@ -130,6 +130,7 @@ async def test_load_reports_the_interruption_of_its_clients(tmp_path: Path) -> N
     assert first["acknowledged"] >= 20
     assert marked["marked"] == report["mark"] == "nothing"
     assert report["acknowledged"] >= marked["acknowledged"] + 50
+    assert report.keys() == {"mark", "acknowledged", "seconds", "pause"}
     assert verdict["findings"] == [] and verdict["acknowledged"] >= report["acknowledged"]
 
 

@@ -74,6 +74,8 @@ def test_removed_file_causes_a_rebuild(image: ImageBuild) -> None:
     (image.root / "broker/src/a/b.py").rename(image.root / "broker/src/a/c.py")
 
     assert not image.is_fresh()
+    image.build_if_stale()
+    assert builds(image) == 2
 
 
 def test_archive_without_its_source_digest_is_stale(image: ImageBuild) -> None:

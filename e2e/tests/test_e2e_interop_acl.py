@@ -44,13 +44,13 @@ def test_java_clients_do_what_they_are_permitted(client: str, tmp_path: Path) ->
 
     assert [(one.scenario, one.broken) for one in found.verdicts] == [(name, []) for name in SCENARIOS]
     assert [(one.scenario, one.broken) for one in found.denials] == [("acl", []), ("acl", []), ("strict", [])]
-    behind_open_names = found.denials[1].details
-    assert all(" 16: " in behind_open_names[what] for what in DENIED_WITH_16), behind_open_names
+    details_with_open_names = found.denials[1].details
+    assert all(" 16: " in details_with_open_names[what] for what in DENIED_WITH_16), details_with_open_names
 
 
 @pytest.mark.slow
 @pytest.mark.needs_java
-def test_every_denial_is_missing_without_access_control(tmp_path: Path) -> None:
+def test_missing_denials_are_found_without_access_control(tmp_path: Path) -> None:
     """The twin: against a broker without access control the scenario finds what is not denied, and what is stored."""
     options = drivers.DriverOptions(
         "", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "twin", scenario_seconds_max=120.0

@@ -18,7 +18,7 @@ from gantry_interop.processes import Nursery
 SAME_MIN = 60
 WINDOW = Window(1_800_000_000_000, 1_800_000_060_000)
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?")
-TOKENS_MAX = 150
+TOKENS_MIN = 150
 """Of a sample with more tokens, at least this number is tried, evenly spread, and less than twice as many."""
 WORDS_MAY_GO = re.compile(r"DESC: |^\s+at |^See https|^For more information|MessageTrack|TID: |@[0-9a-f]+$|Lambda")
 """Lines in which whole words may be removed: refusals, stack traces, mistakes of Apache's tool, objects."""
@@ -51,8 +51,8 @@ def test_page_is_generated_from_the_recorded_run() -> None:
     assert page.PAGE.read_text() == page.build_page(verdicts.read(), len(plan.ALL))
 
 
-def test_sixty_commands_are_the_same() -> None:
-    """This number was promised for mqadmin."""
+def test_at_least_sixty_commands_are_the_same() -> None:
+    """The number of equal commands never falls below `SAME_MIN`."""
     assert verdicts.count_by_word(verdicts.read())["same"] >= SAME_MIN
 
 
@@ -93,7 +93,7 @@ def test_command_that_apache_refuses_counts_for_neither() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.typed)
 def test_no_word_of_an_output_can_change_unnoticed(sample: samples.Sample) -> None:
-    """Replacing any word or number of Apache's output is a difference."""
+    """Replacing any word or number of Apache's output is a difference; of a long output, an even selection is tried."""
     original = sample.normalize()
     assert original
 
@@ -118,7 +118,7 @@ def _tokens(text: str) -> list[tuple[re.Match[str], str]]:
     found = list(TOKEN.finditer(text))
     return [
         (token, text[text.rfind("\n", 0, token.start()) + 1 : text.find("\n", token.end())])
-        for token in found[:: max(1, len(found) // TOKENS_MAX)]
+        for token in found[:: max(1, len(found) // TOKENS_MIN)]
     ]
 
 
@@ -199,8 +199,8 @@ def test_part_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
     assert [one.is_theirs_failed for one in found] == [False, False, True, True, False]
 
 
-def test_only_steps_without_a_change_are_repeated() -> None:
-    """A timeout is no answer; but a change that may have happened is not repeated."""
+def test_steps_that_change_something_are_no_reads() -> None:
+    """Only reads are repeated after a timeout, because a change may have happened."""
     changing = {step.command for step in plan.ALL if not step.is_read}
 
     assert not {"topicRoute", "clusterList", "consumerProgress", "getBrokerConfig", "listUser"} & changing

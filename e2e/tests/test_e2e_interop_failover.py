@@ -29,7 +29,7 @@ SHORT = Plan(is_sync=True, poll_ms=1_000, load_seconds=2.0)
         ),
     ],
 )
-def test_java_clients_continue_with_the_promoted_slave(plan: Plan, tmp_path: Path) -> None:
+def test_java_clients_continue_after_a_promotion(plan: Plan, tmp_path: Path) -> None:
     """No acknowledged message that a slave had is lost, all are consumed, and all logs are the same."""
     with Nursery(tmp_path / "logs") as nursery:
         report = failover.play(plan, nursery, tmp_path / "play")

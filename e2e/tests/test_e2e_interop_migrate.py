@@ -1,4 +1,6 @@
-"""`gantry migrate` takes over from Apache's broker under Java clients, and restores it when it is stopped."""
+"""`gantry migrate` takes over from Apache's broker under Java clients, and restores that broker when the
+migration is stopped.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,9 @@ def test_java_reads_our_store_completely(end: str, is_sealed: bool, tmp_path: Pa
     )
 
     assert found.abort_was_present == (end == "crash")
-    assert found.physical_offset_max == wrote > store_tool.SMALL.commit_log_file_bytes, "the log never rolled"
+    assert found.physical_offset_max == wrote > store_tool.SMALL.commit_log_file_bytes, (
+        "expected the same end of a log of more than one file"
+    )
     assert {
         (topic, queue): [message.body_sha256 for message in stored.messages]
         for topic, queues in found.topics.items()

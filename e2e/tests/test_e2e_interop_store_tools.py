@@ -194,7 +194,7 @@ def test_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None
 
 @pytest.mark.verify
 def test_tools_find_corruption_in_javas_store(tmp_path: Path) -> None:
-    """One changed byte of a body: the record is reported, with the queue offset that Java gave it."""
+    """Two changed bytes of a body: the record is reported, with the queue offset that Java gave it."""
     root = tmp_path / "store"
     wrote = store_tool.write_store(root, tmp_path, store_tool.WritePlan(count=500), shape=store_tool.SMALL)
     victim = wrote.messages[250]

@@ -186,7 +186,7 @@ def inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inside
     for name in ("cluster", "buildah"):
         monkeypatch.setitem(NEEDS, name, Need(name, lambda: None, "none"))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setattr(capability_needs.ChosenCluster, "foreign", lambda here: UnprobedCluster())
+    monkeypatch.setattr(capability_needs.ChosenCluster, "foreign", lambda here: ProbedCluster())
 
     def run(choice: Choice, promised: str) -> pytest.RunResult:
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
@@ -197,7 +197,7 @@ def inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inside
     return run
 
 
-class UnprobedCluster:
+class ProbedCluster:
     """A cluster that lacks nothing, or cannot be reached."""
 
     fault = ""
@@ -234,7 +234,7 @@ def test_skip_on_own_nodes_is_a_failure(inside: Inside, monkeypatch: pytest.Monk
 
 def test_unreachable_cluster_fails_its_tests(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a cluster was named, no test may pass or be skipped without it."""
-    monkeypatch.setattr(UnprobedCluster, "fault", "no answer")
+    monkeypatch.setattr(ProbedCluster, "fault", "no answer")
 
     result = inside(Choice(Kind.FOREIGN, "file", "", IMAGES), "cluster")
 

@@ -50,7 +50,9 @@ def test_every_page_is_run() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_that_are_not_run_are_counted(name: str) -> None:
-    """A block that is not run has a reason on the page, and is counted here; most of every page is run."""
+    """A block that is not run has a reason on the page, and is counted here; at least one block of a page is run, and
+    two of a page with a task.
+    """
     found = blocks(name)
     left_out = [block for block in found if block.reason]
 
@@ -86,7 +88,7 @@ two ...
 
 
 def test_failing_command_is_caught(tmp_path: Path) -> None:
-    """The error has the block, its command and the output."""
+    """The error has the line of the block and the exit code."""
     [block] = blocks_of(PAGE.replace("echo one", "false; echo one"))
 
     with Sandbox(tmp_path) as sandbox, pytest.raises(PageFailed, match="line 3: exit code 1"):
@@ -112,7 +114,7 @@ def test_unclassified_block_is_caught() -> None:
 
 
 def test_reason_applies_to_the_next_block_only() -> None:
-    """A mark leaves out the block below it, not the next one."""
+    """A mark leaves out the block right below it, and no later block."""
     found = blocks_of("<!-- not run: it needs a cluster -->\n```sh\na\n```\n\n```sh\nb\n```\n\n```text\nc\n```\n")
 
     assert [(block.reason, block.expected) for block in found] == [("it needs a cluster", ()), ("", ("c",))]

@@ -1,8 +1,9 @@
 """The capabilities of a cluster: what a test may do to it. A test of groups declares the capabilities that it needs,
 and is skipped on a cluster that lacks one.
 
-A cluster that was made here allows every fault. A foreign cluster is only used through its API: every test that needs
-control of a node's machine is left out there. `find_missing` reads what Kubernetes reports and changes nothing.
+Nodes in namespaces of this machine allow every fault. Any other cluster is used through its API, the ports of its nodes
+and, if `kind` made it, `ctr` in its nodes: every test that needs control of a node's machine is left out there.
+`find_missing` reads what Kubernetes reports and changes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ NODES_MIN: Final = 3
 MINOR_MIN: Final = 30
 """The minor version of Kubernetes 1 that the chart requires."""
 PAGES_BYTES_MIN: Final = 64 << 20
-"""Bytes of huge pages on a node: a broker of these tests has three buffers of 8 MiB, and a test has up to two on a
-node."""
+"""Bytes of huge pages on a node: a broker of these tests has three buffers of 8 MiB, and a test has up to two
+brokers on a node."""
 HUGE_PAGES: Final = "hugepages-2Mi"
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 UNITS: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}

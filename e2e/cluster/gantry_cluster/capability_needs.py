@@ -74,7 +74,7 @@ def make_need(capability: Capability, cluster: ChosenCluster) -> Need:
 
 
 def list_needs(item: pytest.Item, cluster: ChosenCluster) -> list[Need]:
-    """List the needs of one test: what making a cluster needs here, and every capability that its markers name."""
+    """List a marked test's needs: to make a cluster here, `RUN_GROUPS`, and each capability that its markers name."""
     marks = list(item.iter_markers(MARKER))
     if not marks:
         return []

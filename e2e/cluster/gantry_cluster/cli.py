@@ -109,7 +109,7 @@ commands.add_command(group_tests.command)
 
 
 def main() -> None:
-    """Run a command. A refusal is printed as one line."""
+    """Run a command. An error of a cluster is printed without a traceback; it may have several lines of a log."""
     try:
         commands()
     except ClusterError as error:

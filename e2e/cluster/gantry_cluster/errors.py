@@ -28,7 +28,7 @@ class NoCluster(ClusterError):
 
 
 class BadChoice(ClusterError):
-    """The options contradict each other or are incomplete; the message names the remedy."""
+    """The options contradict each other, are incomplete or have an invalid value; the message names the remedy."""
 
 
 class ApiRefused(ClusterError):

@@ -1,8 +1,9 @@
 """A foreign cluster, which is known only by its kubeconfig.
 
 Only `kubectl` supports every way to authenticate (tokens, certificates, helper programs of clouds), so the API is
-used through `kubectl proxy`, at a socket in a private folder. The tests remove everything that they create. A cluster
-that has Gantry installed already is refused, because removing it would destroy the data of others.
+used through `kubectl proxy`, at a socket in a private folder. The tests remove everything that they create, and a
+cluster that has Gantry installed already is refused, because removing it would destroy the data of others. With
+`GANTRY_KEEP_CLUSTER` set, an installed operator is used, and the operator stays.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class ForeignCluster(Cluster):
         return self.images.with_broker_image(spec)
 
     def find_missing(self) -> dict[Capability, str]:
-        """Return the capabilities that the cluster lacks, and why."""
+        """Return which of `PROBED` the cluster lacks, and why."""
         nodes = self.api.items("/api/v1/nodes")
         classes = self.api.items("/apis/storage.k8s.io/v1/storageclasses")
         minor = str(self.api.get("/version").get("minor", ""))

@@ -1,6 +1,7 @@
 """The command `scripts/e2e`: runs the tests of groups on the chosen cluster.
 
-The requirements of the cluster are checked before anything is made, and a missing one is reported in one line.
+The requirements of the cluster are checked before anything is made, except kubectl and helm for `--kind`, which are
+searched when its cluster exists. A missing one is reported in one line.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ REQUIRE: Final = {
     Kind.IN_CONTAINERS: "cluster",
     Kind.FOREIGN: "cluster",
 }
-"""What is promised to the tests: no skips on nodes made here, and elsewhere none of the tests that run on any
+"""What is promised to the tests: no skip on nodes made here, and elsewhere no skip of a test that runs on every
 cluster."""
 
 BUILDERS: Final = ("buildah", "debootstrap")

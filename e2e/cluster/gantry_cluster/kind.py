@@ -1,7 +1,7 @@
 """Nodes in containers, made by `kind`: for users who have docker or podman, but not root on this machine.
 
 The cluster is made from `e2e/kind.yaml` for one run of the tests and deleted after it. Gantry's images are loaded into
-its nodes, from archives of `scripts/image-archive` or from docker. If a cluster of the same name exists already, it is
+its nodes, from archives that are built here or from docker. If a cluster of the same name exists already, it is
 not touched, and the run is refused.
 """
 

@@ -40,7 +40,7 @@ class NamespaceFactory:
     def begin(self, group: Group, spec: Object, *, avoids_all_brokers: bool = False) -> Group:
         """Create a healthy group in an existing namespace, with the topics of its spec, and a client.
 
-        The client runs on another node than the first master, or than all brokers.
+        The client runs on another node than the master of the first shard, or than all brokers.
         """
         group.apply(spec)
         print(f"{group.namespace.name}: applied to healthy in {group.wait_healthy():.1f} s")

@@ -14,13 +14,13 @@ from pathlib import Path
 
 PROC = Path("/proc")
 START_FIELD = 19
-"""The position of the start time behind the name in /proc/PID/stat."""
+"""The position of the start time among the fields after the name in /proc/PID/stat."""
 PARENT_FIELD = 1
 STATE_FIELD = 0
 
 
 def _fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat behind the name, which may hold spaces; empty if the process has ended."""
+    """Return the fields of /proc/PID/stat after the name, which may hold spaces; empty if the process has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -123,7 +123,7 @@ def _build(wanted: Path, names: Sequence[str], go_version: str, report: Progress
 
 
 def _compile(package: str, target: Path, report: ProgressReporter) -> None:
-    """Download the dependencies and compile. Any failure is retried, because most are failures of a download."""
+    """Download the dependencies and compile. A failure, but no timeout, is retried, because most concern downloads."""
     words = ("nice", "-n", "19", "go", "-C", MODULE, "build", "-ldflags", _link_flags(), "-o", target, package)
     for attempt in range(1, BUILD_ATTEMPTS + 1):
         try:

@@ -2,8 +2,8 @@
 
     the load runs -- mark -- fault -- the group is healthy again -- report -- stop, read everything, check
 
-The announced loss is what the operator wrote into the Lease when it elected a master: the most bytes that are lost. The
-Lease drops old terms, so it is polled during the whole run.
+The announced loss is what the operator wrote into the Lease when it elected a master: at most so many bytes are lost.
+The Lease drops old terms, so it is polled during the whole run.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def run_fault_under_load(
 ) -> Outcome:  # fmt: skip
     """Inject a fault into a group under load, wait until it is healthy again, and check the history.
 
-    ``fault`` returns when Kubernetes or the operator has noticed the fault.
+    ``fault`` returns when Kubernetes or the operator has noticed the fault. The kill of a broker's process may stay
+    unnoticed: there the acknowledgements after it show that the broker is back.
     """
     topic = name.replace(" ", "-")
     group.gantry("topic", "create", topic, "--queues", str(QUEUES))

@@ -6,6 +6,7 @@
     every queue    dense offsets; one producer's messages in the order of their sending
     every epoch    no older master acknowledges a send that starts after its first acknowledgement
     shown          stored in the end, and no message after the first one that the consumer received was skipped
+    committed      no consumer's offset is beyond the end of its queue
     every member   the same bytes up to the confirmed position
 
 With ``Loss.SUFFIX`` a failover may lose the end of the old master's log, from the start of the new epoch, and no more.

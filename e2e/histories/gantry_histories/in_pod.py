@@ -226,7 +226,7 @@ async def play(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the arguments and run the load. A failure is one line on standard error."""
+    """Parse the arguments and run the load. A timeout or a failed connection is one line on standard error."""
     parser = argparse.ArgumentParser(prog="gantry_histories.in_pod")
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)

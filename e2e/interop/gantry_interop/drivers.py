@@ -62,7 +62,7 @@ class DriverOptions:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one scenario, as its driver reported it."""
+    """The result of one scenario, as its driver reported it; broken if the driver ended without a report."""
 
     client: str
     scenario: str

@@ -1,4 +1,6 @@
-"""Errors of the harness: they show no fault of a broker. Each ends the run in the same way."""
+"""Errors of the harness: they show no fault of a broker. Each ends the command in the same way, except that of a
+failover or flow, which is reported as broken, and the next one is run.
+"""
 
 from __future__ import annotations
 

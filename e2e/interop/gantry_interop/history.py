@@ -151,7 +151,7 @@ class Judgement:
     """Deliveries of messages that were never sent."""
 
     undelivered: list[int]
-    """Not delivered: deferred and answered 0, or failed once by the listener."""
+    """Deferred, answered 0 and never delivered; or failed once by the listener and not redelivered."""
 
     rolled_back_delivered: list[int]
     """Rolled back, and delivered all the same."""

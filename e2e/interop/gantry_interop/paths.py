@@ -1,6 +1,7 @@
 """The folders of the harness: its sources and its output.
 
-Everything that a run writes is under `.gantry/interop/` at the root of the clone. A run's own directory is also the
+Everything that a run writes is under `.gantry/interop/` at the root of the clone, except recordings (`record`, and
+`--record` of other commands) and temporary files of `record`. A run's own directory is also the
 home directory of its Java processes, which otherwise log and keep offsets in the user's.
 """
 

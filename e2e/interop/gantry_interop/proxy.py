@@ -1,7 +1,7 @@
 """A TCP proxy that shows each frame to an observer and forwards it, unchanged unless it has a `rewrite`.
 
-Listens on another loopback address with the same port as the server behind it. A broker that advertises that address
-therefore sends its clients through the proxy without a single byte being rewritten.
+Usually it listens on another loopback address with the same port as the server behind it. A broker that advertises
+that address therefore sends its clients through the proxy without a single byte being rewritten.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ and in binary headers; the first frame of every kind is kept. A kind is the pair
 the header, the request code, the answer's code, whether an answer is expected, and a variant for requests with several
 forms (`variant_of`).
 
-Frames are not edited. Runs use the system's directory for temporary files, so that the paths inside
-configuration answers contain no user's home.
+Frames are not edited. Answers with a configuration contain the path of the directory for temporary files. It must not
+be in a user's home: so do not record by `scripts/interop`, which sets a directory in the clone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Java clients over TLS while the servers' certificates are replaced.
 
 Gantry's name server and broker enforce TLS and require client certificates; the broker registers over TLS.
-Unmodified clients with the authority's certificate play ordinary scenarios while a thread repeatedly replaces the
+Unmodified clients with a certificate of the authority play ordinary scenarios while a thread repeatedly replaces the
 certificates in the servers' files. No operation may fail and no message may be lost or altered, and new connections
 must see more than one certificate. Then clients with one fault each connect, and must be refused. At the end other
 servers that require no certificate serve a client without one.

@@ -71,10 +71,10 @@ def blocks_of(page: str) -> list[Block]:
     last_end = -1
     for match in FENCE.finditer(page):
         line = page.count("\n", 0, match.start()) + 1
-        is_right_behind = page[last_end : match.start()].strip() == "" and last_end >= 0
+        is_right_after = page[last_end : match.start()].strip() == "" and last_end >= 0
         last_end = match.end()
         if match["language"] == "text":
-            if is_right_behind and found and found[-1].kind in (Kind.COMMANDS, Kind.PROGRAM):
+            if is_right_after and found and found[-1].kind in (Kind.COMMANDS, Kind.PROGRAM):
                 found[-1] = _with_expected(found[-1], tuple(match["text"].splitlines()))
             else:
                 found.append(Block(line, Kind.ILLUSTRATION, "text", "", match["text"]))

@@ -188,7 +188,7 @@ class _BackgroundCommand:
         return "".join(self._lines)
 
     def stop(self) -> None:
-        """Send SIGINT to everything that it started, and SIGKILL to processes that ignore it."""
+        """Send SIGINT to its process group, and SIGKILL if its shell has not ended after three minutes."""
         for number, patience_s in ((signal.SIGINT, 180.0), (signal.SIGKILL, 60.0)):
             try:
                 os.killpg(self.process.pid, number)

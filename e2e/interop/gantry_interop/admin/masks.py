@@ -1,8 +1,9 @@
 """The values that may differ between two equivalent servers, and how they are removed before a comparison.
 
 First, facts: addresses, folders and ids of a peer are known, so exactly those texts are replaced by their names. Then
-moments: a date or a count of milliseconds is replaced when it lies within the run, so that a zero, or a time of
-another year, stays visible. Then ids that clients made. Last, the masks of the step: each replaces one value that
+the quirks of the step are removed. Then moments: a date or a count of milliseconds is replaced when it lies within the
+run, so that a zero, or a time of another year, stays visible. Then message ids, checksums of records, hints for further
+reading, and addresses of clients. Last, the masks of the step: each replaces one value that
 follows known words by its name and is as narrow as its pattern. Java stack traces are removed; their error message
 stays. Of a refusal the code is compared, but not the text.
 

@@ -1,4 +1,4 @@
-"""Raw outputs of Apache's side, one for each rule of the plan, for tests that run without Java.
+"""Raw outputs of Apache's side, one for each set of rules of the plan and one refusal, for tests that run without Java.
 
 A rule is tested with output for which it was made. `run.py admin --record` writes the samples.
 """

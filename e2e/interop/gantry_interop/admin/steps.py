@@ -19,7 +19,7 @@ from gantry_interop.admin.masks import Common, Mask, Quirk
 COMMAND_SECONDS_MAX: Final = 60
 LOG_END: Final = "endRound"
 LATE: Final = "RemotingTimeoutException"
-"""The error of the tool if a busy machine is slower than its timeout. The command is run again."""
+"""The error of the tool if a busy machine is slower than its timeout. A command that changes nothing is run again."""
 TRIES_MAX: Final = 3
 READS: Final = (
     "allocateMQ", "brokerConsumeStats", "brokerStatus", "clusterList", "consumerConnection", "consumerProgress",

@@ -1,6 +1,7 @@
 """The plan: every command of mqadmin 5.3.3, in an order in which an administrator could run them.
 
-Each file holds the commands around one noun. `before` runs before clients and messages exist, `after` with them.
+Each file holds the commands around one noun. `BEFORE` runs before clients and messages exist, `AFTER` with them, and
+`ACCOUNTS` at a second pair of servers. The commands of `ABSENT` are not run.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  * One producer and one consumer that survive all faults of the brokers, and record what they saw.
  *
  * <p>They are like those of an application: only necessary settings are changed, and no client is ever restarted. Every
- * attempt to send carries a number of its own, never sent again, so that a message that vanished cannot come back under
- * the same number. A sender whose attempt failed waits for a moment and sends the next number. Nothing but bodies is
- * checked here: the program that kills the brokers reads the history.
+ * attempt to send, in which the client may retry, carries a number that no other attempt has, so that a message that
+ * vanished cannot come back under the same number. A sender whose attempt failed waits for a moment and sends the next
+ * number. Nothing but bodies is checked here: the program that kills the brokers reads the history.
  */
 final class Failover {
     private static final int FAILURE_PAUSE_MILLIS = 50;

@@ -269,7 +269,7 @@ public final class Tour {
         consumer.shutdown();
     }
 
-    /** Ends when the answer is sent: both client versions report success as soon as the request is stored. */
+    /** Ends when the answer is sent: both client versions call such a callback as soon as the request is stored. */
     private void requestAndReply() throws Exception {
         String topic = stage.topic + "_questions";
         Dialect.createTopic(producer, topic, 1);
