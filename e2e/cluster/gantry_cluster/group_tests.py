@@ -1,7 +1,6 @@
 """The command `scripts/e2e`: runs the tests of groups on the chosen cluster.
 
-The requirements of the cluster are checked before anything is made, except kubectl and helm for `--kind`, which are
-searched when its cluster exists. A missing one is reported in one line.
+The requirements of the cluster are checked before anything is made. A missing one is reported in one line.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from gantry_cluster import kind, requirements
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.choice import Choice, Kind, choose
 from gantry_cluster.errors import ClusterError, MissingTool
-from gantry_cluster.foreign import open_cluster
+from gantry_cluster.foreign import link_clients, open_cluster
 from gantry_cluster.paths import ROOT
 from gantry_cluster.programs import ProgressReporter, programs
 
@@ -95,6 +95,8 @@ def run_on(choice: Choice, words: Sequence[str], report: ProgressReporter) -> in
         return _tests(choice, words)
     if choice.images is None:
         _refuse_if_builders_missing()
+    with tempfile.TemporaryDirectory() as folder:
+        link_clients(Path(folder) / "bin")  # raises if kubectl or helm is missing
     with kind.make_cluster(choice, report) as made_cluster:
         return _tests(made_cluster, words)
 

@@ -5,8 +5,8 @@ and in binary headers; the first frame of every kind is kept. A kind is the pair
 the header, the request code, the answer's code, whether an answer is expected, and a variant for requests with several
 forms (`variant_of`).
 
-Frames are not edited. Answers with a configuration contain the path of the directory for temporary files. It must not
-be in a user's home: so do not record by `scripts/interop`, which sets a directory in the clone.
+Frames are not edited. Answers with a configuration contain the path of the run's directory, which is in `/tmp`, and not
+in the clone, so that no path of a user gets into the frames.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def start_recorded_peer(directory: Path, recorder: Recorder, properties: dict[st
 def record(report: Callable[[str], None]) -> Recorder:
     """Run every tour. Raises if one fails."""
     recorder = Recorder()
-    directory = Path(tempfile.mkdtemp(prefix="gantry-golden-"))
+    directory = Path(tempfile.mkdtemp(prefix="gantry-golden-", dir="/tmp"))
     report(f"logs in {directory}")
     with start_recorded_peer(directory / "json", recorder, {}) as session:
         for client in java.CLIENT_MODULES:

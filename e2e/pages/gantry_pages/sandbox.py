@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -188,17 +189,12 @@ class _BackgroundCommand:
         return "".join(self._lines)
 
     def stop(self) -> None:
-        """Send SIGINT to its process group, and SIGKILL if its shell has not ended after three minutes."""
+        """Send SIGINT to its process group, and SIGKILL to what is left when its shell ends, or after three minutes."""
         for number, patience_s in ((signal.SIGINT, 180.0), (signal.SIGKILL, 60.0)):
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
-            except ProcessLookupError:
-                break
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(patience_s)
-                break
-            except subprocess.TimeoutExpired:
-                continue
         self._reader.join(60.0)
         assert self.process.stdout is not None, "expected a pipe"
         self.process.stdout.close()
