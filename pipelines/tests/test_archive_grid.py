@@ -1,4 +1,4 @@
-"""The bounds of files depend on offsets and on the ends of batches, never on other settings of a run."""
+"""Files end at lines of the grid, where the log ends, or where the day changes, for any limit of a run; tasks."""
 
 from __future__ import annotations
 
