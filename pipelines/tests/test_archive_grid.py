@@ -1,4 +1,4 @@
-"""Files end at lines of the grid, where the log ends, or where the day changes, for any limit of a run; tasks."""
+"""Where files end (at lines of the grid, at the log's end, between days) for any limit of a run, and their tasks."""
 
 from __future__ import annotations
 
