@@ -159,7 +159,7 @@ def write_results(results: Results) -> Path:
 @click.option("--count", type=click.IntRange(10, 1_000_000), default=BURST_COUNT, show_default=True, help="Sends.")
 @click.option("--repetitions", type=click.IntRange(1, 100), default=REPETITIONS, show_default=True)
 @click.option("--without-apache", "is_alone", is_flag=True, help="Measure only Gantry's broker; needs no Java.")
-@click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
+@click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/benchmarks.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(
     names: Sequence[ProgramName], loads: Sequence[int], *, count: int, repetitions: int, is_alone: bool,

@@ -4,7 +4,7 @@ Four parts: the table of flush, replication and buffer with a slave attached, on
 same time, with a relayed echo as a baseline; Apache's own benchmark producer against both; synchronous replication in
 control groups of 256 MiB and 4 GiB; and a slave with late acks. Goals are printed as met or not met; the exit code is 1
 when an answer of Gantry was wrong or a refusal, or when a goal was missed and `--assert-goals` was given. With
-`--publish` the tables of docs/benchmarks.md are replaced by this run's.
+`--publish` this benchmark's tables in docs/benchmarks.md are replaced by this run's.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def measure(
     is_flag=True,
     help="Measure only Gantry's brokers; needs no Java and a third of the time.",
 )
-@click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
+@click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/benchmarks.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(names: Sequence[PartName], *, quick: bool, is_alone: bool, is_publishing: bool, assert_goals: bool) -> None:
     """Measure replication: eight setups compared with Apache RocketMQ's, little memory, a slow slave. About an hour."""

@@ -25,7 +25,7 @@ from gantry_wire.header import Header, encode_binary_header
 PASS_FRAMES: Final = 200
 KINDS: Final[dict[str, tuple[int, str, str]]] = {
     "first tier: code 310, JSON, Java's order": (310, "json", "UNIQ_KEY TAGS WAIT"),
-    "second tier: code 310, JSON, keys, id behind": (310, "json", "colour KEYS UNIQ_KEY WAIT TAGS"),
+    "second tier: code 310, JSON, keys, id after them": (310, "json", "colour KEYS UNIQ_KEY WAIT TAGS"),
     "second tier: code 310, JSON, short id": (310, "json", "SHORT TAGS WAIT"),
     "second tier: code 310, JSON, no properties": (310, "json", ""),
     "second tier: code 10, JSON (Go)": (10, "json", "TAGS UNIQ_KEY KEYS"),

@@ -9,7 +9,8 @@ In one run, on one log in the page cache:
 - CPU of sidecar and broker while the sidecar is scraped every 5 s, compared with the same time without scrapes.
 
 The goals: ranges at 60% of `cp`, p99 of sends within 1.2x, answers within 100 ms, scrapes below 1% of a core. Compared
-measurements take turns, so that other work of the machine affects all of them. Rates are medians of the repetitions;
+measurements take turns, so that other work of the machine affects all of them; only the CPU is measured once without
+scrapes and then once with them. Rates are medians of the repetitions;
 quantiles of sends are of all sends of all turns, since only a handful of sends in one short turn are slower than its
 p99.
 """
@@ -197,7 +198,7 @@ def measure_medians(works: dict[str, Callable[[], float]], repetitions: int) -> 
     "--scrape-s", default=60.0, show_default=True, help="Duration of each of two measurements of the sidecar's CPU."
 )
 def main(log_mib: int, repetitions: int, sends: int, turns: int, scrape_s: float) -> None:
-    """Measure the sidecar. The printed text has the goals beside the figures; the exit code is 0 if they are missed."""
+    """Measure the sidecar. The output has the goals beside the figures; the exit code does not depend on them."""
     folder = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:

@@ -3,7 +3,7 @@
 Four parts: the tail of an append with and without a write buffer, synchronous flush beside asynchronous, how fast a
 start reads a log after a kill, and memory. Everything is measured in one run; what goals compare is measured in turn.
 Goals are printed as met or not met; the exit code is 1 when an answer was wrong, or when a goal was missed and
-`--assert-goals` was given. With `--publish` the tables of docs/promises.md are replaced by this run's.
+`--assert-goals` was given. With `--publish` its tables in docs/promises.md are replaced by this run's.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
     show_default=True, help="Part to run; may be given several times.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Run for a minute to check the benchmark itself; the figures mean nothing.")
-@click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/promises.md.")
+@click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/promises.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(names: Sequence[PartName], quick: bool, is_publishing: bool, assert_goals: bool) -> None:
     """Measure the store: append tail, synchronous flush, recovery speed, resident memory."""

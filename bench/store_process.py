@@ -35,7 +35,7 @@ def fail(error: Exception) -> None:
     os._exit(1)
 
 
-def open_store(path: str, segment_bytes: int) -> MessageStore:
+def make_store(path: str, segment_bytes: int) -> MessageStore:
     """Return a store that is not open yet."""
     settings = StoreSettings(mapped_file_size_commit_log=segment_bytes)
     host = encode_host("127.0.0.1", 10_911)
@@ -44,7 +44,7 @@ def open_store(path: str, segment_bytes: int) -> MessageStore:
 
 def fill(plan: FillPlan) -> FillReport:
     """Append until the log has the planned size."""
-    store = open_store(plan.store_path, plan.segment_bytes)
+    store = make_store(plan.store_path, plan.segment_bytes)
     store.open()
     queues = [store.queues.get_or_create("RecoverySpeed", queue_id) for queue_id in range(QUEUES_COUNT)]
     host, body = encode_host("127.0.0.1", 40_000), os.urandom(plan.body_bytes)
@@ -64,7 +64,7 @@ def fill(plan: FillPlan) -> FillReport:
 
 def recover(plan: RecoverPlan) -> RecoverReport:
     """Open the store, and report duration and CPU time."""
-    store = open_store(plan.store_path, plan.segment_bytes)
+    store = make_store(plan.store_path, plan.segment_bytes)
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     report = store.open(is_flushing=False)
     elapsed, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)

@@ -52,9 +52,9 @@ def frame_parts(level: int, queue_id: int) -> tuple[bytes, bytes]:
         "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
     frame = Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields).encode()
-    before, key, behind = frame[FRAME_HEAD.size :].partition(_KEY)
+    before, key, after = frame[FRAME_HEAD.size :].partition(_KEY)
     assert key, "expected the unique id in the frame as it is"
-    return before, behind
+    return before, after
 
 
 class DelaySender:
@@ -104,10 +104,10 @@ class DelaySender:
             await asyncio.sleep(TICK_SECONDS)
 
     def _write(self, count: int, level: int, queue_id: int) -> None:
-        before, behind = self._parts.setdefault((level, queue_id), frame_parts(level, queue_id))
+        before, after = self._parts.setdefault((level, queue_id), frame_parts(level, queue_id))
         parts: list[bytes] = []
         for _ in range(count):
-            header = b"%b%032X%b" % (before, self._serial, behind)
+            header = b"%b%032X%b" % (before, self._serial, after)
             body = _SERIAL.pack(self._serial) + self._filler
             parts += (FRAME_HEAD.pack(4 + len(header) + len(body), len(header)), header, body)
             self._serial += 1

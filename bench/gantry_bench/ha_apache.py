@@ -28,7 +28,7 @@ from gantry_bench.loadgen import Target
 from gantry_testing.ports import free_broker_port, free_port
 
 HEAP_MIB: Final = 1024
-ROOM_FOR_HEAP_MIB: Final = 1024
+DIRECT_MIB: Final = 1024
 READY_SECONDS_MAX: Final = 60.0
 PRODUCER_SECONDS_MAX: Final = 120.0
 
@@ -69,7 +69,7 @@ def start_apache_broker(folder: Path) -> Iterator[str]:
                 "listenPort": str(port), "haListenPort": str(port + 1), "namesrvAddr": name_server,
                 "autoCreateTopicEnable": "true", "timerWheelEnable": "false",
             }  # fmt: skip
-            broker = _start_broker("broker", keys, folder, nursery, ROOM_FOR_HEAP_MIB)
+            broker = _start_broker("broker", keys, folder, nursery, DIRECT_MIB)
             wait_until(
                 "the broker's registration", lambda: probe.has_route(name_server, peers.AUTO_CREATE_TOPIC),
                 READY_SECONDS_MAX, broker,
@@ -90,7 +90,7 @@ def _start(plan: PairPlan, folder: Path, nursery: Nursery) -> Pair:
     }  # fmt: skip
     keys = broker_keys(plan.setup, segment_bytes=plan.segment_bytes, buffers_count=plan.buffers_count)
     keys |= {"brokerId": "0", "listenPort": str(master_port), "haListenPort": str(master_port + 1)}
-    direct_mib = plan.buffers_count * plan.segment_bytes // (1 << 20) + ROOM_FOR_HEAP_MIB
+    direct_mib = plan.buffers_count * plan.segment_bytes // (1 << 20) + DIRECT_MIB
     master = _start_broker("master", {**common, **keys}, folder, nursery, direct_mib)
     wait_until(
         "the master's registration", lambda: probe.has_route(name_server, peers.AUTO_CREATE_TOPIC), READY_SECONDS_MAX,
@@ -100,7 +100,7 @@ def _start(plan: PairPlan, folder: Path, nursery: Nursery) -> Pair:
     # master.
     keys = slave_keys(plan.setup, segment_bytes=plan.segment_bytes)
     keys |= {"listenPort": str(slave_port), "haListenPort": str(slave_port + 1)}
-    slave = _start_broker("slave", {**common, **keys}, folder, nursery, ROOM_FOR_HEAP_MIB)
+    slave = _start_broker("slave", {**common, **keys}, folder, nursery, DIRECT_MIB)
     wait_until("the slave's answer", lambda: _is_answering(slave_port), READY_SECONDS_MAX, slave)
     return Pair(
         system="Apache",

@@ -65,7 +65,7 @@ class HaParts:
         return [f"Without Apache RocketMQ: {self._without}."] if self._without else []
 
     def measure_table(self) -> HaOutcome:
-        """Measure every setup and the relay."""
+        """Measure every setup, and its baseline: an echo server behind a relay."""
         runs, relay = self._runner.measure_table()
         cells, relayed = summarise_cells(runs), summarise_cells(relay)
         apache = "." if self._without else ", Apache RocketMQ 5.3.3's in direct memory; its brokers have -Xmx1g."

@@ -21,7 +21,7 @@ SHARE_MIN: Final = 0.7
 asynchronous replication without a buffer.
 """
 RELAY_RATIO_MAX: Final = 3.0
-"""Goal: with one send in flight the median latency is at most so many times the relay's."""
+"""Goal: with one send in flight the median latency is at most so many times that of an echo behind a relay."""
 SYSTEMS: Final[tuple[System, ...]] = ("Gantry", "Apache")
 
 

@@ -51,7 +51,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def source_digest(folder: Path) -> str:
-    """Return a digest of names and contents of the Go files, without tests."""
+    """Return a digest of names and contents of `go.mod` and the Go files, without tests."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name == "go.mod" or (path.suffix == ".go" and not path.name.endswith("_test.go")):

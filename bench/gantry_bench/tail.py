@@ -80,7 +80,7 @@ class LoopReport(msgspec.Struct, frozen=True):
 
 
 class TailCell(msgspec.Struct, frozen=True):
-    """One medium, medians of the rounds."""
+    """One medium: medians of the rounds, except for the least and the largest of them."""
 
     medium: Medium
     call_us: CallTimes
@@ -96,7 +96,7 @@ class TailCell(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One run of the control and of each medium, in the order of running."""
+    """One run of the control, and one of each medium; these are in the order of running."""
 
     control: LoopReport
     runs: list[LoopReport]

@@ -42,7 +42,7 @@ func TestBucketsTile(t *testing.T) {
 }
 
 // The process name may hold brackets and spaces; the times are found after it.
-func TestStatIsReadBehindTheName(t *testing.T) {
+func TestStatIsReadAfterTheName(t *testing.T) {
 	used, err := parseStat([]byte("7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 250 13 0 0 20 0 3 0 5 1 1"))
 	if err != nil || used.User != 2500*time.Millisecond || used.System != 130*time.Millisecond {
 		t.Fatalf("%+v, %v", used, err)

@@ -271,9 +271,10 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
 
     A group of real brokers takes messages and an archive job writes them to Parquet, again and again. Its driver, its
     JVM and its workers are killed inside batches, before them, and between any two steps of archiving a file; the
-    broker is killed twice, with a failover; each run has random cores, sizes and limits; the checkpoint is lost
-    once. Then the files are compacted, with a kill at each step, while readers list them. In the end the archive must
-    have every acknowledged message, and Spark, pyarrow and DuckDB must read each message of the log once.
+    broker is killed twice, with a failover; each run that is killed has random cores, sizes and limits; the
+    checkpoint is lost once. Then the files are compacted, with a kill at each step, while readers list them. In the end
+    the archive must have every acknowledged message, and Spark, pyarrow and DuckDB must read each message of the log
+    once.
 
     \b
     Examples:

@@ -70,7 +70,7 @@ def test_query_that_fails_because_it_is_stopped_is_no_failure() -> None:
 
 
 def test_window_that_was_not_written_is_remembered() -> None:
-    """The run fails with this error even if a stop was requested meanwhile."""
+    """The writer keeps the error, with which the run fails even if a stop was requested meanwhile."""
 
     class FullTables:
         def progress(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def rows_of(root: Path, file: ArchivedFile) -> list[dict[str, object]]:
 
 
 def test_mixed_queues_are_written_to_separate_files(tmp_path: Path) -> None:
-    """Rows of several queues arrive in log order; each piece gets its own rows, with all columns unchanged."""
+    """Rows of several queues arrive in log order; each piece gets its own rows, bodies and properties unchanged."""
     log = ToyLog({ONE: 250, TWO: 80})
     ranges = [QueueRange(ONE, 0, 100), QueueRange(ONE, 100, 250), QueueRange(TWO, 3, 80)]
 

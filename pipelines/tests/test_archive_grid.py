@@ -1,4 +1,4 @@
-"""The bounds of files depend on offsets and on the ends of batches, never on other settings of a run."""
+"""Where files end (at lines of the grid, at the log's end, between days) for any limit of a run, and their tasks."""
 
 from __future__ import annotations
 

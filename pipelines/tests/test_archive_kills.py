@@ -83,11 +83,11 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point:
     """A run without checkpoint begins where the manifest ends, after a kill, and with other limits."""
     root = tmp_path / "archive"
 
-    Life(str(root), LOG, rows_max=150, crash_at=(point, 3)).run_process()
+    killed = Life(str(root), LOG, rows_max=150, crash_at=(point, 3)).run_process()
     lose_checkpoint(root)
     ended = Life(str(root), LOG, rows_max=70).run_process()
 
-    assert ended == 0
+    assert (killed, ended) == (-signal.SIGKILL, 0)
     assert faults(root, whole(LOG)) == []
 
 

@@ -248,7 +248,7 @@ def _hold(life: Life, ready: Any) -> None:
 
 @pytest.mark.slow
 def test_crash_of_the_object_store_ends_the_run_without_damage(tmp_path: Path) -> None:
-    """The store is killed during an upload; when it is available again the next run completes the archive."""
+    """The store is killed while a run uploads files; when it is available again the next run completes the archive."""
     store = ObjectStore(tmp_path / "buckets")
     store.start()
     life = Life(str(tmp_path / "archive"), LOG, 100, destination=store.address("dies"), environment=KEYS)

@@ -69,7 +69,7 @@ def plan(tmp_path: Path, **more: object) -> RestorePlan:
 
 
 def test_restored_messages_equal_the_archived_ones(tmp_path: Path) -> None:
-    """Order, bodies, keys, tags, properties and message ids are restored; a second restore sends nothing."""
+    """Order, bodies, keys, tags and message ids are restored; a second restore sends nothing."""
     storage, broker = archived(LOG, tmp_path / "archive"), Broker()
 
     first = restore(storage, plan(tmp_path), broker, Time())

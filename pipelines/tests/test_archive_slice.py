@@ -1,4 +1,4 @@
-"""The short form of `make exactly-once`: real brokers, the source's own readers, three kills, and no JVM."""
+"""The short form of `make exactly-once`, and a restore: real brokers, the source's readers, three kills, no JVM."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def double(root: Path) -> None:
 
 
 def repack(root: Path) -> None:
-    """Remove a row from a file and adapt its size in the manifest: only the number of rows reveals it."""
+    """Remove a row from a file and adapt its size in the manifest: unless bytes are read, only its rows reveal it."""
     path = data(root)
     with pq.ParquetFile(path) as parquet:
         table, metadata = parquet.read(), dict(parquet.metadata.metadata or {})

@@ -26,7 +26,7 @@ LATER = Span(SEGMENT_BYTES, 3 * SEGMENT_BYTES)
     [
         pytest.param(lambda copy: copy.read(*WHOLE), id="read"),
         pytest.param(lambda copy: copy.checksum(*WHOLE, "crc32"), id="checksum"),
-        pytest.param(lambda copy: copy.checksum(*LATER, "crc32"), id="checksum-behind-it"),
+        pytest.param(lambda copy: copy.checksum(*LATER, "crc32"), id="checksum-of-later-segments"),
         pytest.param(lambda copy: copy.state().span.end, id="state"),
         pytest.param(lambda copy: copy.queue_end("orders", 0)[1], id="queue_end"),
         pytest.param(lambda copy: copy.units("orders", 0, 0, 15), id="units"),

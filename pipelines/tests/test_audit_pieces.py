@@ -155,7 +155,7 @@ def test_of_three_copies_the_majority_is_right() -> None:
 
 
 def test_forked_logs_are_reported_by_the_records_of_the_first_copy() -> None:
-    """After a fork records have other positions; each record of the master is one finding on the slave."""
+    """After a fork records have other positions; each later record of the master is one finding on the slave."""
     master, slave = log_of(b"same", b"two", b"three"), log_of(b"same", b"another", b"four")
     span = [Span(0, len(master))]
 

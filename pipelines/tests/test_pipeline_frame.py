@@ -100,7 +100,7 @@ def test_completed_run_prints_its_result_and_exits_with_0(played: Any, capsys: p
 def test_failure_is_one_line_and_an_exit_code(
     played: Any, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, words: str
 ) -> None:
-    """A failure is reported as one line with a remedy, never as a traceback."""
+    """A failure is reported as one line, with the remedy if there is one, never as a traceback."""
     assert played(raising(error)) == code
     assert capsys.readouterr() == ("", words)
 

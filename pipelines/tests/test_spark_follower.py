@@ -384,7 +384,7 @@ def delete_topic(view: FakeCatalog, topic: str) -> None:
 def test_deleted_topic_does_not_stop_the_others(
     subscription: dict[str, str], is_loss_fatal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A topic that was read to its end may be deleted: the other topics are read, with their new queues."""
+    """A topic that was read to its end may be deleted: the others are read, with new queues if they are subscribed."""
     view = two_topics()
     view.add_queue("orders", "broker-b", 1)
     query = Query(view, None, **subscription, failOnDataLoss=is_loss_fatal, discoveryInterval=0)

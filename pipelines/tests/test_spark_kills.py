@@ -62,7 +62,7 @@ def wait_for_batches(process: subprocess.Popen[str], batches: int) -> bool:
 
 
 def test_killed_drivers_read_each_message_once(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
-    """The driver, its JVM and its workers are killed with kill -9 at five random moments, then other cores finish."""
+    """Driver, JVM and workers are killed with kill -9 at five random moments; a run with other settings finishes."""
     sent = send_to_new_topic(brokers, "killed", 1500)
     options = {
         "nameServers": brokers.name_server, "subscribe": "killed", "startingOffsets": "earliest",

@@ -75,7 +75,7 @@ def test_bytes_limit_is_exceeded_by_at_most_one_message_of_each_queue(
 
 @pytest.mark.parametrize(("bytes_max", "counts"), [(10_000, [50, 50]), (1, [1, 0]), (10**9, [500, 500])])
 def test_bytes_are_shared_by_volume_in_bytes(bytes_max: int, counts: list[int]) -> None:
-    """Two queues with equally many messages of one size get the same."""
+    """Two queues with equally many messages of one size get the same; a limit below one message gives only one."""
     before = ranges([500, 500])
 
     assert [one.count for one in limit_bytes(before, {one.queue: 100 for one in before}, bytes_max)] == counts

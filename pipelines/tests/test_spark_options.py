@@ -76,7 +76,7 @@ def test_invalid_options_are_refused_by_name(more: dict[str, str], is_stream: bo
 
 
 def test_values_are_parsed() -> None:
-    """Sizes, durations, times, lists and JSON are parsed."""
+    """Sizes, durations, times and lists are parsed."""
     read = options(
         is_stream=True,
         maxBytesPerTrigger="64MiB",

@@ -23,7 +23,7 @@ TAGS = ("red", "green")
 
 
 class MadeLog:
-    """Units of two queues, and ranges that contain only their own offsets."""
+    """Units of two queues, and zeros in place of the bytes of their records."""
 
     where = "a made log"
 

@@ -212,7 +212,7 @@ def test_time_filters_are_widened_by_a_margin(orders: FakeCatalog) -> None:
 
 
 def test_batch_ends_at_the_configured_position(orders: FakeCatalog) -> None:
-    """By offset and by time; a position that was deleted already is a loss."""
+    """A batch begins and ends at times; a starting offset whose message was deleted already is a loss."""
     rows, _ = batch_of(orders, startingTimestamp="60000", endingTimestamp="180000")
     assert rows == [(number, at) for number in range(3) for at in (1, 2)]
     assert batch_of(orders, startingTimestamp="180000", endingTimestamp="60000") == ([], [])

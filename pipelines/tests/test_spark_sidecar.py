@@ -101,7 +101,7 @@ def test_closed_idle_connection_is_no_error() -> None:
 
 
 def test_invalid_settings_are_refused_by_name() -> None:
-    """Each error names the option; none shows a secret."""
+    """Each error names the option, or the field of the settings."""
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"access_key": "a"}, "accessKey and secretKey"),
         ({"sidecars": ("127.0.0.1:8080",)}, "sidecars: '127.0.0.1:8080'"),

@@ -129,7 +129,7 @@ def test_batch_is_delivered_by_the_commit_of_its_driver(broker: Group) -> None:
             assert [body for body in found if body[:2] == part] == sorted(body for body in found if body[:2] == part)
 
 
-@pytest.mark.parametrize("ends", [0, 7, 20], ids=["before-the-ends", "between-them", "behind-them"])
+@pytest.mark.parametrize("ends", [0, 7, 20], ids=["before-the-ends", "between-them", "after-them"])
 def test_batch_of_a_driver_that_died_after_the_marker_is_finished(broker: Group, ends: int) -> None:
     """The replay stores its rows again, and delivers those of the marker."""
     scene = Scene(broker, sweep="false")

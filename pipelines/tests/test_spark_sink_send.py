@@ -87,7 +87,7 @@ def test_unacknowledged_batch_is_sent_again(threaded: ThreadedCluster) -> None:
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE])
 def test_transient_refusal_is_retried(threaded: ThreadedCluster, code: ResponseCode) -> None:
-    """The broker is not master for a moment."""
+    """The broker is busy, or not the master, for a moment."""
     for broker in threaded.cluster.brokers.values():
         broker.refuse(BATCH, code, times=4)
     send(threaded, {"body": [b"x"]})

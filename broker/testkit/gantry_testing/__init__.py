@@ -1,1 +1,4 @@
-"""Test doubles of the ports that inject faults, and small environments that use them. Never imported by the broker."""
+"""Test doubles of ports and of whole brokers, small environments for tests, faulty brokers as programs, pytest plugins.
+
+Never imported by the broker.
+"""

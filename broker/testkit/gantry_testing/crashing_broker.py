@@ -7,9 +7,10 @@ begins with the process, or, with ``--armed-by-signal``, with SIGUSR1: then the 
 complete and the load runs. The last line of the log names the crash point, so that another kill is not mistaken for
 a crash there.
 
-The shipped broker writes a recovery point every ten seconds; ``--point-interval`` shortens that for a short load.
+The shipped broker writes a recovery point every ten seconds; ``--point-interval`` shortens that for a short load, and
+sets the interval of the checkpoint, too.
 ``--without`` removes one guard, so that a test can show that it detects the missing guard: without ``replay`` no write
-buffers are found, without ``hold`` uncommitted messages are visible.
+buffers are found, without ``hold`` unconfirmed messages are visible.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--crash-at", type=parse_crash_at, metavar="NAME:TIMES")
     parser.add_argument("--armed-by-signal", action="store_true", help="start counting at SIGUSR1")
-    parser.add_argument("--point-interval", type=int, metavar="MS", help="interval of recovery points")
+    parser.add_argument("--point-interval", type=int, metavar="MS", help="interval of recovery points and checkpoints")
     parser.add_argument("--without", choices=sorted(GUARDS), help="guard to remove")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and the broker's arguments")
     options = parser.parse_args()

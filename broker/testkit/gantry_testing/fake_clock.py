@@ -7,8 +7,8 @@ from typing import final
 
 @final
 class FakeClock:
-    """All clocks of the port. ``advance`` moves all of them; ``jump_wall`` only the wall clock, as an operator or NTP
-    does.
+    """All clocks of the port. ``advance`` moves all of them; ``jump_wall`` only the wall clock, as an administrator or
+    NTP does.
     """
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
@@ -37,7 +37,7 @@ class FakeClock:
         self._boot_ms += duration_ms
 
     def suspend(self, duration_ms: int) -> None:
-        """Let time pass while the machine is suspended: monotonic clocks do not advance."""
+        """Let time pass while the machine is suspended: the monotonic clock does not advance, the boot clock does."""
         self._wall_ms += duration_ms
         self._boot_ms += duration_ms
 

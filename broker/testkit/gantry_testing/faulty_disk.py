@@ -10,9 +10,9 @@ A crash is one of
 
 after which every open file is invalid (using it raises ``EBADF``, as after the end of the process) and locks are free.
 ``kill()`` ends only the process: the page cache stays. Single faults: ``fail_next``, ``short_write``, ``flip``,
-``capacity``; ``sync_gate`` blocks every sync of a file until it is set. A failed sync leaves pages that are clean but
-not on the disk; see ``faulty_pages``. ``on_operation`` is called before every operation and may raise: an OSError
-replaces the operation, any other exception ends the process.
+``capacity``; while ``sync_gate`` is cleared, every ``sync`` of an open file waits. A failed sync leaves pages that are
+clean but not on the disk; see ``faulty_pages``. ``on_operation`` is called before every operation of the kinds that
+``fail_next`` lists, and may raise: an OSError is an error of the disk, any other exception the end of the process.
 
 It also checks its users: ``sync`` fails for bytes that were written where no blocks were reserved, which on
 a real disk could cause a SIGBUS.
@@ -159,7 +159,8 @@ class FaultyDisk:
         self.sync_gate.set()
         self.operations: dict[str, int] = defaultdict(int)
         self.on_operation: Callable[[str, str], None] = lambda operation, path: None
-        """Called with every operation and its path before it happens. An exception replaces the operation."""
+        """Called with the kind of each operation (see ``fail_next``) and its path before it happens. An exception
+        replaces the operation."""
         self._names: dict[str, Node | None] = {"/": None}
         self._durable_names: dict[str, Node | None] = {"/": None}
         self._faults: dict[str, deque[int]] = defaultdict(deque)

@@ -220,7 +220,7 @@ class Dialogue:
         self, client_id: str, group: str = GROUP, topic: str = TOPIC, *, expression: str = "*", version: int = 1,
         model: str = "CLUSTERING", expression_type: str = "TAG",
     ) -> Command:  # fmt: skip
-        """Register a consumer by a heartbeat."""
+        """Register a consumer of `group`, and a producer, by a heartbeat."""
         wanted = {"topic": topic, "subString": expression, "subVersion": version, "expressionType": expression_type}
         consumer = {
             "groupName": group,

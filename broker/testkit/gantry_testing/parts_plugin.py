@@ -1,7 +1,7 @@
 """A pytest plugin that selects the tests of a run: `make test` covers each path once, `make verify` runs the others.
 
     pytest                     tests marked neither `verify` nor `slow`
-    pytest --verify            only tests marked `verify`
+    pytest --verify            only tests marked `verify`, and property tests
     pytest --part ha           of these, one part of the product
     pytest --slow              also tests that take minutes
     pytest FILE::TEST          a named test is selected, `verify` or not
@@ -11,7 +11,8 @@ A test is marked `verify` if it repeats, with another seed, mode, size or peer, 
 seconds and a cheaper test covers the same behaviour. `verify(quick=3)` leaves the first three cases of a test in
 `make test`.
 
-Property tests run in both: with few examples in `make test`, with many in `make verify`.
+Property tests run in both, with few examples in `make test` and with many in `make verify`; those marked `verify` run
+only in the latter.
 
 A test that is not selected is not skipped: a skip means that this machine lacks something. The table at the end has the
 counts.

@@ -1,9 +1,9 @@
 """A pytest plugin that assigns tests to processes when several run them (`pytest -n 2`).
 
-A file's tests stay together, since they share expensive fixtures. All tests that mount disks, use the machine's huge
-pages or make network namespaces stay together as well, because these resources belong to the whole machine. So do those
-of `pipelines/` that need Spark, which then starts only once and is warm from the second file on, and those that share
-an API server.
+A file's tests stay together, since they share expensive fixtures. Those of the folders in `ALONE`, which mount disks,
+use the machine's huge pages or make network namespaces, stay together as well, because these resources belong to the
+whole machine. So do those of `pipelines/` that need Spark, which then starts only once and is warm from the second file
+on, and those that share an API server.
 
 Slow files run first, so that the processes end at about the same time. `LONG` lists them: a file that starts many
 programs has few tests, and would run last if the number of tests determined the order.

@@ -6,7 +6,7 @@ the summary ends with a "not run here" table that counts such tests, so that a g
 never mistaken for a full one.
 
 Invariant: where a need was promised, a skip is a failure. `GANTRY_REQUIRE=root,java` promises root and Java; a test
-that needs one of them then fails instead of being skipped. A name that is not a need stops the run at once, because a
+that lacks one of them then fails instead of being skipped. A name that is not a need stops the run at once, because a
 typing error would otherwise promise nothing.
 
 It does not depend on the tests, and it never installs anything. Tests that a run does not select (`parts_plugin`)

@@ -29,7 +29,7 @@ def parse_delay_ms(text: str) -> float:
 
 
 def slow_down(delay_ms: float) -> None:
-    """Make every sync of a file in this process take this much longer."""
+    """Make every ``RealFile.sync`` in this process take this much longer."""
     sync = RealFile.sync
 
     def slow_sync(file: RealFile) -> None:

@@ -1,4 +1,4 @@
-"""Watch listings of an archive while it is written, killed, and compacted.
+"""Check listings of an archive: the names after each run, and all rows again and again during a compaction and kills.
 
 A reader first lists names, and opens the files later. A file that was deleted in between is no finding: the reader gets
 "file not found", and lists again. A complete listing shows no row twice at any time, and every row if all are

@@ -1,7 +1,8 @@
 """Read the log with an ordinary consumer, and compare the archive with it by several readers.
 
-The log is read by `gantry_client`'s pulls, which share nothing with the source that the archive reads by. It becomes a
-Parquet file of its own (queue, offset, body), and each reader of the archive compares all rows with it, both ways.
+The log is pulled and decoded by `gantry_client`; the archive's source decodes by code of its own, and reads from the
+sidecars if it can. The log becomes a Parquet file (queue, offset, body), and each reader of the archive compares all
+rows with it, both ways.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ async def end_tree(process: asyncio.subprocess.Process) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of all descendants, the deepest first."""
+    """Return the ids of all descendants, each before its ancestors."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

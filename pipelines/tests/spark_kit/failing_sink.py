@@ -1,7 +1,7 @@
 """The sink in a session that all tests share, with a driver that fails where a test requests it.
 
 Spark commits in a Python process that no test can reach, so the writer itself carries the failure: once, at a crash
-point, counted in a file.
+point. A file records that it has failed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class FakeBroker:
     records: list[FakeRecord] = field(default_factory=list)
     queues: dict[QueueId, list[FakeRecord]] = field(default_factory=dict)
     begins: dict[QueueId, int] = field(default_factory=dict)
-    """The first offset of a queue that has not expired."""
+    """The first offset of each queue that has not expired; 0 for a queue that is not in it."""
 
     epochs: list[EpochStart] = field(default_factory=lambda: [EpochStart(1, 0)])
     hidden: dict[QueueId, int] = field(default_factory=dict)

@@ -113,7 +113,7 @@ def send_all(
 
 @contextmanager
 def group(folder: Path, *, slaves: int = 1, with_sidecars: bool = True, **conf: str) -> Iterator[Group]:
-    """Run a master, which waits for a slave if there is one, and its slaves."""
+    """Run a name server, a master, which waits for a slave if there is one, its slaves and, by default, sidecars."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         (port,) = free_ports(1)

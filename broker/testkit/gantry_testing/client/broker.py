@@ -55,7 +55,7 @@ class FakeBroker:
 
     @property
     def connections(self) -> int:
-        """The number of connected clients."""
+        """The number of open connections."""
         return len(self._listener.connections) if self._listener is not None else 0
 
     async def start(self) -> None:

@@ -26,7 +26,7 @@ class FakeCluster:
         self.stale_names: set[str] = set()
         """Brokers that stay in the routes although they do not run, as for a while after a crash."""
         self.masterless_names: set[str] = set()
-        """Brokers of which only a slave is registered, without topics, as after a shard was withdrawn from routes."""
+        """Brokers of which only a slave is registered, and no route, as after a shard was withdrawn from routes."""
         self._service = CommandService(self._answer)
         self._listener: Listener | None = None
         self._port = 0
