@@ -107,7 +107,7 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
     console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
     if results.errors:
         console.print(f"{results.errors} answers of Gantry were wrong or refusals", style="red")
-    if is_publishing:
+    elif is_publishing:
         tables = [machine_figures(results.machine, results.started_at), goal_figures(results.goals), *tables]
         PAGE.write_text(publish(PAGE.read_text(), tables, benchmark=BENCHMARK))
         console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)
