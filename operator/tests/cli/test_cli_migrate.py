@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import final, overload
 import pytest
 
 from gantry_cli.migrate import procedure as migrate_procedure
+from gantry_cli.migrate import record as migrate_record
 from gantry_cli.migrate.procedure import CAUGHT_UP_BYTES, Migration, Progress
 from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase
 from gantry_cli.migrate.source import (
@@ -22,6 +24,7 @@ from gantry_cli.migrate.source import (
     SourceLog,
 )
 from gantry_cli.migrate.text import result_text
+from gantry_remoting.durable_files import replace_file
 from gantry_status.orders import (
     HaRole,
     HaStatus,
@@ -352,6 +355,55 @@ async def test_failed_restore_of_old_broker_is_reported(home: MigrationDirectory
     migration.restore_source = restore_source  # type: ignore[method-assign]
     await world.migration().resume()
     assert world.settings == BEFORE | {"brokerRole": "ASYNC_MASTER"}
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["full disk", "failed sync"])
+async def test_unwritable_record_of_the_promotion_leaves_one_broker(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    """The old broker is restored, except if the record has the promotion already: then the next run promotes."""
+    world = World(home)
+
+    def fail(path: Path, data: bytes) -> None:
+        is_promotion = b'"PROMOTING"' in data
+        if is_replaced or not is_promotion:
+            replace_file(path, data)
+        if is_promotion:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(migrate_record, "replace_file", fail)
+    with pytest.raises(MigrationError, match=r"migration\.json cannot be written: No space left") as caught:
+        await go(world)
+
+    remedy = caught.value.remedy or ""
+    assert "free space" in remedy and "--data" not in remedy
+    assert ("the old broker stays stopped" in remedy, world.takes) == (is_replaced, not is_replaced)
+    assert is_replaced or world.settings == BEFORE
+    world.check()
+    monkeypatch.setattr(migrate_record, "replace_file", replace_file)
+    assert (await go(world)).record.phase is Phase.DONE
+
+
+async def test_unwritable_settings_of_new_broker_are_reported_with_the_stopped_old_one(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the promotion was recorded, the error says that the old broker stays stopped; another run continues."""
+    world = World(home)
+
+    def fail(path: Path, data: bytes) -> None:
+        if path == home.conf:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, data)
+
+    monkeypatch.setattr(migrate_record, "replace_file", fail)
+    with pytest.raises(MigrationError, match=r"broker\.conf cannot be written") as caught:
+        await go(world)
+
+    remedy = caught.value.remedy or ""
+    assert "the old broker stays stopped" in remedy and "--data" not in remedy
+    assert not world.takes and world.status.role is HaRole.SLAVE
+    monkeypatch.setattr(migrate_record, "replace_file", replace_file)
+    assert (await go(world)).record.phase is Phase.DONE
 
 
 async def test_refused_promotion_can_be_repeated(home: MigrationDirectory) -> None:
