@@ -384,6 +384,33 @@ async def test_unwritable_record_of_the_promotion_leaves_one_broker(
     assert (await go(world)).record.phase is Phase.DONE
 
 
+@pytest.mark.parametrize("phase", ["STOPPING", "ATTACHED"])
+async def test_old_broker_that_accepts_messages_is_not_reported_as_stopped(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """If only the record cannot be written, before the stop or after the restore, the error does not claim a stop."""
+    world = World(home)
+    migration = world.migration(timeout_s=0.5)
+    await migration.catch_up()
+    world.is_copying = False
+
+    def fail(path: Path, data: bytes) -> None:
+        if f'"{phase}"'.encode() in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, data)
+
+    monkeypatch.setattr(migrate_record, "replace_file", fail)
+    with pytest.raises(MigrationError, match="cannot be written: No space left") as caught:
+        await migration.switch()
+
+    assert world.settings == BEFORE
+    assert "refuse" not in str(caught.value.remedy) and "--abort" not in str(caught.value.remedy)
+    assert ("accepts messages again" in caught.value.reason) == (phase == "ATTACHED")
+    monkeypatch.setattr(migrate_record, "replace_file", replace_file)
+    world.is_copying = True
+    assert (await go(world)).record.phase is Phase.DONE
+
+
 async def test_unwritable_settings_of_new_broker_are_reported_with_the_stopped_old_one(
     home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,10 +109,14 @@ class Migration:
             await self.restore_source()
 
     async def restore_source(self) -> None:
-        """Restore the original settings of the old broker. The next switch reads them anew."""
+        """Restore the original settings of the old broker. The next switch reads them anew.
+
+        Raises MigrationError if the old broker is not restored, and its subclass UnsavedFileError if only the record
+        of that failed: another run then restores it again.
+        """
         await self._old.update_config(self.record.original)
-        self._save_phase(Phase.ATTACHED, original={})
         self._report_step(f"The old broker at {self._old.address} accepts messages again")
+        self._save_phase(Phase.ATTACHED, original={})
 
     async def catch_up(self) -> None:
         """Wait until the rest of the log is small enough to be copied within the write pause."""
@@ -217,9 +221,12 @@ class Migration:
             raise MigrationError(error.reason, f"the old broker stays stopped; {error.remedy}") from error
         try:
             await _run_shielded(self.restore_source())
+        except UnsavedFileError as second:
+            reason = f"{str(error) or 'timed out'}; the old broker accepts messages again, but {second}"
+            raise MigrationError(reason, second.remedy) from error
         except MigrationError as second:
             reason = f"{str(error) or 'timed out'}; and the old broker could not be restored: {second}"
-            raise MigrationError(reason, "it refuses messages now; run the command with --abort") from error
+            raise MigrationError(reason, "it may refuse messages now; run the command with --abort") from error
         if isinstance(error, TimeoutError):
             reason = f"the rest of the log was not copied within {self._timeout_s:g} s"
             raise MigrationError(
