@@ -119,6 +119,18 @@ async def test_blocking_finding_stops_dry_run_and_migration(tmp_path: Path) -> N
     assert broker.settings["brokerRole"] == "ASYNC_MASTER" and files(tmp_path) == []
 
 
+async def test_certificate_without_its_key_is_one_error(tmp_path: Path) -> None:
+    """TLS options that cannot be used end the command with an error that names the remedy, and with a document."""
+    certificate = tmp_path / "client.pem"
+    certificate.write_text("a certificate")
+    async with JavaBroker() as broker:
+        make_single_broker(broker)
+        result = await migrate(broker, tmp_path / "new", "--dry-run", "--json", "--tls-cert", str(certificate))
+
+    assert result.code == 1 and "Traceback" not in result.err, result
+    assert "go together" in json.loads(result.out)["error"] and "check the --tls options" in result.err
+
+
 async def test_missing_confirmation_means_no(tmp_path: Path) -> None:
     """Without a terminal, a warning that needs confirmation stops the migration."""
     async with JavaBroker() as broker:
