@@ -499,6 +499,21 @@ async def test_old_broker_that_does_not_confirm_its_closing_is_reported(
         assert "WARNING: the old broker at old did not confirm" in text
 
 
+async def test_write_pause_that_was_not_measured_is_left_out(home: MigrationDirectory) -> None:
+    """A run that continues after one killed in the promotion does not know when the pause began."""
+    world = World(home)
+    killed = world.migration()
+    await killed.catch_up()
+    world.refusals = 1
+    with pytest.raises(MigrationError, match="promised to another master"):
+        await killed.switch()
+
+    migration = await go(world)
+
+    assert migration.record.phase is Phase.DONE and migration.record.pause_ms < 0
+    assert not any("Write pause" in line for line in result_text(migration.record, None, 0))
+
+
 async def test_broker_that_is_not_a_slave_is_refused(home: MigrationDirectory) -> None:
     """The new broker may have the directory of another broker, or may belong to a group that has started already."""
     world = World(home)

@@ -66,6 +66,7 @@ class MigrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     end: int = -1
     """The end of the old broker's log, at which the new broker continues to write it; -1 before the switch."""
     pause_ms: float = -1.0
+    """The duration of the write pause; -1 before its end, and if the run that would have measured it was killed."""
     is_old_closed: bool = False
     """Whether the old broker has confirmed that it is closed to consumers, and that it accepted no messages after the
     switch."""
