@@ -175,6 +175,24 @@ def test_topic_create_prints_whether_the_topic_was_new(cluster: FakeCluster) -> 
     assert gantry(*words, "3").stdout == 'Topic "bills" updated (3 queues on 1 broker)\n'
 
 
+def test_topic_delete_counts_only_messages_of_the_cluster_that_it_empties() -> None:
+    """With --cluster, the question and the document leave out the messages of other clusters."""
+    fake = FakeCluster(["broker-a", "broker-w"])
+    fake.broker("broker-w").state.cluster = "west"
+    fake.add_topic("bills", brokers=["broker-a"])
+    with ThreadedCluster(fake):
+        for body in ("1 plum", "2 plums"):
+            gantry("produce", "bills", body, "-n", fake.name_server)
+        fake.add_topic("bills", brokers=["broker-w"])
+        words = ("topic", "delete", "bills", "-n", fake.name_server, "--cluster")
+
+        asked = gantry(*words, "west").stdout
+        deleted = [json.loads(gantry(*words, name, "--yes", "--json").stdout) for name in ("west", "DefaultCluster")]
+
+    assert 'Delete topic "bills" in cluster "west" with 0 messages?' in asked
+    assert [document["messages"] for document in deleted] == [0, 2]
+
+
 def test_text_is_never_interpreted_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
     """Names, filters and errors come from other programs: sentences and tables show them unchanged."""
     text = "[/x] [red]a[/red] \\[b] :warning:"
