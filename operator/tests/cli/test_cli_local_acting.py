@@ -14,12 +14,13 @@ from spec_world.observations import NOW_MS, healthy, observed, spec_with
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
-from gantry_cli.local import group_run, topics
+from gantry_cli.local import commands, group_run, topics
 from gantry_cli.local.access import Access
 from gantry_cli.local.commands import _down_ms, kill
 from gantry_cli.local.group_run import UpOptions
 from gantry_cli.local.group_status import Event, LocalGroupStatus, LocalMemberStatus, status_screen
 from gantry_cli.local.lease import LeaseFile
+from gantry_cli.local.member import local_restart_policy
 from gantry_cli.local.plan import LaunchOptions
 from gantry_cli.local.promote import write_order
 from gantry_cli.local.running import ForegroundOutput
@@ -181,6 +182,21 @@ def test_kill_refuses_down_time_without_effect(tmp_path: Path, words: tuple[str,
     refused = CliRunner().invoke(kill, [*words, "--down", "5s", "--data", str(tmp_path)])
     assert refused.exit_code == 2 and reason in refused.stderr
     assert "no group runs in" in CliRunner().invoke(kill, [*words, "--data", str(tmp_path)]).stderr
+
+
+def test_kill_promises_no_immediate_restart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From the second death within a minute on, the supervisor restarts a process after a delay."""
+    policy = local_restart_policy()
+    delays = [policy.delay_after_death(0.0, now) for now in (10.0, 20.0)]
+    monkeypatch.setattr(commands, "require_group", lambda _: None)
+    monkeypatch.setattr(commands, "_processes_by_name", lambda _: {"nameserver-0": (7, "boot")})
+    monkeypatch.setattr(commands, "boot_id_of", lambda _: "boot")
+    monkeypatch.setattr(commands, "_signal", lambda *_: None)
+
+    killed = CliRunner().invoke(kill, ["nameserver-0", "--data", str(tmp_path)])
+
+    assert delays == [0.0, 1.0]
+    assert "restarts at once, or after a delay if it has died before within a minute" in killed.output
 
 
 # ------- what is shown
