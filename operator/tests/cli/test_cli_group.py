@@ -260,7 +260,7 @@ def test_reset_of_a_missing_queue_is_exit_code_3(servers: ThreadedNamedCluster, 
 def test_clone_is_created_with_the_settings_of_the_source(servers: ThreadedNamedCluster, group: str) -> None:
     """It starts at the same offsets in all topics; a dry run creates nothing."""
     copy = f"{group}-copy"
-    assert json_document(servers, "clone", group, copy, "--dry-run")["is_made"]
+    assert json_document(servers, "clone", group, copy, "--dry-run")["is_new_group"]
     assert copy not in json_document(servers, "list")
 
     document = json_document(servers, "clone", group, copy, "--yes")
@@ -268,7 +268,7 @@ def test_clone_is_created_with_the_settings_of_the_source(servers: ThreadedNamed
     assert [(queue["before"], queue["after"]) for queue in document["queues"]] == [(None, 3)]
     assert committed(servers, copy) == 3
     assert json_document(servers, "describe", copy)["settings"]["groupName"] == copy
-    assert not json_document(servers, "clone", group, copy, "--topic", TOPIC, "--dry-run")["is_made"]
+    assert not json_document(servers, "clone", group, copy, "--topic", TOPIC, "--dry-run")["is_new_group"]
 
 
 def test_clone_onto_a_running_group_needs_force(

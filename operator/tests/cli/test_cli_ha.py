@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gantry_broker.control.server import ControlServer
+from gantry_cli.ha.group import MemberSocket
 from gantry_cli.main import cli
-from gantry_status.orders import HaRole, HaStatus, OrderRefused
+from gantry_status.orders import AnyOrder, BrokerUnreachable, Drain, HaRole, HaStatus, OrderRefused, Promised
 from gantry_testing.fake_group import FakeGroup
 from gantry_testing.loop_thread import LoopThread
 
@@ -188,6 +189,22 @@ def test_member_that_does_not_follow_gives_exit_code_1(sockets: Sockets, monkeyp
     assert "FAILED: its history is another one" in result.output
     assert "b/2 is the master in epoch 1002" in result.output
     assert "again to attach the members that do not follow" in result.output
+
+
+def test_member_that_dies_before_its_order_is_exit_code_1(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code 3 and the advice to name another socket are for sockets at which no member has answered."""
+
+    async def refuse(self: MemberSocket, order: AnyOrder, check: object) -> HaStatus | Promised:
+        if isinstance(order, Drain):
+            raise BrokerUnreachable(f"no broker listens at {self.path}: a stopped broker left the socket behind")
+        return await self.call(order)
+
+    monkeypatch.setattr(MemberSocket, "call_checked", refuse)
+    result = gantry_ha("promote", *sockets.options, "--to", "2")
+
+    assert result.exit_code == 1, result.output
+    assert "a member no longer answers: no broker listens at" in result.output
+    assert "controlSocketPath" not in result.output and "run the command again" in result.output
 
 
 def test_no_broker_at_the_socket_is_exit_code_3(tmp_path: Path) -> None:

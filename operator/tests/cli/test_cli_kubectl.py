@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_cli.kube import options
-from gantry_cli.kube.cluster_bundle import redact_object
+from gantry_cli.kube.cluster_bundle import is_event_of, redact_object
 from gantry_cli.kube.commands import plain_name
 from gantry_cli.kube.naming import group_name_in
 from gantry_cli.kube.plugin import cli
@@ -148,3 +148,25 @@ def test_an_object_loses_values_and_keeps_the_names_of_secrets() -> None:
     assert found["spec"]["containers"][0]["args"][:2] == ["--token-file", "/etc/gantry/sidecar/tokens"]
     assert found["spec"]["automountServiceAccountToken"] is False
     assert "managedFields" not in found["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "uid", "is_ours"),
+    [
+        ("Pod", "orders-0-slave-1", "gone", True),
+        ("StatefulSet", "orders-1-master", "gone", True),
+        ("Pod", "orders-nameserver-0", "gone", True),
+        ("BrokerGroup", "orders", "present", True),
+        ("ConfigMap", "any-name", "present", True),
+        ("Pod", "orders-eu-0-slave-1", "gone", False),
+        ("Pod", "orders-0-0-slave-1", "gone", False),
+        ("BrokerGroup", "orders-0", "gone", False),
+        ("Pod", "orders-api-7d9f", "gone", False),
+        ("Pod", "my-orders-0-slave-1", "gone", False),
+    ],
+)
+def test_bundle_has_no_events_of_another_group(kind: str, name: str, uid: str, *, is_ours: bool) -> None:
+    """Those of its present objects and its deleted pods belong to it, and not those of a group with a longer name."""
+    event = {"involvedObject": {"kind": kind, "name": name, "uid": uid}}
+
+    assert is_event_of(event, "orders", {"present"}) == is_ours

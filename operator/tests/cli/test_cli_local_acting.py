@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,18 +14,25 @@ from spec_world.observations import NOW_MS, healthy, observed, spec_with
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
-from gantry_cli.local import topics
+from gantry_cli.local import commands, group_run, topics
 from gantry_cli.local.access import Access
 from gantry_cli.local.commands import _down_ms, kill
+from gantry_cli.local.group_run import UpOptions
 from gantry_cli.local.group_status import Event, LocalGroupStatus, LocalMemberStatus, status_screen
 from gantry_cli.local.lease import LeaseFile
+from gantry_cli.local.member import local_restart_policy
+from gantry_cli.local.plan import LaunchOptions
 from gantry_cli.local.promote import write_order
+from gantry_cli.local.running import ForegroundOutput
 from gantry_cli.local.state import GroupState
+from gantry_cli.main import cli as gantry
 from gantry_cli.output import console
+from gantry_cli.stack import StackDirectory
 from gantry_client import QueueOffsets
 from gantry_spec.decide import Condition, decide
 from gantry_spec.executor import Expected, check_promotion
 from gantry_spec.ledger import Fault, Ledger, Risk
+from gantry_spec.manifest import BrokerGroup
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
 from gantry_spec.observed import CHECK_TOPIC, EMPTY_FOR_MS
 from gantry_status.order_client import OrderClient
@@ -176,6 +184,21 @@ def test_kill_refuses_down_time_without_effect(tmp_path: Path, words: tuple[str,
     assert "no group runs in" in CliRunner().invoke(kill, [*words, "--data", str(tmp_path)]).stderr
 
 
+def test_kill_promises_no_immediate_restart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From the second death within a minute on, the supervisor restarts a process after a delay."""
+    policy = local_restart_policy()
+    delays = [policy.delay_after_death(0.0, now) for now in (10.0, 20.0)]
+    monkeypatch.setattr(commands, "require_group", lambda _: None)
+    monkeypatch.setattr(commands, "_processes_by_name", lambda _: {"nameserver-0": (7, "boot")})
+    monkeypatch.setattr(commands, "boot_id_of", lambda _: "boot")
+    monkeypatch.setattr(commands, "_signal", lambda *_: None)
+
+    killed = CliRunner().invoke(kill, ["nameserver-0", "--data", str(tmp_path)])
+
+    assert delays == [0.0, 1.0]
+    assert "restarts at once, or after a delay if it has died before within a minute" in killed.output
+
+
 # ------- what is shown
 
 
@@ -247,6 +270,51 @@ def test_status_shows_a_shard_without_a_master() -> None:
 def test_status_survives_encoding_and_decoding() -> None:
     """Another process reads the same status from decision.json."""
     assert msgspec.json.decode(msgspec.json.encode(group_status()), type=LocalGroupStatus) == group_status()
+
+
+@pytest.fixture
+def claimed(tmp_path: Path) -> Iterator[GroupState]:
+    """The folder of a group whose supervisor, this process, has written no status yet."""
+    directory = StackDirectory(tmp_path).claim()
+    try:
+        yield GroupState(tmp_path)
+    finally:
+        directory.release()
+
+
+@pytest.mark.parametrize(
+    ("age_s", "code", "text"), [(0, 0, "waiting: for rain"), (60, 1, "has not updated its status for 60 s")]
+)
+def test_explain_refuses_an_outdated_forecast(claimed: GroupState, age_s: int, code: int, text: str) -> None:
+    """While the supervisor is suspended nothing of the forecast would happen."""
+    at_ms = time.time_ns() // 1_000_000 - age_s * 1000
+    claimed.decision_file.write_bytes(msgspec.json.encode(group_status(at_ms=at_ms), enc_hook=int))
+
+    explained = CliRunner().invoke(gantry, ["explain", "--data", str(claimed.path)])
+
+    assert (explained.exit_code, text in explained.output) == (code, True), explained.output
+
+
+def test_status_of_a_killed_supervisor_is_deleted_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its first round, commands report that it is starting. They took the old status for its own."""
+    state, found = GroupState(tmp_path), list[str]()
+    state.decision_file.write_bytes(msgspec.json.encode(group_status(), enc_hook=int))
+
+    def choose(_: UpOptions) -> BrokerGroup:
+        explained = CliRunner().invoke(gantry, ["explain", "--data", str(tmp_path)])
+        found.append(f"{explained.exit_code} {explained.output}")
+        raise CliError("the test ends here")
+
+    monkeypatch.setattr(group_run, "choose_group", choose)
+    with pytest.raises(CliError, match="the test ends here"):
+        asyncio.run(
+            group_run.run_group(UpOptions(data=tmp_path, manifest=None, launch=LaunchOptions()), ForegroundOutput())
+        )
+
+    [line] = found
+    assert line.startswith("1 ") and "is starting" in line
 
 
 async def test_taken_lease_is_not_renewed_before_a_master_is_recorded(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import final, overload
 import pytest
 
 from gantry_cli.migrate import procedure as migrate_procedure
+from gantry_cli.migrate import record as migrate_record
 from gantry_cli.migrate.procedure import CAUGHT_UP_BYTES, Migration, Progress
 from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase
 from gantry_cli.migrate.source import (
@@ -22,6 +24,7 @@ from gantry_cli.migrate.source import (
     SourceLog,
 )
 from gantry_cli.migrate.text import result_text
+from gantry_remoting.durable_files import replace_file
 from gantry_status.orders import (
     HaRole,
     HaStatus,
@@ -354,6 +357,82 @@ async def test_failed_restore_of_old_broker_is_reported(home: MigrationDirectory
     assert world.settings == BEFORE | {"brokerRole": "ASYNC_MASTER"}
 
 
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["full disk", "failed sync"])
+async def test_unwritable_record_of_the_promotion_leaves_one_broker(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    """The old broker is restored, except if the record has the promotion already: then the next run promotes."""
+    world = World(home)
+
+    def fail(path: Path, data: bytes) -> None:
+        is_promotion = b'"PROMOTING"' in data
+        if is_replaced or not is_promotion:
+            replace_file(path, data)
+        if is_promotion:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(migrate_record, "replace_file", fail)
+    with pytest.raises(MigrationError, match=r"migration\.json cannot be written: No space left") as caught:
+        await go(world)
+
+    remedy = caught.value.remedy or ""
+    assert "free space" in remedy and "--data" not in remedy
+    assert ("the old broker stays stopped" in remedy, world.takes) == (is_replaced, not is_replaced)
+    assert is_replaced or world.settings == BEFORE
+    world.check()
+    monkeypatch.setattr(migrate_record, "replace_file", replace_file)
+    assert (await go(world)).record.phase is Phase.DONE
+
+
+@pytest.mark.parametrize("phase", ["STOPPING", "ATTACHED"])
+async def test_old_broker_that_accepts_messages_is_not_reported_as_stopped(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """If only the record cannot be written, before the stop or after the restore, the error does not claim a stop."""
+    world = World(home)
+    migration = world.migration(timeout_s=0.5)
+    await migration.catch_up()
+    world.is_copying = False
+
+    def fail(path: Path, data: bytes) -> None:
+        if f'"{phase}"'.encode() in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, data)
+
+    monkeypatch.setattr(migrate_record, "replace_file", fail)
+    with pytest.raises(MigrationError, match="cannot be written: No space left") as caught:
+        await migration.switch()
+
+    assert world.settings == BEFORE
+    assert "refuse" not in str(caught.value.remedy) and "--abort" not in str(caught.value.remedy)
+    assert ("accepts messages again" in caught.value.reason) == (phase == "ATTACHED")
+    monkeypatch.setattr(migrate_record, "replace_file", replace_file)
+    world.is_copying = True
+    assert (await go(world)).record.phase is Phase.DONE
+
+
+async def test_unwritable_settings_of_new_broker_are_reported_with_the_stopped_old_one(
+    home: MigrationDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the promotion was recorded, the error says that the old broker stays stopped; another run continues."""
+    world = World(home)
+
+    def fail(path: Path, data: bytes) -> None:
+        if path == home.conf:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, data)
+
+    monkeypatch.setattr(migrate_record, "replace_file", fail)
+    with pytest.raises(MigrationError, match=r"broker\.conf cannot be written") as caught:
+        await go(world)
+
+    remedy = caught.value.remedy or ""
+    assert "the old broker stays stopped" in remedy and "--data" not in remedy
+    assert not world.takes and world.status.role is HaRole.SLAVE
+    monkeypatch.setattr(migrate_record, "replace_file", replace_file)
+    assert (await go(world)).record.phase is Phase.DONE
+
+
 async def test_refused_promotion_can_be_repeated(home: MigrationDirectory) -> None:
     """Writes stay stopped, since the cause is unknown; the next run promotes the new broker."""
     world = World(home)
@@ -418,6 +497,21 @@ async def test_old_broker_that_does_not_confirm_its_closing_is_reported(
     for text in ("\n".join(result_text(record, switched, 0)), "\n".join(result_text(record, None, 0))):
         assert "is closed and removed" not in text
         assert "WARNING: the old broker at old did not confirm" in text
+
+
+async def test_write_pause_that_was_not_measured_is_left_out(home: MigrationDirectory) -> None:
+    """A run that continues after one killed in the promotion does not know when the pause began."""
+    world = World(home)
+    killed = world.migration()
+    await killed.catch_up()
+    world.refusals = 1
+    with pytest.raises(MigrationError, match="promised to another master"):
+        await killed.switch()
+
+    migration = await go(world)
+
+    assert migration.record.phase is Phase.DONE and migration.record.pause_ms < 0
+    assert not any("Write pause" in line for line in result_text(migration.record, None, 0))
 
 
 async def test_broker_that_is_not_a_slave_is_refused(home: MigrationDirectory) -> None:

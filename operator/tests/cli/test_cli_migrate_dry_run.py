@@ -119,6 +119,35 @@ async def test_blocking_finding_stops_dry_run_and_migration(tmp_path: Path) -> N
     assert broker.settings["brokerRole"] == "ASYNC_MASTER" and files(tmp_path) == []
 
 
+@pytest.mark.parametrize("is_old_closed", [True, False])
+async def test_document_of_a_migration_that_is_done_says_whether_the_old_broker_is_closed(
+    tmp_path: Path, is_old_closed: bool
+) -> None:
+    """Programs read from the document what the text warns of."""
+    record = MigrationRecord(
+        old_address="192.0.2.1:10911", broker_name="broker-a", phase=Phase.DONE, is_old_closed=is_old_closed
+    )
+    MigrationDirectory(tmp_path).save_record(record)
+    async with JavaBroker() as broker:
+        result = await migrate(broker, tmp_path, "--json")
+
+    document = json.loads(result.out)
+    assert (document["phase"], document["is_old_closed"]) == ("DONE", is_old_closed)
+    assert "-1 ms" not in result.err
+
+
+async def test_certificate_without_its_key_is_one_error(tmp_path: Path) -> None:
+    """TLS options that cannot be used end the command with an error that names the remedy, and with a document."""
+    certificate = tmp_path / "client.pem"
+    certificate.write_text("a certificate")
+    async with JavaBroker() as broker:
+        make_single_broker(broker)
+        result = await migrate(broker, tmp_path / "new", "--dry-run", "--json", "--tls-cert", str(certificate))
+
+    assert result.code == 1 and "Traceback" not in result.err, result
+    assert "go together" in json.loads(result.out)["error"] and "check the --tls options" in result.err
+
+
 async def test_missing_confirmation_means_no(tmp_path: Path) -> None:
     """Without a terminal, a warning that needs confirmation stops the migration."""
     async with JavaBroker() as broker:

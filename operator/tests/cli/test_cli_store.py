@@ -14,7 +14,9 @@ from looking.looks import (
     run_reading_command,
 )
 
+from gantry_broker.store.inspect.repair import RepairPlan
 from gantry_broker.store.inspect.verify import Verifier
+from gantry_cli.store.text import plan_text
 from gantry_testing.store_world import make_world
 
 # -- exit codes --------------------------------------------------------------------------------------------------------
@@ -44,6 +46,25 @@ def test_exit_code_reflects_damage(store: str, command: str, code: int, tmp_path
     STORES[store](tmp_path)
 
     assert run_reading_command(command, str(tmp_path / "store")).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("cut_records", "verdict", "is_lossless"),
+    [
+        (0, "no acknowledged data is lost", True),
+        (1, "lost: 300 bytes, at least 1 message", False),
+        (3, "lost: 300 bytes, at least 3 messages", False),
+    ],
+)
+def test_whole_records_in_the_torn_tail_are_a_loss(cut_records: int, verdict: str, is_lossless: bool) -> None:
+    """The text and the exit code of `repair-plan` follow one rule; a tail without a whole record is no loss."""
+    plan = RepairPlan(
+        root="/s", is_in_use=False, is_clean=False, cut_bytes=300, lost_bytes=300, cut_records=cut_records
+    )
+
+    *_, last = plan_text(plan)
+
+    assert (str(last), plan.is_lossless) == (verdict, is_lossless)
 
 
 @pytest.mark.parametrize("words", [["inspect"], ["verify"], ["dump"], ["repair-plan"], ["recover", "--yes"]], ids=str)

@@ -128,8 +128,8 @@ class CloneDocument:
     source: str
     group: str
     is_dry_run: bool
-    is_made: bool
-    """Whether the group did not exist before; it is then created with the settings of the source."""
+    is_new_group: bool
+    """Whether the target group did not exist before; it is then created with the settings of the source."""
     members: int
     queues: list[OffsetChangeDocument] = field(default_factory=list)
 

@@ -39,8 +39,8 @@ class OffsetPlan:
 
     changes: tuple[OffsetChange, ...]
     members: int
-    is_made: bool = False
-    """Whether the group does not exist yet and will be created."""
+    is_new_group: bool = False
+    """Whether the target group does not exist yet; it is then created with the settings of the source."""
 
 
 # -- reset -------------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def clone(
         _confirm(f"Set offsets of {name}?", plan, form, yes=yes)
         run(_clone(name_server, source, name, plan), name_server, waiting_for=f"setting offsets of {name}")
     document = CloneDocument(
-        source=source, group=name, is_dry_run=dry_run, is_made=plan.is_made, members=plan.members,
+        source=source, group=name, is_dry_run=dry_run, is_new_group=plan.is_new_group, members=plan.members,
         queues=_rows(plan.changes),
     )  # fmt: skip
     show(form, document, lambda: _render(f"{'New offsets' if dry_run else 'Offsets'} of {name}, from {source}", plan))
@@ -236,12 +236,12 @@ async def _plan_clone(name_server: str, source: str, target: str, topic: str | N
         if not changes:
             raise NotFoundError(f"{source} has no committed offsets{'' if topic is None else f' in {topic}'}")
         members = await admin.consumers.connections(target)
-        return OffsetPlan(changes=tuple(changes), members=len(members), is_made=target not in groups)
+        return OffsetPlan(changes=tuple(changes), members=len(members), is_new_group=target not in groups)
 
 
 async def _clone(name_server: str, source: str, target: str, plan: OffsetPlan) -> None:
     async with Admin(name_server, client_settings=client_settings()) as admin:
-        if plan.is_made:
+        if plan.is_new_group:
             config = (await admin.groups.all())[source]
             await admin.groups.create(msgspec.structs.replace(config, group_name=target))
         for topic in sorted({change.queue.topic for change in plan.changes}):

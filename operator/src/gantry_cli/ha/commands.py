@@ -19,7 +19,7 @@ from gantry_cli.ha.text import group_text, promoted_text, step_text
 from gantry_cli.output import OutputFormat, output_option, print_document, show
 from gantry_cli.progress import spinner
 from gantry_cli.stack import DEFAULT_DIRECTORY
-from gantry_status.orders import OrderError, OrderRefused
+from gantry_status.orders import BrokerUnreachable, OrderError, OrderRefused
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -213,6 +213,10 @@ def _explain(error: CannotPromote | OrderError) -> CliError:
         return CliError(
             f"a step was refused: {error}", "fix the cause that the step reports, then run the command again"
         )
+    if isinstance(
+        error, BrokerUnreachable
+    ):  # the members were observed before, so no path on the command line is wrong
+        return CliError(f"a member no longer answers: {error}", "run the command again: it observes the members anew")
     return explain_order(error, "")
 
 

@@ -3,7 +3,7 @@
     gantry-bundle/
       group.yaml  status.json                  the group, and the document of `gantry status`
       objects/KIND/NAME.yaml                   all objects that the operator has created for it, except Secrets
-      events.yaml                              the events of all of these
+      events.yaml                              the events of all of these, and of deleted pods and StatefulSets
       logs/POD/CONTAINER.log, .previous.log    the ends of container logs
       sidecars/POD.tar.gz                      the sidecars' own bundles
       operator/                                the operator's Deployment, pods and logs
@@ -18,8 +18,9 @@ missing right, and the bundle has the rest.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -65,6 +66,19 @@ def redact_object(value: Any) -> Any:
 def _redact_field(key: str, value: Any) -> Any:
     is_secret = isinstance(value, str) and value and is_secret_name(key) and key.lower() not in _HARMLESS
     return REDACTED if is_secret else redact_object(value)
+
+
+def is_event_of(event: Object, group: str, uids: Set[str]) -> bool:
+    """Return whether an event is about an object of a group: about a present one, or about a deleted workload.
+
+    ``uids`` are those of the present objects. A deleted pod or StatefulSet is found by its name. A common beginning is
+    not enough: the group `orders-eu` is another one than `orders`.
+    """
+    about = event.get("involvedObject") or {}
+    if about.get("uid") in uids:
+        return True
+    pattern = rf"{re.escape(group)}-(?:nameserver|[0-9]+-(?:master|slave))(?:-[0-9]+)?"
+    return about.get("kind") in ("Pod", "StatefulSet") and re.fullmatch(pattern, str(about.get("name"))) is not None
 
 
 LOG_BYTES_MAX: Final = 2 << 20
@@ -133,14 +147,9 @@ class ClusterBundle:
             return []
 
     def _events(self, objects: list[Object]) -> Iterator[Entry]:
-        ours = {self._document["metadata"].get("uid"), *(one["metadata"].get("uid") for one in objects)}
-        prefix = f"{self._name}-"
-        events = [
-            event
-            for event in self._try("events", lambda: self._cluster.list(EVENTS), [])
-            if (about := event.get("involvedObject") or {}).get("uid") in ours
-            or str(about.get("name", "")).startswith(prefix)  # also events of deleted pods
-        ]
+        uids = {str(one["metadata"].get("uid")) for one in (self._document, *objects)}
+        events = self._try("events", lambda: self._cluster.list(EVENTS), [])
+        events = [event for event in events if is_event_of(event, self._name, uids)]
         yield "events.yaml", _yaml(events)
 
     def _logs(self, pod: Object, folder: str) -> Iterator[Entry]:

@@ -99,6 +99,7 @@ def console(data: Path) -> None:
 # `gantry kill`: kill or suspend a process of a local group on purpose, to see that the group recovers.
 
 
+RESTART_TEXT: Final = "restarts at once, or after a delay if it has died before within a minute"
 DOWN_MS_MIN: Final = 10_000
 
 
@@ -119,7 +120,7 @@ def _complete_process_names(context: click.Context, _parameter: click.Parameter,
 @click.command(
     epilog=examples(
         ("gantry kill master-0", "send SIGKILL, and keep it down long enough for a slave to take over"),
-        ("gantry kill master-0 --down 0s", "send SIGKILL, and restart it at once"),
+        ("gantry kill master-0 --down 0s", "send SIGKILL, and do not keep it down"),
         ("gantry kill slave-0-1 --stop", "suspend it (SIGSTOP) until --cont"),
         ("gantry kill sidecar-master-0", "kill its sidecar, which does not affect the broker"),
     )
@@ -168,7 +169,7 @@ def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool,
             others = [one for one in state.read_holds() if one.until_ms > now and one.name != name]
             state.write_holds([*others, MemberHold(name=name, until_ms=now + hold_ms, machine_boot=boot)])
     _signal(name, pid, signal.SIGKILL)
-    then = f"stays down for {duration_text(hold_ms)}" if hold_ms else "restarts at once"
+    then = f"stays down for {duration_text(hold_ms)}" if hold_ms else RESTART_TEXT
     click.echo(f"{name} (pid {pid}) killed; {then}")
 
 

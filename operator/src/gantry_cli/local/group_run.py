@@ -69,6 +69,8 @@ async def run_group(options: UpOptions, output: RunOutput) -> None:
     """Lock the folder, run its group until a signal comes, and release the lock. Raises CliError."""
     directory = claim(options.data)
     try:
+        # A supervisor that was killed has left its last status, which readers would take for that of this one.
+        GroupState(options.data).decision_file.unlink(missing_ok=True)
         group = choose_group(options)
         run = await asyncio.to_thread(GroupRun, directory, group, options, output)
         await run.run_until_signal()

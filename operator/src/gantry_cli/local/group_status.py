@@ -106,8 +106,8 @@ STALE_MS: Final = 10_000
 def read_running_status(data: Path) -> LocalGroupStatus | None:
     """Return the status of the group that runs in a folder; None if none runs, or before its first round.
 
-    If the previous supervisor was killed, its last status is returned until the first round of the present one. Raises
-    CliError for a damaged file.
+    The last status of a supervisor that was killed is deleted by the next one as it starts. Raises CliError for a
+    damaged file.
     """
     if not StackDirectory(data).is_running():
         return None
@@ -115,8 +115,10 @@ def read_running_status(data: Path) -> LocalGroupStatus | None:
 
 
 def require_status(data: Path) -> LocalGroupStatus:
-    """Return what ``read_running_status`` returns. Raises NotFoundError if that is None."""
+    """Return what ``read_running_status`` returns. Raises NotFoundError if none runs, CliError before a first round."""
     status = read_running_status(data)
+    if status is None and StackDirectory(data).is_running():
+        raise CliError(f"the group in {data} is starting and has no status yet", "try again in a few seconds")
     if status is None:
         raise NotFoundError(f"no group runs in {data}", "start one with `gantry up`, or name its folder with --data")
     return status
@@ -144,8 +146,12 @@ def require_alive(status: LocalGroupStatus) -> None:
 
 
 def show_local_explanation(data: Path, form: OutputFormat) -> None:
-    """Print what would happen if a master of a local group died now, and what its supervisor is doing."""
+    """Print what would happen if a master of a local group died now, and what its supervisor is doing.
+
+    Raises CliError if the supervisor has stopped observing: the forecast would be outdated, and nothing would happen.
+    """
     status = require_status(data)
+    require_alive(status)
     document = ExplainDocument(at_ms=status.at_ms, group=status.group, decision=status.decision, outlook=status.outlook)
     show(form, document, lambda: explanation_lines(status))
 

@@ -188,7 +188,10 @@ class MigrationResult:
     end: int = -1
     """The end of the old broker's log, at which the new broker continues to write it; -1 before the switch."""
     pause_ms: float = -1.0
-    """The duration of the write pause; -1 before the switch."""
+    """The duration of the write pause; -1 before its end, and if the run that would have measured it was killed."""
+    is_old_closed: bool = False
+    """Whether the old broker has confirmed that it is closed to consumers, and that it accepted no messages after the
+    switch."""
     late_commits: int = 0
     """How many offsets were copied to the new broker because consumers had committed them at the old one after the
     switch."""
@@ -361,6 +364,7 @@ class Migrator:
             epoch=record.epoch,
             end=record.end,
             pause_ms=record.pause_ms,
+            is_old_closed=record.is_old_closed,
             late_commits=late,
         )
 

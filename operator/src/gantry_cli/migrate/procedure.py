@@ -21,7 +21,7 @@ from typing import Final, Protocol, TypeVar, final
 import msgspec
 
 from gantry_cli.ha.group import Caller
-from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase, master_conf
+from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase, UnsavedFileError, master_conf
 from gantry_cli.migrate.source import (
     CLOSE_SETTINGS,
     STOP_WRITES_SETTINGS,
@@ -109,11 +109,14 @@ class Migration:
             await self.restore_source()
 
     async def restore_source(self) -> None:
-        """Restore the original settings of the old broker. The next switch reads them anew."""
+        """Restore the original settings of the old broker. The next switch reads them anew.
+
+        Raises MigrationError if the old broker is not restored, and its subclass UnsavedFileError if only the record
+        of that failed: another run then restores it again.
+        """
         await self._old.update_config(self.record.original)
-        self.record = msgspec.structs.replace(self.record, original={})
-        self._save_phase(Phase.ATTACHED)
         self._report_step(f"The old broker at {self._old.address} accepts messages again")
+        self._save_phase(Phase.ATTACHED, original={})
 
     async def catch_up(self) -> None:
         """Wait until the rest of the log is small enough to be copied within the write pause."""
@@ -152,9 +155,9 @@ class Migration:
     async def switch(self) -> SwitchResult:
         """Stop writes at the old broker and promote the new one.
 
-        Raises ``MigrationError``. If that is before the phase PROMOTING, the old broker has been restored, or the error
-        says that this failed. From that phase on the old broker stays stopped, also if the error does not mention it;
-        another run continues.
+        Raises ``MigrationError``. If that is before the phase PROMOTING is recorded, the old broker has been restored,
+        or the error says that this failed. From then on the old broker stays stopped, also if the error does not
+        mention it; another run continues.
         """
         self._started_at = time.monotonic()
         try:
@@ -162,25 +165,24 @@ class Migration:
                 await self._stop_writes()
                 end = await self._wait_copied()
                 epoch = await self._next_epoch()
+            self._save_phase(Phase.PROMOTING, epoch=epoch, end=end)
         except BaseException as error:
             await self._roll_back(error)
             if isinstance(error, OrderError):
                 raise MigrationError(f"the new broker: {error}", "the old broker is restored") from error
             raise
-        self.record = msgspec.structs.replace(self.record, epoch=epoch, end=end)
-        self._save_phase(Phase.PROMOTING)
         return await _run_shielded(self.promote())
 
     async def _stop_writes(self) -> None:
         config = await self._old.config()
-        if not self.record.original:
+        original = self.record.original
+        if not original:
             missing = [key for key in STOP_WRITES_SETTINGS if not config.get(key)]
             if missing or config["brokerRole"] == "SLAVE":
                 state = f"{missing} missing" if missing else "it is already a slave"
                 raise MigrationError(f"cannot save the settings of the old broker: {state}")
             original = {key: config[key] for key in STOP_WRITES_SETTINGS}
-            self.record = msgspec.structs.replace(self.record, original=original)
-        self._save_phase(Phase.STOPPING)
+        self._save_phase(Phase.STOPPING, original=original)
         await self._old.update_config(STOP_WRITES_SETTINGS)
         self._report_step(f"{self._elapsed()} the old broker stopped accepting messages")
 
@@ -206,22 +208,38 @@ class Migration:
         """Restore the old broker after a failed switch.
 
         Raises MigrationError with the state of the old broker if that fails, and after a timeout of the switch.
+
+        If the phase PROMOTING is in the record although its sync has failed, the old broker stays stopped: another run
+        would promote the new one, and both would accept messages.
         """
         if self.record.phase is not Phase.STOPPING:
             if isinstance(error, TimeoutError):
                 reason = f"the old broker did not return its settings within {self._timeout_s:g} s"
                 raise MigrationError(reason, "it still accepts messages; increase --timeout") from error
             return
+        if isinstance(error, UnsavedFileError) and self._may_promotion_be_recorded():
+            raise MigrationError(error.reason, f"the old broker stays stopped; {error.remedy}") from error
         try:
             await _run_shielded(self.restore_source())
+        except UnsavedFileError as second:
+            reason = f"{str(error) or 'timed out'}; the old broker accepts messages again, but {second}"
+            raise MigrationError(reason, second.remedy) from error
         except MigrationError as second:
             reason = f"{str(error) or 'timed out'}; and the old broker could not be restored: {second}"
-            raise MigrationError(reason, "it refuses messages now; run the command with --abort") from error
+            raise MigrationError(reason, "it may refuse messages now; run the command with --abort") from error
         if isinstance(error, TimeoutError):
             reason = f"the rest of the log was not copied within {self._timeout_s:g} s"
             raise MigrationError(
                 reason, "the old broker is restored; increase --timeout, or check what delays the copy"
             ) from error
+
+    def _may_promotion_be_recorded(self) -> bool:
+        """Return whether another run may find the phase PROMOTING in the record, or cannot read it."""
+        try:
+            record = self._directory.load_record()
+        except MigrationError:
+            return True
+        return record is not None and record.phase is Phase.PROMOTING
 
     async def _next_epoch(self) -> int:
         status = await self.status()
@@ -231,7 +249,10 @@ class Migration:
         """Promote the new broker and wait until clients are routed to it. This can be repeated after a failure."""
         end = self.record.end
         # The settings are written before the order: a new broker that restarts from now on must not be a slave again.
-        self._directory.write_conf(master_conf(self._directory.read_conf()), "the new broker is the master")
+        try:
+            self._directory.write_conf(master_conf(self._directory.read_conf()), "the new broker is the master")
+        except UnsavedFileError as error:
+            raise MigrationError(error.reason, f"the old broker stays stopped; {error.remedy}") from error
         status = await self._send_promotion()
         if status.wrote is None or status.wrote < end:
             raise MigrationError(
@@ -241,8 +262,7 @@ class Migration:
         await self._wait_routed(status)
         self._report_step(f"{self._elapsed()} all name servers route to {status.address}")
         pause_ms = (time.monotonic() - self._started_at) * 1000 if self._started_at else self.record.pause_ms
-        self.record = msgspec.structs.replace(self.record, pause_ms=round(pause_ms, 1))
-        self._save_phase(Phase.PROMOTING)
+        self._save_phase(Phase.PROMOTING, pause_ms=round(pause_ms, 1))
         return SwitchResult(epoch=self.record.epoch, end=end, pause_ms=pause_ms, address=status.address)
 
     async def _send_promotion(self) -> HaStatus:
@@ -291,12 +311,13 @@ class Migration:
             raise MigrationError(
                 f"{reason}: these messages were not migrated", "read them from the old broker and send them again"
             )
-        self.record = msgspec.structs.replace(self.record, is_old_closed=log is not None)
-        self._save_phase(Phase.DONE)
+        self._save_phase(Phase.DONE, is_old_closed=log is not None)
 
-    def _save_phase(self, phase: Phase) -> None:
-        self.record = msgspec.structs.replace(self.record, phase=phase)
-        self._directory.save_record(self.record)
+    def _save_phase(self, phase: Phase, **changes: object) -> None:
+        """Record a phase, with other fields that change. If that fails, ``record`` is unchanged."""
+        record = msgspec.structs.replace(self.record, phase=phase, **changes)
+        self._directory.save_record(record)
+        self.record = record
 
     def _elapsed(self) -> str:
         return f"  {(time.monotonic() - self._started_at) * 1000:>8.0f} ms " if self._started_at else "           "

@@ -32,6 +32,15 @@ COPIED: Final = (
 SLAVE_ONLY: Final = ("haMasterIsClassic", "haMasterAddress", "haMasterBrokerAddress")
 
 
+@final
+class UnsavedFileError(MigrationError):
+    """A file of the migration cannot be written. It has its old content, or the new one if only the sync failed."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        remedy = "free space on its disk, or permit writing there, then run the same command again"
+        super().__init__(f"{path} cannot be written: {error.strerror}", remedy)
+
+
 class Phase(StrEnum):
     """The phase of a migration."""
 
@@ -57,6 +66,7 @@ class MigrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     end: int = -1
     """The end of the old broker's log, at which the new broker continues to write it; -1 before the switch."""
     pause_ms: float = -1.0
+    """The duration of the write pause; -1 before its end, and if the run that would have measured it was killed."""
     is_old_closed: bool = False
     """Whether the old broker has confirmed that it is closed to consumers, and that it accepted no messages after the
     switch."""
@@ -99,11 +109,11 @@ class MigrationDirectory:
             raise MigrationError(f"{self.record_file} cannot be read: {error}") from error
 
     def save_record(self, record: MigrationRecord) -> None:
-        """Write the record durably. Raises MigrationError."""
+        """Write the record durably. Raises UnsavedFileError."""
         self._write(self.record_file, msgspec.json.format(msgspec.json.encode(record)))
 
     def write_conf(self, entries: Mapping[str, str], why: str) -> None:
-        """Write the settings of the new broker for its next start. Raises MigrationError."""
+        """Write the settings of the new broker for its next start. Raises UnsavedFileError."""
         self._write(self.conf, conf_text(entries, why).encode())
 
     def read_conf(self) -> dict[str, str]:
@@ -114,7 +124,7 @@ class MigrationDirectory:
         try:
             replace_file(path, data)
         except OSError as error:
-            raise MigrationError(f"{path} cannot be written: {error.strerror}", "use another --data") from error
+            raise UnsavedFileError(path, error) from error
 
 
 def conf_text(entries: Mapping[str, str], why: str) -> str:

@@ -10,6 +10,7 @@ clients with older routes continue to send. It is set in addition, so that new r
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
@@ -89,9 +90,8 @@ class RemotingPeer:
         """Send a request and return the response with any code. Raises ``MigrationError``."""
         try:
             if self._channel is None or not self._channel.is_open:
-                self._channel = await Channel.connect(
-                    self.address, tls=tls_context(), sign=signer(credentials(), signature())
-                )
+                tls = _tls_context()
+                self._channel = await Channel.connect(self.address, tls=tls, sign=signer(credentials(), signature()))
             return await self._channel.request(Command(code=code, ext=dict(ext or {}), body=body), TIMEOUT_MS)
         except (RemotingError, OSError) as error:
             raise MigrationError(
@@ -110,6 +110,14 @@ class RemotingPeer:
     async def close(self) -> None:
         if self._channel is not None:
             await self._channel.close()
+
+
+def _tls_context() -> ssl.SSLContext | None:
+    """Return the TLS context of the command's options. Raises ``MigrationError`` if they cannot be used."""
+    try:
+        return tls_context()
+    except (ValueError, OSError) as error:
+        raise MigrationError(str(error), "check the --tls options") from error
 
 
 @final

@@ -64,7 +64,8 @@ def result_text(record: MigrationRecord, switched: SwitchResult | None, late: in
     """Yield the result of a migration, and the next steps."""
     if switched is not None:
         yield f"The new broker at {switched.address} is the master of {record.broker_name}, from offset {record.end} on"
-    yield f"Write pause: {record.pause_ms:.0f} ms"
+    if record.pause_ms >= 0:  # the run that measured it was not killed before the end of the promotion
+        yield f"Write pause: {record.pause_ms:.0f} ms"
     yield "Clients switch with their next route update: within 30 s by default"
     if late:
         yield f"{late} offsets that consumers committed at the old broker after the switch were copied"

@@ -19,7 +19,7 @@ from gantry_cli.errors import EXIT_INTERRUPTED, NotFoundError
 from gantry_cli.examples import examples
 from gantry_cli.output import OutputFormat, output_option, record_text, show
 from gantry_cli.progress import bytes_progress
-from gantry_cli.store.documents import dump_document, summary_document, verify_document
+from gantry_cli.store.documents import dump_document, verify_document
 from gantry_cli.store.options import EXIT_DAMAGED, absolute_path, buffers_option, directory_argument, open_store_root
 from gantry_cli.store.repair import accept_loss, recover_store, repair_plan
 from gantry_cli.store.text import dump_text, summary_text, verify_text
@@ -168,7 +168,7 @@ def inspect(directory: Path, buffers: Path | None, with_queues: bool, form: Outp
     """
     with open_store_root(directory) as root:
         summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute_path(buffers))
-    show(form, summary_document(summary), lambda: summary_text(summary, with_queues=with_queues))
+    show(form, summary, lambda: summary_text(summary, with_queues=with_queues))
 
 
 @click.group(

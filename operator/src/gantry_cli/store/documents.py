@@ -9,7 +9,6 @@ import msgspec
 
 from gantry_broker.store.inspect.dump import DumpEntry, Hole, NoMessage
 from gantry_broker.store.inspect.findings import Finding
-from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_remoting import join_address
 from gantry_wire.compress import inflate_body
@@ -17,9 +16,8 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host
 
 # -- document types ----------------------------------------------------------------------------------------------------
-# The types here are those of the documents of `verify` and `dump`; `repair-plan`, `recover` and `accept-loss` print
-# values of `gantry_broker.store` as they are, and `inspect` prints a `StoreSummary` with the changes of
-# `summary_document`.
+# The types here are those of the documents of `verify` and `dump`; the other commands print values of
+# `gantry_broker.store` as they are.
 
 
 class VerifyDocument(TypedDict):
@@ -83,15 +81,6 @@ class RecordDocument(TypedDict, total=False):
 
 
 BodyForm = Literal["text", "hex", "none"]
-
-
-def summary_document(summary: StoreSummary) -> dict[str, Any]:
-    """Return the document of `inspect`, without the contents of tables, which can be read from their JSON files."""
-    document: dict[str, Any] = msgspec.to_builtins(summary)
-    for table in document["tables"]:
-        del table["document"]
-    document["messages"] = summary.messages
-    return document
 
 
 def verify_document(report: VerifyReport, elapsed_s: float) -> VerifyDocument:

@@ -81,8 +81,8 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Output
     removed. Afterwards Gantry or RocketMQ can open the store. The command refuses while a broker has the store open. If
     it is interrupted, it can be run again.
 
-    Exit codes: 0 recovered, nothing lost, 1 recovered, data was lost or set aside, 2 invalid usage, 3 no store found,
-    4 not recovered, 130 interrupted.
+    Exit codes: 0 recovered, no flushed data lost, 1 recovered, data was lost or set aside, 2 invalid usage, 3 no store
+    found, 4 not recovered, 130 interrupted.
     """
     with open_store_root(directory) as root:
         summary = inspect_stopped_store(root, buffers, "stop it first")

@@ -164,10 +164,11 @@ def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
 
 
 def _loss_text(plan: RepairPlan) -> str:
-    if plan.is_lossless and not plan.cut_records:
+    if plan.is_lossless:
         return "no acknowledged data is lost"
     flushed = f", {plan.lost_flushed_bytes} of them were flushed" if plan.lost_flushed_bytes else ""
-    return f"lost: {plan.lost_bytes} bytes{flushed}, at least {plural(plan.lost_messages, 'message')}"
+    messages = max(plan.lost_messages, plan.cut_records)  # a whole record in the tail may have a queue unit or none
+    return f"lost: {plan.lost_bytes} bytes{flushed}" + (f", at least {plural(messages, 'message')}" if messages else "")
 
 
 def accepted_text(root: str, record: LossRecord) -> Iterator[RenderableType]:

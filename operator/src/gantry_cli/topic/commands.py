@@ -227,7 +227,11 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Ou
 
     async def count() -> int:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            return summarize_topic(name, await admin.topics.stats(name)).messages
+            stats = await admin.topics.stats(name)
+            if cluster is not None:
+                masters = {broker.name for broker in await admin.brokers.masters(cluster)}
+                stats = {queue: offsets for queue, offsets in stats.items() if queue.broker_name in masters}
+            return summarize_topic(name, stats).messages
 
     async def remove() -> None:
         async with Admin(name_server, client_settings=client_settings()) as admin:
@@ -235,7 +239,9 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Ou
 
     messages = run(count(), name_server, waiting_for=f"querying topic {name}")
     if not yes:
-        click.confirm(f'Delete topic "{name}" with {plural(messages, "message")}?', abort=True, err=form.is_document)
+        where = "" if cluster is None else f' in cluster "{cluster}"'
+        question = f'Delete topic "{name}"{where} with {plural(messages, "message")}?'
+        click.confirm(question, abort=True, err=form.is_document)
     run(remove(), name_server, waiting_for=f"deleting topic {name}")
     if form.is_document:
         print_document(form, TopicDeletedDocument(topic=name, messages=messages))

@@ -61,7 +61,7 @@ class TopicOrderDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeletedDocument:
-    """`gantry topic delete`: the topic and the number of its messages."""
+    """`gantry topic delete`: the topic and the number of its messages that were deleted."""
 
     topic: str
     messages: int

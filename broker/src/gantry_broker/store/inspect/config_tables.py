@@ -7,7 +7,7 @@ of ``config_file``). So both files are always judged together, by the same rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from gantry_broker.ports.reading import ReadingDisk
@@ -24,8 +24,8 @@ GROUP_SEPARATOR: Final = "@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigTable:
-    """One table and its backup copy."""
+class TableSummary:
+    """One table and its backup copy, without its content."""
 
     name: str
     size: int
@@ -37,8 +37,18 @@ class ConfigTable:
 
     backup_fault: str
     has_backup: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigTable(TableSummary):
+    """One table and its backup copy, with its content."""
+
     document: dict[str, Any] | None
     """The content of the file that a start would use; None if neither can be read."""
+
+    def summary(self) -> TableSummary:
+        """Return the table without its content, which can be read from its JSON file."""
+        return TableSummary(**{one.name: getattr(self, one.name) for one in fields(TableSummary)})
 
     @property
     def is_usable(self) -> bool:

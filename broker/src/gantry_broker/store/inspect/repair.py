@@ -101,7 +101,12 @@ class RepairPlan:
 
     @property
     def is_lossless(self) -> bool:
-        return not (self.damaged or self.lost_flushed_bytes or self.lost_messages or self.missing)
+        """Whether the start would lose nothing.
+
+        Whole records in the torn tail count as lost although they are not known to be flushed: with asynchronous
+        flush they may have been acknowledged.
+        """
+        return not (self.damaged or self.lost_flushed_bytes or self.lost_messages or self.missing or self.cut_records)
 
 
 class _PlannedBuffers(NamedTuple):

@@ -14,7 +14,7 @@ from gantry_broker.ports.disk import DiskSpace
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.inspect.buffers import BufferDirectory, read_buffer_directory
-from gantry_broker.store.inspect.config_tables import ConfigTable, read_config_tables
+from gantry_broker.store.inspect.config_tables import TableSummary, read_config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, find_missing_ranges, find_refusal, plan_next_start, read_facts
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader, StopReason
@@ -110,7 +110,7 @@ class StoreSummary:
     point_fault: str = ""
     topics: dict[str, list[QueueSummary]] = field(default_factory=dict)
     index: list[IndexSummary] = field(default_factory=list)
-    tables: list[ConfigTable] = field(default_factory=list)
+    tables: list[TableSummary] = field(default_factory=list)
     buffers: BufferDirectory | None = None
     set_aside: list[str] = field(default_factory=list)
     space: DiskSpace | None = None
@@ -123,9 +123,8 @@ class StoreSummary:
     next_start: str = ""
     """The actions of the next start, in one sentence."""
 
-    @property
-    def messages(self) -> int:
-        return sum(queue.messages for queues in self.topics.values() for queue in queues)
+    messages: int = 0
+    """How many messages the queues hold."""
 
 
 def inspect_store(disk: ReadingDisk, root: str, *, buffers_path: str | None = None) -> StoreSummary:
@@ -141,6 +140,7 @@ def inspect_store(disk: ReadingDisk, root: str, *, buffers_path: str | None = No
 def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_path: str | None) -> StoreSummary:
     root = facts.root
     topics, newest = _topics(disk, facts)
+    tables = read_config_tables(disk, root)
     summary = StoreSummary(
         root=root,
         is_store=bool(facts.log)
@@ -154,10 +154,11 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
         point_fault=facts.point_fault,
         topics=topics,
         index=[_index(disk, f"{root}/index/{name}") for name in index_names(disk, f"{root}/index")],
-        tables=read_config_tables(disk, root),
+        tables=[table.summary() for table in tables],
         buffers=read_buffer_directory(disk, facts, buffers_path),
         set_aside=[name for name in disk.list(f"{root}/{SET_ASIDE}") if not name.endswith(".json")],
         space=disk.space(root),
+        messages=sum(queue.messages for queues in topics.values() for queue in queues),
     )
     if facts.identity is not None:
         summary.uuid, summary.generation = facts.identity.uuid, facts.identity.generation
@@ -171,7 +172,7 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
     summary.accepted = facts.loss.accepted
     if summary.log is None or summary.log.is_end_known:
         summary.missing = find_missing_ranges(disk, facts, summary.log.end if summary.log is not None else 0)
-    summary.next_start = next_start(summary, plan, facts)
+    summary.next_start = next_start(summary, plan, facts, find_refusal(facts, tables))
     return summary
 
 
@@ -230,9 +231,8 @@ def _index(disk: ReadingDisk, path: str) -> IndexSummary:
     return IndexSummary(name=name, entries=reader.count, end_physical=end, fault=reader.fault)
 
 
-def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str:
-    """Return one sentence that describes what the next start would do."""
-    refusal = find_refusal(facts, summary.tables)
+def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts, refusal: str) -> str:
+    """Return one sentence that describes what the next start would do. ``refusal`` is that of `find_refusal`."""
     if refusal and not facts.is_in_use:
         return f"The next start would fail: {refusal}."
     if summary.missing and not facts.is_in_use:
