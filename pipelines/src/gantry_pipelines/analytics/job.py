@@ -29,7 +29,14 @@ from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.outcome import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
-from gantry_pipelines.source_options import connection_options, read_settings, select_topics, start_ms, start_options
+from gantry_pipelines.source_options import (
+    connection_options,
+    read_settings,
+    select_topics,
+    start_ms,
+    start_options,
+    topics_pattern,
+)
 from gantry_spec.pipelines.kinds import AnalyticsSpec
 from gantry_spec.pipelines.parts import OnDataLoss
 from pyspark_rocketmq.catalog import Catalog
@@ -72,6 +79,7 @@ class AnalyticsParameters:
     read_settings: ReadSettings
     options: tuple[tuple[str, str], ...]
     destination: Path
+    spark_conf: tuple[tuple[str, str], ...]
 
 
 @final
@@ -82,7 +90,7 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
     spec_type = AnalyticsSpec
 
     def __init__(
-        self, session: Callable[[PipelineConfig[AnalyticsSpec]], SparkSession] | None = None,
+        self, session: Callable[[AnalyticsParameters], SparkSession] | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:  # fmt: skip
         self._session = session if session is not None else _create_session
@@ -100,11 +108,13 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
         if problems:
             raise ConfigError(problems)
         start_options(config.spec.start)  # raises for an invalid time
+        topics_pattern(config.spec.topics)  # raises for an invalid pattern
         options = connection_options(config)
         options["failOnDataLoss"] = str(config.spec.on_data_loss is OnDataLoss.FAIL).lower()
         return AnalyticsParameters(
-            config, read_settings(config), tuple(options.items()), Path(config.runtime.destination)
-        )
+            config, read_settings(config), tuple(options.items()), Path(config.runtime.destination),
+            tuple(spark_conf(config).items()),
+        )  # fmt: skip
 
     def run(self, settings: AnalyticsParameters, reporter: Reporter) -> Outcome:
         """Write all closed windows, or count until a stop is requested; then create the report."""
@@ -116,7 +126,7 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
                     "no topic matches topics.include", remedy="correct topics.include or topics.exclude",
                     reason="NoTopic", exit_code=EXIT_ABSENT,
                 )  # fmt: skip
-            spark = self._session(config)
+            spark = self._session(settings)
             reporter.stop.install_handlers()
             run = _AnalyticsRun(spark, settings, tables, topics, reporter)
             run.sample_lags(catalog, self._now_ms())
@@ -287,7 +297,8 @@ def _start_ms(start: str, now_ms: int) -> int:
     return edges[start] if start in edges else start_ms(start)
 
 
-def _create_session(config: PipelineConfig[AnalyticsSpec]) -> SparkSession:
+def _create_session(parameters: AnalyticsParameters) -> SparkSession:
     from gantry_pipelines.session import spark_session
 
-    return spark_session("gantry-analytics", cores=config.spec.engine.cores or None, conf=spark_conf(config))
+    cores = parameters.config.spec.engine.cores or None
+    return spark_session("gantry-analytics", cores=cores, conf=dict(parameters.spark_conf))
