@@ -34,6 +34,7 @@ from gantry_pipelines.stop_request import StopRequest
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
+from gantry_wire.names import is_system_group
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.schema import ddl
@@ -218,7 +219,12 @@ def _list_groups(settings: ReadSettings) -> list[str]:
         raise JobError(
             f"cannot list the consumer groups of the source: {error}", reason="NotDone", exit_code=EXIT_UNKNOWN
         ) from error
-    return sorted(name for name in found if not name.startswith(("CID_", "TOOLS_", "FILTERSRV_", "SELF_TEST_")))
+    return applications_groups(found)
+
+
+def applications_groups(groups: Iterable[str]) -> list[str]:
+    """Return the groups that are not RocketMQ's own, sorted."""
+    return sorted(name for name in groups if not is_system_group(name))
 
 
 def _report_outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], reporter: Reporter) -> Outcome:
