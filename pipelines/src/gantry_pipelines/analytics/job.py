@@ -11,8 +11,8 @@ and writes each window once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
@@ -46,6 +46,9 @@ from pyspark_rocketmq.settings import ReadSettings
 
 if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
+
+FindStoreTimes = Callable[[Mapping[QueueId, int]], dict[QueueId, int]]
+"""Returns the store times of messages, without those of brokers that do not answer at once."""
 
 WRITTEN_TO: Final = "writtenTo"
 PAUSE_SECONDS: Final = 1.0
@@ -119,7 +122,16 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
     def run(self, settings: AnalyticsParameters, reporter: Reporter) -> Outcome:
         """Write all closed windows, or count until a stop is requested; then create the report."""
         config = settings.config
-        with Tables(settings.destination) as tables, Catalog(settings.read_settings) as catalog:
+        non_waiting_settings = replace(settings.read_settings, patience_ms=0)
+        with (
+            Tables(settings.destination) as tables,
+            Catalog(settings.read_settings) as catalog,
+            Catalog(non_waiting_settings) as non_waiting_catalog,
+        ):
+
+            def find_store_times(offsets: Mapping[QueueId, int]) -> dict[QueueId, int]:
+                return store_times_ms(offsets, non_waiting_catalog, settings.read_settings)
+
             topics = select_topics(catalog.topics(), config.spec.topics)
             if not topics:
                 raise JobError(
@@ -129,11 +141,11 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
             spark = self._session(settings)
             reporter.stop.install_handlers()
             run = _AnalyticsRun(spark, settings, tables, topics, reporter)
-            run.sample_lags(catalog, self._now_ms())
+            run.sample_lags(catalog, find_store_times, self._now_ms())
             if config.is_continuous:
                 outcome = run_stream(run.open_stream(), tables, config, reporter)
             else:
-                outcome = run.write_closed_windows(catalog, self._now_ms())
+                outcome = run.write_closed_windows(catalog, find_store_times, self._now_ms())
             write_report(tables, settings.destination / "report.html", self._now_ms())
             return outcome
 
@@ -156,12 +168,12 @@ class _AnalyticsRun:
         self._topics = topics
         self._reporter = reporter
 
-    def sample_lags(self, catalog: Catalog, now_ms: int) -> None:
+    def sample_lags(self, catalog: Catalog, find_store_times: FindStoreTimes, now_ms: int) -> None:
         """Add a lag sample for each queue of each configured consumer group."""
         groups = self._parameters.config.spec.consumer_groups
         if not groups:
             return
-        samples = lag_samples(catalog, self._parameters.read_settings, groups, catalog.queues(self._topics), now_ms)
+        samples = lag_samples(catalog, find_store_times, groups, catalog.queues(self._topics), now_ms)
         frame = self._spark.createDataFrame(samples, SAMPLES_DDL)
         lags = transforms.consumer_lag(frame).toArrow()
         self._tables.write(f"lag-{now_ms}", {"consumer_lag": lags}, self._tables.progress())
@@ -176,12 +188,12 @@ class _AnalyticsRun:
         reader = reader.option("maxRowsPerTrigger", str(config.spec.limits.max_rows_per_trigger))
         return reader.options(**start_options(config.spec.start)).load()
 
-    def write_closed_windows(self, catalog: Catalog, now_ms: int) -> Outcome:
+    def write_closed_windows(self, catalog: Catalog, find_store_times: FindStoreTimes, now_ms: int) -> Outcome:
         """Read the messages of the closed windows, and write these windows."""
         config = self._parameters.config
         written_to = begin = self._tables.progress().get(WRITTEN_TO)
         if begin is None:
-            begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, now_ms)
+            begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, find_store_times, now_ms)
         if begin is None:
             return _interrupted_outcome()
         windows = closed_windows(int(begin), now_ms, int(config.spec.window), int(config.spec.watermark))
@@ -228,7 +240,7 @@ class _AnalyticsRun:
             startingOffsetsByTimestampStrategy="latest", endingTimestamp=str(windows.end),
         ).load()  # fmt: skip
 
-    def _oldest_ms(self, catalog: Catalog, now_ms: int) -> int | None:
+    def _oldest_ms(self, catalog: Catalog, find_store_times: FindStoreTimes, now_ms: int) -> int | None:
         """Return the store time of the oldest message; None if a stop was requested while it could not be read.
 
         An unavailable broker fails the run instead of being skipped.
@@ -237,7 +249,7 @@ class _AnalyticsRun:
         first = {queue: one.begin for queue, one in bounds.items() if one.begin < one.end}
         deadline = time.monotonic() + self._parameters.read_settings.patience_ms / 1000
         while True:
-            known = store_times_ms(first, catalog, self._parameters.read_settings)
+            known = find_store_times(first)
             if known.keys() == first.keys():
                 return min(known.values(), default=now_ms)
             if self._reporter.stop.is_requested:
@@ -265,7 +277,7 @@ def closed_windows(begin_ms: int, now_ms: int, window_ms: int, watermark_ms: int
 
 
 def lag_samples(
-    catalog: Catalog, settings: ReadSettings, groups: Sequence[str], queues: Sequence[QueueId], now_ms: int
+    catalog: Catalog, find_store_times: FindStoreTimes, groups: Sequence[str], queues: Sequence[QueueId], now_ms: int
 ) -> list[tuple[Any, ...]]:
     """Return a row for each group and each queue of the topics in which the group has committed an offset."""
     bounds = catalog.bounds(queues) if groups and queues else {}
@@ -280,7 +292,7 @@ def lag_samples(
             for queue in queues if queue.topic in topics
         }  # fmt: skip
         behind = {queue: offset for queue, offset in start_offsets.items() if offset < bounds[queue].end}
-        ages = store_times_ms(behind, catalog, settings) if behind else {}
+        ages = find_store_times(behind) if behind else {}
         for queue in sorted(start_offsets):
             age = ages.get(queue)
             seconds = 0.0 if queue not in behind else (None if age is None else max(now_ms - age, 0) / 1000)
