@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from spark_kit.fake_catalog import FakeCatalog
 
 from gantry_pipelines.analytics import job as analytics_job
 from gantry_pipelines.analytics.job import WRITTEN_TO, AnalyticsJob, WindowRange
-from gantry_pipelines.analytics.tables import Tables
+from gantry_pipelines.analytics.tables import TABLES, Tables
 from gantry_pipelines.config import config_of
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
@@ -58,13 +60,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[WindowRange]:
     return ranges
 
 
-def run(root: Path, start: str, now_ms: int, reporter: Reporter | None = None) -> Outcome:
+def run(
+    root: Path, start: str, now_ms: int, reporter: Reporter | None = None, session: Any = None, **more: object
+) -> Outcome:
     """Run the job once at a time, with windows of a minute that close at their end."""
     document = {
         "nameServers": ["127.0.0.1:1"], "topics": {"include": ["orders"]}, "window": "60s", "watermark": "0s",
-        "start": start, "schedule": "* * * * *", "runtime": {"destination": str(root)},
+        "start": start, "schedule": "* * * * *", "runtime": {"destination": str(root)}, **more,
     }  # fmt: skip
-    job = AnalyticsJob(session=lambda _: None, now_ms=lambda: now_ms)  # type: ignore[arg-type,return-value]
+    job = AnalyticsJob(session=lambda _: session, now_ms=lambda: now_ms)
     return job.run(job.parse(config_of(document, AnalyticsSpec)), reporter or Reporter("analytics"))
 
 
@@ -108,6 +112,49 @@ def test_stop_request_while_the_oldest_message_is_unreadable_interrupts_the_run(
 
     assert (outcome.exit_code, outcome.reason) == (EXIT_INTERRUPTED, "Interrupted")
     assert counted == []
+
+
+class Patient:
+    """A catalog with the patience of its settings."""
+
+    def __init__(self, log: FakeCatalog, settings: ReadSettings) -> None:
+        self.log = log
+        self.patience_ms = settings.patience_ms
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+    def __enter__(self) -> Patient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the log as it is."""
+
+
+def test_store_times_are_looked_up_without_waiting_for_a_broker(
+    tmp_path: Path, counted: list[WindowRange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unavailable broker does not delay a stop request or the other brokers; other requests have patience."""
+    log = FakeCatalog()
+    log.add_queue(QUEUE.topic, QUEUE.broker, QUEUE.number)
+    log.append(QUEUE, 3)
+    log.groups["readers"] = {QUEUE: 1}
+    patience_ms: list[int] = []
+
+    def look_up(offsets: dict[QueueId, int], catalog: Patient, _: ReadSettings) -> dict[QueueId, int]:
+        patience_ms.append(catalog.patience_ms)
+        return dict.fromkeys(offsets, NOW_MS - 5 * MINUTE_MS)
+
+    monkeypatch.setattr(analytics_job, "Catalog", partial(Patient, log))
+    monkeypatch.setattr(analytics_job, "store_times_ms", look_up)
+    lags = SimpleNamespace(toArrow=TABLES["consumer_lag"].schema.empty_table)
+    monkeypatch.setattr("gantry_pipelines.analytics.transforms.consumer_lag", lambda _: lags)
+    session = SimpleNamespace(createDataFrame=lambda samples, _: samples)
+
+    run(tmp_path, "earliest", NOW_MS, session=session, consumerGroups=["readers"])
+
+    assert len(counted) == 1
+    assert patience_ms == [0, 0]
 
 
 def test_run_fails_if_the_oldest_message_stays_unreadable(

@@ -24,7 +24,7 @@ from spark_kit.toy_run import Life, acquire_lock, live, lose_checkpoint
 
 from gantry_pipelines.__main__ import main
 from gantry_pipelines.archive import crash_points, lock
-from gantry_pipelines.archive.errors import ArchiveBusy, BadDestination, CannotCompact, FencedOut, StorageFailed
+from gantry_pipelines.archive.errors import ArchiveBusy, BadDestination, FencedOut, StorageFailed
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.job_errors import extract_known_error
 from gantry_pipelines.archive.layout import WRITER
@@ -101,8 +101,6 @@ def test_object_storage_returns_what_was_written(server: ObjectStore, tmp_path: 
     assert storage.paths() == ["data/large"]
     with pytest.raises(FileNotFoundError):
         storage.read("a/b")
-    with pytest.raises(CannotCompact):
-        storage.exchange("data", "other")
 
 
 @pytest.mark.verify

@@ -3,19 +3,23 @@ foreign data."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import multiprocessing
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from spark_kit.toy_archive import archived, enter
 from spark_kit.toy_log import ToyLog
 
+from gantry_pipelines.archive.compaction import CompactionRules, compact
 from gantry_pipelines.archive.errors import (
     ArchiveBusy,
+    CannotCompact,
     CannotLock,
     FencedOut,
     ManifestBroken,
@@ -24,9 +28,11 @@ from gantry_pipelines.archive.errors import (
     RangesDoNotMeet,
     UnknownFile,
 )
+from gantry_pipelines.archive.file_writing import Packing
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.layout import WRITER
 from gantry_pipelines.archive.lock import FolderLock, ObjectLock
+from gantry_pipelines.archive.object_storage import ObjectStorage
 from gantry_pipelines.archive.planning import lost_ranges, pieces_to_write
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -207,6 +213,35 @@ def test_file_system_without_locks_is_no_other_writer(tmp_path: Path, monkeypatc
     monkeypatch.setattr("gantry_pipelines.archive.lock.fcntl.flock", refuse)
     with pytest.raises(CannotLock, match=r"No locks available.*use a file system with locks"):
         FolderLock(storage)
+
+
+class LibraryWithoutExchange:
+    """A C library whose `renameat2` fails as on NFS: the names are looked up before the flag is refused."""
+
+    def renameat2(self, _: int, one: bytes, __: int, other: bytes, ___: int) -> int:
+        ctypes.set_errno(errno.EINVAL if os.path.exists(one) and os.path.exists(other) else errno.ENOENT)
+        return -1
+
+
+def test_folder_without_exchange_is_not_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is CannotCompact, which a run reports before it continues, and the archive stays as it is."""
+    storage = archived(LOG, tmp_path)
+    before = storage.paths("data")
+    monkeypatch.setattr("gantry_pipelines.archive.storage.ctypes.CDLL", lambda *_, **__: LibraryWithoutExchange())
+
+    with ArchiveWriter.open(storage) as writer, pytest.raises(CannotCompact, match="cannot exchange two folders"):
+        list(compact(writer, CompactionRules(), Packing(), LOG.first_us // 1000 + 10 * 86_400_000))
+
+    assert len(before) > 1 and storage.paths("data") == before
+    assert not list(tmp_path.glob("_staged/try-*"))
+
+
+def test_object_store_is_not_compacted() -> None:
+    """An object store has no folders that could be exchanged."""
+    writer: Any = SimpleNamespace(storage=ObjectStorage("s3://bucket/archive"))
+
+    with pytest.raises(CannotCompact, match="s3://bucket/archive"):
+        list(compact(writer, CompactionRules(), Packing(), 0))
 
 
 def test_object_lock_respects_an_owner_that_renews(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from gantry_pipelines.audit.chunk import ChunkAudit
 from gantry_pipelines.audit.comparing import PIECE_BYTES_MIN, View, find_differing_spans, judge
 from gantry_pipelines.audit.concluding import Conclusion
 from gantry_pipelines.audit.copies import OFFSET_MAX, Bytes, CopyState
 from gantry_pipelines.audit.directory import last_unit_end
 from gantry_pipelines.audit.indexing import check_units
-from gantry_pipelines.audit.model import Check, Finding, FindingKind, QueueRun, Span
+from gantry_pipelines.audit.model import Check, Chunk, Coverage, Finding, FindingKind, QueueRun, Span
 from gantry_pipelines.audit.planning import plan_broker, split_span
 from gantry_pipelines.audit.result import ArchiveResult, AuditResult, BrokerResult
 from gantry_pipelines.audit.walking import Grade, Record, grade_at, walk
@@ -169,11 +170,12 @@ def test_forked_logs_are_reported_by_the_records_of_the_first_copy() -> None:
 
 
 class Queues:
-    """A fake copy that only has the units of one queue."""
+    """A fake copy that has the units of one queue, and possibly a log."""
 
     def __init__(
-        self, *units: tuple[int, int, int], topic_is_there: bool | None = None, deleted_at: int = 0
+        self, *units: tuple[int, int, int], topic_is_there: bool | None = None, deleted_at: int = 0, log: bytes = b""
     ) -> None:  # fmt: skip
+        self._log = log
         self._data = b"".join(UNIT.pack(*unit) for unit in units)
         self._topic_is_there = topic_is_there
         self._deleted_at = deleted_at
@@ -185,7 +187,7 @@ class Queues:
         return None
 
     def read(self, begin: int, end: int) -> Bytes:
-        return Bytes(begin, bytes(end - begin))
+        return Bytes(begin, self._log[begin:end] if self._log else bytes(end - begin))
 
     def queues(self) -> list[tuple[str, int]]:
         return [("orders", 0)] if self._data else []
@@ -235,6 +237,25 @@ def test_damaged_record_is_one_finding_attributed_by_its_unit() -> None:
     assert concluded(Queues(*map(unit, range(6))), [run(0, 2, 0), run(3, 6, 300)], damage) == [
         (FindingKind.CORRUPT, 2, 1)
     ]
+
+
+def test_damage_is_reported_only_on_the_copy_that_was_read() -> None:
+    """Without the comparison of copies only one is read, and its damage proves nothing about the others."""
+    whole = log_of(b"one", b"two", b"three")
+    size = len(log_of(b"one"))
+    damaged = bytearray(whole)
+    damaged[size + 90] ^= 1
+    units = [(0, size, 0), (size, size, 0), (2 * size, len(whole) - 2 * size, 0)]
+    copies = {0: Queues(*units, log=bytes(damaged)), 1: Queues(*units, log=whole)}
+    states = dict.fromkeys(copies, state(0, len(whole)))
+    chunk = Chunk("a", Span(0, len(whole)), (0, 1), 0)
+
+    *found, coverage = ChunkAudit(chunk, copies, states, frozenset({Check.INDEX}), "crc32").run()
+
+    findings = [one for one in found if isinstance(one, Finding)]
+    assert [(one.replica, one.kind) for one in findings] == [(0, FindingKind.CORRUPT)]
+    assert findings[0].detail.startswith("no whole record on the only copy that was read")
+    assert isinstance(coverage, Coverage) and (coverage.records, coverage.bytes_compared) == (2, 0)
 
 
 def test_duplicate_number_is_a_finding_but_a_recreated_topic_is_not() -> None:

@@ -17,7 +17,8 @@ from gantry_pipelines.migrate_check.comparing import (
     content_differences,
 )
 from gantry_pipelines.migrate_check.facts import ClusterFacts, QueuePair, match_queues
-from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, ranges_of
+from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, applications_groups, ranges_of
+from gantry_wire.names import SYSTEM_GROUPS
 from pyspark_rocketmq.model import Bounds, QueueId
 
 A, B = QueueId("orders", "old", 0), QueueId("orders", "old", 1)
@@ -102,6 +103,14 @@ def test_differing_contents_are_reported_by_queue_and_offsets() -> None:
     result = CheckResult(2, 12, 0, (mail, orders))
     assert result.text().splitlines()[-1] == "2 differences"
     assert result.document()["byKind"] == {"content": 2}
+
+
+def test_groups_of_applications_are_compared_with_any_prefix() -> None:
+    """CID_ is a common prefix of applications' groups, too; only the names of RocketMQ's own groups are left out."""
+    own = [*SYSTEM_GROUPS, "CID_RMQ_SYS_SOMETHING"]
+    applications = ["CID_billing", "SELF_TEST_of_orders", "TOOLS_shop", "readers"]
+
+    assert applications_groups([*own, *applications]) == applications
 
 
 def test_check_without_a_source_is_refused() -> None:

@@ -174,6 +174,31 @@ def test_signature_is_passed_to_the_source(
     assert read_settings(configs[0]).signature == signature
 
 
+@pytest.mark.parametrize("job", ["archive", "analytics", "migrate-check"])
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("topics.include=['(']", "topics.include: '(' is not a regular expression"),
+        ("topics.include=['(?i)orders']", "topics: the patterns cannot be joined"),
+        ("engine.mode=kubernetes", "engine.mode: kubernetes runs only in a pod of the operator"),
+    ],
+    ids=["pattern", "joined patterns", "engine"],
+)
+def test_check_refuses_what_a_run_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], job: str, setting: str, problem: str
+) -> None:
+    """An invalid configuration is one line and exit code 2, before anything is started or any server is called."""
+    settings = [f"runtime.destination={tmp_path}", setting]
+    settings += ["source.nameServers=['127.0.0.1:1']"] if job == "migrate-check" else []
+
+    with pytest.raises(SystemExit) as done:
+        main([job, "--check", "-n", "127.0.0.1:1", *(word for one in settings for word in ("--set", one))])
+
+    assert done.value.code == 2
+    [line] = [one for one in capsys.readouterr().err.splitlines() if one.startswith("gantry: ")]
+    assert line.startswith(f"gantry: {problem}")
+
+
 def test_signature_of_target_is_not_used_at_the_source_of_a_migration() -> None:
     """The source is often RocketMQ, which has only v1; so each cluster has a signature of its own."""
     runtime = {"nameServers": ["127.0.0.1:2"], "signature": "strict"}

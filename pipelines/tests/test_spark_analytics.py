@@ -176,7 +176,7 @@ def test_run_writes_closed_windows_and_the_next_one_continues_after_them(
     with Catalog(read_settings(config)) as catalog:
         catalog.commit_group("readers", dict.fromkeys(catalog.queues(["counted"]), 10))
     now_ms = int(time.time() * 1000) + 2_000
-    job = AnalyticsJob(lambda config: spark, lambda: now_ms)
+    job = AnalyticsJob(lambda _: spark, lambda: now_ms)
 
     first = job.run(job.parse(config), Reporter("analytics"))
     again = job.run(job.parse(config), Reporter("analytics"))
@@ -211,7 +211,7 @@ def test_stream_writes_the_windows_that_its_watermark_has_closed(
     from gantry_pipelines.analytics.job import AnalyticsJob, _AnalyticsRun
     from gantry_pipelines.analytics.streaming import run_stream
 
-    job = AnalyticsJob(lambda config: spark)
+    job = AnalyticsJob(lambda _: spark)
     brokers.send(200, topic="streamed")
     time.sleep(1.1)  # the next message is in another window
     brokers.send(50, topic="streamed")
@@ -224,7 +224,7 @@ def test_stream_writes_the_windows_that_its_watermark_has_closed(
         time.sleep(1.1)
         brokers.send(1, topic="streamed")
         run_stream(run.open_stream(), tables, streamed, Reporter("analytics"), is_available_now=True)
-    later_job = AnalyticsJob(lambda config: spark, lambda: int(time.time() * 1000) + 2_000)
+    later_job = AnalyticsJob(lambda _: spark, lambda: int(time.time() * 1000) + 2_000)
     later_job.run(later_job.parse(batch), Reporter("analytics"))
 
     written, expected = Tables(tmp_path / "s"), Tables(tmp_path / "b")

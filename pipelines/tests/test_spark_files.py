@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from spark_kit.store_files import (
     written_store,
 )
 
+from gantry_status.layout import MAGIC, MAJOR
 from gantry_store_files import StoreIdentity, decode_sealed, encode_sealed
 from gantry_store_files.store_identity import Epoch
 from gantry_testing.store_world import StoreWorld
@@ -149,6 +152,34 @@ def test_message_across_the_confirmed_end_is_not_read(world: StoreWorld) -> None
 def test_recovering_broker_is_not_read(world: StoreWorld) -> None:
     """While the readable end of the log is unknown, nothing is read."""
     with page_over(world), pytest.raises(NoReplica, match="has not reported how far to read"):
+        rows_of(task_of(world), settings_of(world))
+
+
+def open_refusing_status_pages(path: str, flags: int, real: Callable[[str, int], int] = os.open) -> int:
+    """Open a file as a user without permission to read the status page: tests may run as root."""
+    if Path(path).name == "status":
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    return real(path, flags)
+
+
+@pytest.mark.parametrize("case", ["newer layout", "foreign", "no file", "refused"])
+def test_store_with_an_unreadable_status_page_is_not_read(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Such a page may limit the read: only a store without a page is read by its whole records."""
+    tenth, page = physical_of(world, ORDERS, 10), Path(f"{world.root}/status")
+    with page_over(world, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=tenth):
+        data = bytearray(page.read_bytes())
+    data[len(MAGIC) : len(MAGIC) + 2] = (MAJOR + 1).to_bytes(2)
+    page.unlink()
+    if case == "no file":
+        page.mkdir()
+    else:
+        page.write_bytes(b"another program's" if case == "foreign" else bytes(data))
+    if case == "refused":
+        monkeypatch.setattr("gantry_status.reader.os.open", open_refusing_status_pages)
+
+    with pytest.raises(NoReplica, match=r"status.*make it readable, or remove it if no broker uses this directory"):
         rows_of(task_of(world), settings_of(world))
 
 

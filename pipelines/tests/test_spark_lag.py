@@ -18,26 +18,38 @@ END = StreamOffset({A: 40, B: 10}, gaps=(Gap(A, 3, 7, GapKind.EXPIRED), Gap(B, 0
 LATEST = {**StreamOffset({A: 100, B: 10}).to_json(), "sizes": nest({A: 300}), "oldest": nest({A: 10_000, B: 1})}
 
 
-def progress(run: str = "run-1", batch: int = 4) -> Any:
-    source = SimpleNamespace(endOffset=json.dumps(END), latestOffset=json.dumps(LATEST))
-    other = SimpleNamespace(endOffset="17", latestOffset=None)
+def progress(run: str = "run-1", batch: int = 4, start: object = None) -> Any:
+    source = SimpleNamespace(startOffset=json.dumps(start), endOffset=json.dumps(END), latestOffset=json.dumps(LATEST))
+    other = SimpleNamespace(startOffset="17", endOffset="17", latestOffset=None)
     one = SimpleNamespace(runId=run, id="id-1", name="billing", batchId=batch, sources=[other, source])
     return SimpleNamespace(progress=one)
 
 
 def test_lag_is_measured_from_the_batch_to_the_end() -> None:
     """In messages, in estimated bytes, and as the age of the oldest unread message; 0 where nothing is unread."""
-    lag = source_lag(END, json.dumps(LATEST), now_ms=15_000)
+    lag = source_lag(None, END, json.dumps(LATEST), now_ms=15_000)
 
     assert lag is not None and lag.gap_rows == {"expired": 6}
     assert lag.queues == (QueueLag(A, 60, 18_000, 5.0), QueueLag(B, 0, 0, 0.0))
 
 
+def test_gaps_of_an_earlier_batch_are_not_counted_again() -> None:
+    """A batch without new messages of this source ends where it starts, at the end of an earlier batch with gaps."""
+    registry = CollectorRegistry()
+    listener = LagListener(registry)
+    counted = {"query": "billing", "kind": "expired"}
+
+    listener.onQueryProgress(progress(batch=4, start=StreamOffset({A: 3, B: 0}).to_json()))
+    listener.onQueryProgress(progress(batch=5, start=END))
+
+    assert registry.get_sample_value("rocketmq_source_gap_rows_total", counted) == 6
+
+
 def test_other_sources_are_ignored() -> None:
     """A query may join RocketMQ with Kafka, files, or a rate source; their offsets are ignored."""
-    assert source_lag("17", "18", now_ms=0) is None
-    assert source_lag(None, None, now_ms=0) is None
-    assert source_lag({"logOffset": 3}, {"logOffset": 3}, now_ms=0) is None
+    assert source_lag("16", "17", "18", now_ms=0) is None
+    assert source_lag(None, None, None, now_ms=0) is None
+    assert source_lag({"logOffset": 2}, {"logOffset": 3}, {"logOffset": 3}, now_ms=0) is None
 
 
 def test_gauges_are_removed_with_their_query() -> None:

@@ -157,7 +157,7 @@ def test_stopped_check_does_not_compare_contents(brokers: Group, tmp_path: Path)
     stop = StopRequest()
     stop.request()
 
-    job = MigrateCheckJob(lambda config: pytest.fail("a session was created"))
+    job = MigrateCheckJob(lambda _: pytest.fail("a session was created"))
     outcome = job.run(job.parse(PipelineConfig(spec, runtime)), Reporter("migrate-check", stop))
 
     assert (outcome.exit_code, outcome.reason) == (130, "Interrupted")
@@ -168,7 +168,7 @@ def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **m
     runtime = RuntimeConfig(name_servers=[target.name_server], sidecars=list(target.urls), destination=str(folder))
     topics = Topics(include=["moved"], exclude=[])
     spec = MigrateCheckSpec(source=SourceCluster(name_servers=[source.name_server]), topics=topics, **more)
-    job = MigrateCheckJob(lambda config: spark)
+    job = MigrateCheckJob(lambda _: spark)
     return job.run(job.parse(PipelineConfig(spec, runtime)), Reporter("migrate-check"))
 
 

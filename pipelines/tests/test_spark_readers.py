@@ -224,6 +224,25 @@ def test_batch_ends_at_the_configured_position(orders: FakeCatalog) -> None:
     assert len(batch_of(orders, startingOffsets=starts, failOnDataLoss="false")[0]) == 60
 
 
+def test_loss_of_a_batch_ends_where_its_range_ends(orders: FakeCatalog, tmp_path: Path) -> None:
+    """Messages that were deleted behind the requested range are not lost to this read."""
+    orders.expire(QueueId("orders", "broker-a", 1), 40)
+    options = {
+        "startingOffsets": '{"orders": {"broker-a": {"0": 0, "1": 10, "2": 0}}}',
+        "endingOffsets": '{"orders": {"broker-a": {"0": 1, "1": 30, "2": 0}}}',
+    }
+
+    with pytest.raises(DataLost, match="its messages below 30 were deleted: 20 messages are lost"):
+        batch_of(orders, **options)
+    rows, _ = batch_of(orders, **options, failOnDataLoss="false", gapsPath=str(tmp_path / "gaps"))
+
+    (file,) = (tmp_path / "gaps").iterdir()
+    assert rows == [(0, 0)]
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {"topic": "orders", "broker": "broker-a", "queue": 1, "begin": 10, "end": 30, "rows": 20, "kind": "expired"}
+    ]
+
+
 @pytest.mark.verify
 def test_unavailable_broker_is_an_error_after_patience(free_address: Callable[[], str]) -> None:
     """The error names the request, and is not raised earlier: a failover is no reason to end a query."""

@@ -117,7 +117,12 @@ def topics_pattern(topics: Topics) -> str:
         raise ConfigError(["topics.include: empty; use .* for all topics"])
     included = "|".join(f"(?:{pattern})" for pattern in topics.include)
     excluded = "|".join(f"(?:{pattern})" for pattern in topics.exclude)
-    return f"(?!(?:{excluded})$)(?:{included})" if excluded else f"(?:{included})"
+    pattern = f"(?!(?:{excluded})$)(?:{included})" if excluded else f"(?:{included})"
+    try:
+        re.compile(pattern)
+    except re.error as error:  # for example global flags such as (?i), which must be at the start of the expression
+        raise ConfigError([f"topics: the patterns cannot be joined to one, {pattern!r}: {error}"]) from error
+    return pattern
 
 
 def start_options(start: str) -> dict[str, str]:

@@ -120,7 +120,9 @@ class BatchReader(DataSourceReader):
         position_checker = PositionChecker(
             catalog, SystemClock(), patience_ms=0, is_loss_fatal=self.options.is_loss_fatal
         )
-        gaps = position_checker.find_expired({one.queue: one.begin for one in ranges}, bounds)
+        gaps = position_checker.find_expired(
+            {one.queue: one.begin for one in ranges}, bounds, {one.queue: one.end for one in ranges}
+        )
         record_gaps(self.options.gaps_path, gaps)
         passed = {gap.queue: gap.end for gap in gaps}
         ranges = [QueueRange(one.queue, passed.get(one.queue, one.begin), one.end) for one in ranges]

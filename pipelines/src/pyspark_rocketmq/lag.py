@@ -63,8 +63,12 @@ def _parse_json(value: object) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def source_lag(end: object, latest: object, now_ms: int) -> SourceLag | None:
-    """Return the lag from a source's end and latest offset, each JSON text or parsed; None if it is not RocketMQ's."""
+def source_lag(start: object, end: object, latest: object, now_ms: int) -> SourceLag | None:
+    """Return the lag from a source's start, end and latest offset, each JSON text or parsed; None for other sources.
+
+    A batch may have no new messages of this source: a source without any returns its start as the end. The gaps in
+    that offset belong to an earlier batch.
+    """
     try:
         read, latest_document = _parse_json(end), _parse_json(latest)
         offset = StreamOffset.from_json(read)
@@ -78,7 +82,7 @@ def source_lag(end: object, latest: object, now_ms: int) -> SourceLag | None:
         age_s = max(0.0, (now_ms - oldest[queue]) / 1000) if rows and queue in oldest else 0.0
         queues.append(QueueLag(queue, rows, rows * sizes.get(queue, 0), age_s))
     gap_rows: dict[str, int] = {}
-    for gap in offset.gaps:
+    for gap in offset.gaps if _parse_json(start) != read else ():
         gap_rows[str(gap.kind)] = gap_rows.get(str(gap.kind), 0) + gap.count
     return SourceLag(tuple(queues), gap_rows)
 
@@ -120,7 +124,8 @@ class LagListener(StreamingQueryListener):
         run = str(progress.runId)
         self._names.setdefault(run, progress.name or str(progress.id))
         for number, source in enumerate(progress.sources):
-            found = source_lag(source.endOffset, source.latestOffset, time.time_ns() // 1_000_000)
+            now_ms = time.time_ns() // 1_000_000
+            found = source_lag(source.startOffset, source.endOffset, source.latestOffset, now_ms)
             if found is not None:
                 self.update_metrics(run, found, f"{run}/{number}", progress.batchId)
 
@@ -156,7 +161,8 @@ class LagListener(StreamingQueryListener):
 def query_lag(progress: Mapping[str, Any]) -> list[QueueLag]:
     """Return the lag in a query's `lastProgress`, for programs that print it."""
     found: list[QueueLag] = []
+    now_ms = time.time_ns() // 1_000_000
     for source in progress.get("sources", ()):
-        lag = source_lag(source.get("endOffset"), source.get("latestOffset"), time.time_ns() // 1_000_000)
+        lag = source_lag(source.get("startOffset"), source.get("endOffset"), source.get("latestOffset"), now_ms)
         found += lag.queues if lag is not None else ()
     return found

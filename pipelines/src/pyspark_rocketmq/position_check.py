@@ -143,12 +143,17 @@ class PositionChecker:
                 gaps.append(self._accept_rewound(Gap(one.queue, max(bounds.end, one.begin), one.end, GapKind.REWOUND)))
         return PositionCheck(check_result.logs, check_result.bounds, check_result.forks, tuple(gaps))
 
-    def find_expired(self, positions: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds]) -> tuple[Gap, ...]:
-        """Return a gap for each requested position that was deleted already. Raises DataLost."""
+    def find_expired(
+        self, positions: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds], ends: Mapping[QueueId, int]
+    ) -> tuple[Gap, ...]:
+        """Return a gap for each requested position that was deleted already. Raises DataLost.
+
+        `ends` has the end of the read for each queue that is read to a fixed end: its gap ends there at the latest.
+        """
         deleted = [queue for queue in sorted(positions) if positions[queue] < bounds[queue].begin]
+        gap_ends = {queue: min(bounds[queue].begin, ends.get(queue, bounds[queue].begin)) for queue in deleted}
         return tuple(
-            self._accept_expired(Gap(queue, positions[queue], bounds[queue].begin, GapKind.EXPIRED))
-            for queue in deleted
+            self._accept_expired(Gap(queue, positions[queue], gap_ends[queue], GapKind.EXPIRED)) for queue in deleted
         )
 
     def _wait_until_caught_up(

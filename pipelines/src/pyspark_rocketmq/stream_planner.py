@@ -153,7 +153,7 @@ class StreamPlanner:
             begins = {queue: one.begin for queue, one in bounds.items()}
         else:
             begins = self._options.start.resolve(bounds, self._catalog)
-            gaps = self._position_checker.find_expired(begins, bounds)
+            gaps = self._position_checker.find_expired(begins, bounds, ends={})
             begins |= {gap.queue: gap.end for gap in gaps}
         moved = {gap.queue: positions[gap.queue] for gap in check_result.gaps}
         check_result = replace(check_result, gaps=(*check_result.gaps, *gaps))

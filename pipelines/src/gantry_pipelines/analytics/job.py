@@ -11,8 +11,8 @@ and writes each window once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
@@ -29,7 +29,14 @@ from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.outcome import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
-from gantry_pipelines.source_options import connection_options, read_settings, select_topics, start_ms, start_options
+from gantry_pipelines.source_options import (
+    connection_options,
+    read_settings,
+    select_topics,
+    start_ms,
+    start_options,
+    topics_pattern,
+)
 from gantry_spec.pipelines.kinds import AnalyticsSpec
 from gantry_spec.pipelines.parts import OnDataLoss
 from pyspark_rocketmq.catalog import Catalog
@@ -39,6 +46,9 @@ from pyspark_rocketmq.settings import ReadSettings
 
 if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
+
+FindStoreTimes = Callable[[Mapping[QueueId, int]], dict[QueueId, int]]
+"""Returns the store times of messages, without those of brokers that do not answer at once."""
 
 WRITTEN_TO: Final = "writtenTo"
 PAUSE_SECONDS: Final = 1.0
@@ -72,6 +82,7 @@ class AnalyticsParameters:
     read_settings: ReadSettings
     options: tuple[tuple[str, str], ...]
     destination: Path
+    spark_conf: tuple[tuple[str, str], ...]
 
 
 @final
@@ -82,7 +93,7 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
     spec_type = AnalyticsSpec
 
     def __init__(
-        self, session: Callable[[PipelineConfig[AnalyticsSpec]], SparkSession] | None = None,
+        self, session: Callable[[AnalyticsParameters], SparkSession] | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:  # fmt: skip
         self._session = session if session is not None else _create_session
@@ -100,30 +111,41 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
         if problems:
             raise ConfigError(problems)
         start_options(config.spec.start)  # raises for an invalid time
+        topics_pattern(config.spec.topics)  # raises for an invalid pattern
         options = connection_options(config)
         options["failOnDataLoss"] = str(config.spec.on_data_loss is OnDataLoss.FAIL).lower()
         return AnalyticsParameters(
-            config, read_settings(config), tuple(options.items()), Path(config.runtime.destination)
-        )
+            config, read_settings(config), tuple(options.items()), Path(config.runtime.destination),
+            tuple(spark_conf(config).items()),
+        )  # fmt: skip
 
     def run(self, settings: AnalyticsParameters, reporter: Reporter) -> Outcome:
         """Write all closed windows, or count until a stop is requested; then create the report."""
         config = settings.config
-        with Tables(settings.destination) as tables, Catalog(settings.read_settings) as catalog:
+        non_waiting_settings = replace(settings.read_settings, patience_ms=0)
+        with (
+            Tables(settings.destination) as tables,
+            Catalog(settings.read_settings) as catalog,
+            Catalog(non_waiting_settings) as non_waiting_catalog,
+        ):
+
+            def find_store_times(offsets: Mapping[QueueId, int]) -> dict[QueueId, int]:
+                return store_times_ms(offsets, non_waiting_catalog, settings.read_settings)
+
             topics = select_topics(catalog.topics(), config.spec.topics)
             if not topics:
                 raise JobError(
                     "no topic matches topics.include", remedy="correct topics.include or topics.exclude",
                     reason="NoTopic", exit_code=EXIT_ABSENT,
                 )  # fmt: skip
-            spark = self._session(config)
+            spark = self._session(settings)
             reporter.stop.install_handlers()
             run = _AnalyticsRun(spark, settings, tables, topics, reporter)
-            run.sample_lags(catalog, self._now_ms())
+            run.sample_lags(catalog, find_store_times, self._now_ms())
             if config.is_continuous:
                 outcome = run_stream(run.open_stream(), tables, config, reporter)
             else:
-                outcome = run.write_closed_windows(catalog, self._now_ms())
+                outcome = run.write_closed_windows(catalog, find_store_times, self._now_ms())
             write_report(tables, settings.destination / "report.html", self._now_ms())
             return outcome
 
@@ -146,12 +168,12 @@ class _AnalyticsRun:
         self._topics = topics
         self._reporter = reporter
 
-    def sample_lags(self, catalog: Catalog, now_ms: int) -> None:
+    def sample_lags(self, catalog: Catalog, find_store_times: FindStoreTimes, now_ms: int) -> None:
         """Add a lag sample for each queue of each configured consumer group."""
         groups = self._parameters.config.spec.consumer_groups
         if not groups:
             return
-        samples = lag_samples(catalog, self._parameters.read_settings, groups, catalog.queues(self._topics), now_ms)
+        samples = lag_samples(catalog, find_store_times, groups, catalog.queues(self._topics), now_ms)
         frame = self._spark.createDataFrame(samples, SAMPLES_DDL)
         lags = transforms.consumer_lag(frame).toArrow()
         self._tables.write(f"lag-{now_ms}", {"consumer_lag": lags}, self._tables.progress())
@@ -166,12 +188,12 @@ class _AnalyticsRun:
         reader = reader.option("maxRowsPerTrigger", str(config.spec.limits.max_rows_per_trigger))
         return reader.options(**start_options(config.spec.start)).load()
 
-    def write_closed_windows(self, catalog: Catalog, now_ms: int) -> Outcome:
+    def write_closed_windows(self, catalog: Catalog, find_store_times: FindStoreTimes, now_ms: int) -> Outcome:
         """Read the messages of the closed windows, and write these windows."""
         config = self._parameters.config
         written_to = begin = self._tables.progress().get(WRITTEN_TO)
         if begin is None:
-            begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, now_ms)
+            begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, find_store_times, now_ms)
         if begin is None:
             return _interrupted_outcome()
         windows = closed_windows(int(begin), now_ms, int(config.spec.window), int(config.spec.watermark))
@@ -218,7 +240,7 @@ class _AnalyticsRun:
             startingOffsetsByTimestampStrategy="latest", endingTimestamp=str(windows.end),
         ).load()  # fmt: skip
 
-    def _oldest_ms(self, catalog: Catalog, now_ms: int) -> int | None:
+    def _oldest_ms(self, catalog: Catalog, find_store_times: FindStoreTimes, now_ms: int) -> int | None:
         """Return the store time of the oldest message; None if a stop was requested while it could not be read.
 
         An unavailable broker fails the run instead of being skipped.
@@ -227,7 +249,7 @@ class _AnalyticsRun:
         first = {queue: one.begin for queue, one in bounds.items() if one.begin < one.end}
         deadline = time.monotonic() + self._parameters.read_settings.patience_ms / 1000
         while True:
-            known = store_times_ms(first, catalog, self._parameters.read_settings)
+            known = find_store_times(first)
             if known.keys() == first.keys():
                 return min(known.values(), default=now_ms)
             if self._reporter.stop.is_requested:
@@ -255,7 +277,7 @@ def closed_windows(begin_ms: int, now_ms: int, window_ms: int, watermark_ms: int
 
 
 def lag_samples(
-    catalog: Catalog, settings: ReadSettings, groups: Sequence[str], queues: Sequence[QueueId], now_ms: int
+    catalog: Catalog, find_store_times: FindStoreTimes, groups: Sequence[str], queues: Sequence[QueueId], now_ms: int
 ) -> list[tuple[Any, ...]]:
     """Return a row for each group and each queue of the topics in which the group has committed an offset."""
     bounds = catalog.bounds(queues) if groups and queues else {}
@@ -270,7 +292,7 @@ def lag_samples(
             for queue in queues if queue.topic in topics
         }  # fmt: skip
         behind = {queue: offset for queue, offset in start_offsets.items() if offset < bounds[queue].end}
-        ages = store_times_ms(behind, catalog, settings) if behind else {}
+        ages = find_store_times(behind) if behind else {}
         for queue in sorted(start_offsets):
             age = ages.get(queue)
             seconds = 0.0 if queue not in behind else (None if age is None else max(now_ms - age, 0) / 1000)
@@ -287,7 +309,8 @@ def _start_ms(start: str, now_ms: int) -> int:
     return edges[start] if start in edges else start_ms(start)
 
 
-def _create_session(config: PipelineConfig[AnalyticsSpec]) -> SparkSession:
+def _create_session(parameters: AnalyticsParameters) -> SparkSession:
     from gantry_pipelines.session import spark_session
 
-    return spark_session("gantry-analytics", cores=config.spec.engine.cores or None, conf=spark_conf(config))
+    cores = parameters.config.spec.engine.cores or None
+    return spark_session("gantry-analytics", cores=cores, conf=dict(parameters.spark_conf))

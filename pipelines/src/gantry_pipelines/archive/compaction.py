@@ -25,6 +25,7 @@ from typing import Final, final
 import pyarrow.parquet as pq
 
 from gantry_pipelines.archive import crash_points
+from gantry_pipelines.archive.errors import CannotCompact
 from gantry_pipelines.archive.file_writing import ROW_GROUP_ROWS, Packing, checksum_of, parquet_writer, range_metadata
 from gantry_pipelines.archive.layout import STAGED, Place, day_end_ms, quote_name
 from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, Record, merge_ranges
@@ -67,12 +68,12 @@ class CompactedDay:
 def compact(writer: ArchiveWriter, rules: CompactionRules, packing: Packing, now_ms: int) -> Iterator[CompactedDay]:
     """Merge each due day, one after the other, except days whose folder differs from the manifest.
 
-    Raises CannotCompact.
+    Raises CannotCompact, before anything is changed, where two folders cannot be exchanged in one step.
     """
     storage = writer.storage
-    if not isinstance(storage, Folder) or not storage.can_exchange():
-        storage.exchange("one", "other")  # raises CannotCompact with the reason
-        raise AssertionError("a storage without exchange must raise CannotCompact")
+    if not isinstance(storage, Folder):
+        raise CannotCompact(f"{storage}: only two folders of a file system can be exchanged in one step")
+    storage.check_exchange()
     for (topic, day), files in due_days(writer, rules, now_ms):
         before = set(storage.paths(files[0].place.folder))
         if before != {file.place.path for file in files}:

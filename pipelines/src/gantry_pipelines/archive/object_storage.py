@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from gantry_pipelines.archive.errors import BadDestination, CannotCompact
+from gantry_pipelines.archive.errors import BadDestination
 from gantry_pipelines.archive.layout import STAGED_SUFFIX
 from gantry_pipelines.archive.storage import Folder, Storage
 
@@ -108,7 +108,3 @@ class ObjectStorage:
 
     def publish(self, staged: str, path: str) -> None:
         """Do nothing: the object was visible when its upload completed."""
-
-    def exchange(self, one: str, other: str) -> None:
-        """Raise CannotCompact: an object store has no folders to exchange."""
-        raise CannotCompact(f"{self.address}: an object store cannot exchange two folders in one step")

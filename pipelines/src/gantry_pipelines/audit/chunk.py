@@ -4,6 +4,8 @@
             |                                                                    +--> records --> units of each copy
             `-- differ --> bisect --> every copy is read, where it differs --> judge
 
+Without the check of copies there are no checksums: one copy is read, and damage is reported for this copy only.
+
 A record belongs to the chunk in which it begins. If a chunk begins in the middle of a record, its walk begins at the
 next one; damage at the end is followed beyond the chunk's end. So every byte is checked by at least one chunk, and
 findings of two chunks about the same bytes are equal and counted once.
@@ -34,6 +36,7 @@ TAIL_BYTES: Final = 128 << 10
 LOOKBACK_BYTES: Final = 5 << 20
 """Bytes read before a chunk for the beginning of a record that extends into it, if its copies differ or no record
 begins in it; a body has at most 4 MiB by default."""
+ONLY_COPY_READ: Final = "the only copy that was read"
 
 
 @final
@@ -49,6 +52,7 @@ class ChunkAudit:
         self._states: Final = {number: states[number] for number in chunk.copies}
         self._checks: Final = checks
         self._algorithm: Final = algorithm
+        self._has_compared_copies: Final = Check.COPIES in checks and len(self._copies) > 1
         self._decoded = 0
 
     def run(self) -> Iterator[Row]:
@@ -66,7 +70,7 @@ class ChunkAudit:
                 units += sum(map(len, queues.values()))
                 yield from check_units(self._chunk.broker, number, copy, self._states[number], queues)
             yield from queue_runs(self._chunk.broker, queues)
-        compared = self._chunk.span.length * len(self._copies) if len(self._copies) > 1 else 0
+        compared = self._chunk.span.length * len(self._copies) if self._has_compared_copies else 0
         yield Coverage(self._chunk.broker, self._chunk.span, len(records), units, compared, self._decoded)
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
@@ -83,7 +87,7 @@ class ChunkAudit:
             views = self._views(spans)
             damage_end = max((one.end for view in views.values() for one in view.walk.damages), default=0)
             damage_end = min(damage_end, comparable)
-            if Check.COPIES not in self._checks or len(self._copies) == 1 or damage_end <= compared:
+            if not self._has_compared_copies or damage_end <= compared:
                 return spans, views
             more_spans = self._find_differing_spans(Span(compared, damage_end))
             compared = damage_end
@@ -106,8 +110,7 @@ class ChunkAudit:
         """Return the view of each copy. Equal copies share one view, which is read once."""
         chunk = self._chunk
         begin = max(chunk.span.begin - LOOKBACK_BYTES, chunk.log_begin) if spans else chunk.span.begin
-        agreeing = [number for number in self._copies if number not in spans]
-        reader = max(agreeing, key=lambda number: self._states[number].span.end)
+        reader = self._reader(spans)
         views = {number: self._view(number, begin) for number in (reader, *spans)}
         # Each copy must be read as far as the last whole record of any copy.
         need = max((one.end for view in views.values() for one in view.walk.records[-1:]), default=0)
@@ -115,6 +118,11 @@ class ChunkAudit:
             if view.data.end < min(need, view.end):
                 views[number] = self._view(number, begin, need)
         return {number: views.get(number, views[reader]) for number in self._copies}
+
+    def _reader(self, spans: Mapping[int, list[Span]]) -> int:
+        """Return the copy that is read for all copies without differing spans."""
+        agreeing = [number for number in self._copies if number not in spans]
+        return max(agreeing, key=lambda number: self._states[number].span.end)
 
     def _view(self, number: int, begin: int, need: int = 0) -> View:
         """Read a copy's bytes, beyond the chunk up to the end of its last record or damage."""
@@ -165,10 +173,11 @@ class ChunkAudit:
             yield from judge(self._chunk.broker, views, list(merge_spans(union)))
         if Check.INDEX not in self._checks and len(self._copies) > 1:
             return
-        for number, view in views.items():
-            for damage in view.walk.damages:
+        # Copies that were not compared share the view of one copy, whose damage they may not have.
+        for number in self._copies if self._has_compared_copies else (self._reader(spans),):
+            for damage in views[number].walk.damages:
                 if not self._is_judged(damage, number, views):
-                    yield from self._report_common_damage(number, view, damage)
+                    yield from self._report_common_damage(number, views[number], damage)
 
     def _is_judged(self, damage: Span, number: int, views: Mapping[int, View]) -> bool:
         """Return whether another copy is undamaged here; then `judge` has already reported this damage."""
@@ -185,15 +194,20 @@ class ChunkAudit:
         )
 
     def _report_common_damage(self, number: int, view: View, damage: Span) -> Iterator[Finding]:
-        """Report damage that every copy has; only the record's own header or its unit can identify the message."""
+        """Report damage that every copy has, or the only one that was read.
+
+        Only the record's own header or its unit can identify the message.
+        """
         data = view.slice(damage.begin, min(damage.end, view.data.end))
+        is_every_copy_known = self._has_compared_copies or len(self._copies) == 1
         others = find_displaced_records(view.data, damage)
         if not any(data):
-            kind, detail = FindingKind.MISSING, "zeros on all copies"
+            kind, detail = FindingKind.MISSING, "zeros on " + ("all copies" if is_every_copy_known else ONLY_COPY_READ)
         elif others:
             kind, detail = FindingKind.SWAPPED, f"{others[0][1]} bytes at {others[0][0]} belong to {others[0][2]}"
         else:
-            kind, detail = FindingKind.CORRUPT, "no whole record on any copy"
+            kind = FindingKind.CORRUPT
+            detail = "no whole record on " + ("any copy" if is_every_copy_known else ONLY_COPY_READ)
         claimed = self._claimed_message(view, damage.begin)
         size = claimed.size if claimed is not None else 0
         if claimed is not None:

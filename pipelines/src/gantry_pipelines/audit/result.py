@@ -27,6 +27,7 @@ class BrokerResult:
 
     broker: str
     compared: Span
+    """The span that was compared between copies; empty if they were not compared."""
     copies: tuple[int, ...]
     records: int
     units: int
@@ -102,8 +103,10 @@ class AuditResult:
     def _lines(self) -> Iterator[str]:
         for one in self.brokers:
             copies = ", ".join(map(str, one.copies))
+            span = one.compared
+            compared = f"compared [{span.begin}, {span.end})" if span.length else "not compared"
             yield (
-                f"{one.broker}: copies {copies}, compared [{one.compared.begin}, {one.compared.end}), "
+                f"{one.broker}: copies {copies}, {compared}, "
                 f"{one.records} records and {one.units} units, {one.bytes_decoded} bytes read as records"
             )
             for note in one.notes:

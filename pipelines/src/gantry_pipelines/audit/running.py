@@ -156,8 +156,10 @@ def _conclude(
         conclusion = Conclusion(plan.broker, copies, states, begin, findings, runs)
         findings = conclusion.findings()
         notes += conclusion.notes
+    bytes_compared = sum(one.bytes_compared for one in coverage)
+    compared = plan.compared if bytes_compared else Span(plan.compared.begin, plan.compared.begin)
     return BrokerResult(
-        plan.broker, plan.compared, tuple(sorted(copies)), sum(one.records for one in coverage),
-        sum(one.units for one in coverage), sum(one.bytes_compared for one in coverage),
+        plan.broker, compared, tuple(sorted(copies)), sum(one.records for one in coverage),
+        sum(one.units for one in coverage), bytes_compared,
         sum(one.bytes_decoded for one in coverage), tuple(dict.fromkeys(findings)), tuple(notes),
     )  # fmt: skip

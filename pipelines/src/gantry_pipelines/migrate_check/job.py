@@ -29,11 +29,12 @@ from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS, compute_fi
 from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import spark_session
-from gantry_pipelines.source_options import connection_options, read_settings, select_topics
+from gantry_pipelines.source_options import connection_options, read_settings, select_topics, topics_pattern
 from gantry_pipelines.stop_request import StopRequest
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
+from gantry_wire.names import is_system_group
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.schema import ddl
@@ -73,6 +74,7 @@ class MigrateCheckParameters:
     target: ReadSettings
     source_reader_options: tuple[tuple[str, str], ...]
     target_reader_options: tuple[tuple[str, str], ...]
+    spark_conf: tuple[tuple[str, str], ...]
 
 
 @final
@@ -82,13 +84,14 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
     name = "migrate-check"
     spec_type = MigrateCheckSpec
 
-    def __init__(self, session: Callable[[PipelineConfig[MigrateCheckSpec]], SparkSession] | None = None) -> None:
+    def __init__(self, session: Callable[[MigrateCheckParameters], SparkSession] | None = None) -> None:
         self._session = session if session is not None else _create_session
 
     def parse(self, config: PipelineConfig[MigrateCheckSpec]) -> MigrateCheckParameters:
         """Return the run's parameters. Raises ``ConfigError``."""
         if not config.spec.source.name_servers:
             raise ConfigError(["source.nameServers: missing; set it to the name servers of the source cluster"])
+        topics_pattern(config.spec.topics)  # raises for an invalid pattern
         runtime = msgspec.structs.replace(
             config.runtime, name_servers=config.spec.source.name_servers, sidecars=[], directories={},
             access_file=config.spec.source.access_file, signature=config.spec.source.signature,
@@ -97,7 +100,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
         source = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), runtime)
         return MigrateCheckParameters(
             config, read_settings(source), read_settings(config), tuple(connection_options(source).items()),
-            tuple(connection_options(config).items()),
+            tuple(connection_options(config).items()), tuple(spark_conf(config).items()),
         )  # fmt: skip
 
     def run(self, settings: MigrateCheckParameters, reporter: Reporter) -> Outcome:
@@ -142,7 +145,7 @@ class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
             return 0, []
         if stop.is_requested:
             return None
-        spark, is_over = self._session(parameters.config), parameters.config.spec.is_over
+        spark, is_over = self._session(parameters), parameters.config.spec.is_over
         stop.install_handlers()
         names = {(pair.source.topic, pair.source.broker): pair.target.broker for pair in pairs}
         left_messages = _read(spark, parameters.source_reader_options, source_ranges)
@@ -216,7 +219,12 @@ def _list_groups(settings: ReadSettings) -> list[str]:
         raise JobError(
             f"cannot list the consumer groups of the source: {error}", reason="NotDone", exit_code=EXIT_UNKNOWN
         ) from error
-    return sorted(name for name in found if not name.startswith(("CID_", "TOOLS_", "FILTERSRV_", "SELF_TEST_")))
+    return applications_groups(found)
+
+
+def applications_groups(groups: Iterable[str]) -> list[str]:
+    """Return the groups that are not RocketMQ's own, sorted."""
+    return sorted(name for name in groups if not is_system_group(name))
 
 
 def _report_outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], reporter: Reporter) -> Outcome:
@@ -236,5 +244,6 @@ def _report_outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec
     )  # fmt: skip
 
 
-def _create_session(config: PipelineConfig[MigrateCheckSpec]) -> SparkSession:
-    return spark_session("gantry-migrate-check", cores=config.spec.engine.cores or None, conf=spark_conf(config))
+def _create_session(parameters: MigrateCheckParameters) -> SparkSession:
+    cores = parameters.config.spec.engine.cores or None
+    return spark_session("gantry-migrate-check", cores=cores, conf=dict(parameters.spark_conf))

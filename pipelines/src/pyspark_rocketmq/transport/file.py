@@ -5,10 +5,10 @@
     commitlog/00000000000000000000        [ record | record | ... | blank )     consecutive files form the log
     consumequeue/<topic>/<queue>/0000...  | physical offset 8 | size 4 | tags code 8 |
 
-The status page has the confirmed and committed positions, and stays valid when its broker is down. A store without a
-page is Apache's, or a copy: there the queue units define where the log ends, and only whole records count. This
-module never writes, and turns a name into a path only through `queue_location`. Log files are mapped, since they are
-never shortened, and a record is copied once, into the batch.
+The status page has the confirmed and committed positions, and stays valid when its broker is down. A store whose page
+cannot be read is not read. A store without a page is Apache's, or a copy: there the queue units define where the log
+ends, and only whole records count. This module never writes, and turns a name into a path only through
+`queue_location`. Log files are mapped, since they are never shortened, and a record is copied once, into the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from gantry_status import PageReader, Reading, StatusPageError
+from gantry_status import PageNotFound, PageReader, Reading, StatusPageError
 from gantry_store_files import (
     PlainDisk,
     QueueBounds,
@@ -101,7 +101,10 @@ class Store:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def span(self) -> Span:
-        """Return the readable range of the log. Raises Unreachable while the broker recovers."""
+        """Return the readable range of the log.
+
+        Raises Unreachable while the broker recovers, and if its status page cannot be read.
+        """
         reading = self._read_status()
         if reading is None:
             segments = segments_of(self._disk, str(self._log))
@@ -156,10 +159,17 @@ class Store:
         raise NotYetAvailable(f"{self.root} has no file of the log for offset {offset}")
 
     def _read_status(self) -> Reading | None:
+        """Return the broker's publication; None if the directory has no status page.
+
+        Raises Unreachable for a page that cannot be read: it may limit what is readable.
+        """
         try:
             return self._page.read()
-        except StatusPageError:
+        except PageNotFound:
             return None
+        except StatusPageError as error:
+            remedy = "make it readable, or remove it if no broker uses this directory"
+            raise Unreachable(f"{error}; {remedy}") from error
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
