@@ -145,6 +145,12 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(number for term in self.terms for number in term.members)
 
 
+def encode_record(record: LeaseRecord, *, with_version: bool) -> bytes:
+    """Return a record as JSON. Sizes and durations of a manifest are written as numbers of bytes and milliseconds."""
+    names = [name for name in record.__struct_fields__ if with_version or name != "version"]
+    return msgspec.json.encode({name: getattr(record, name) for name in names}, enc_hook=int)
+
+
 def next_epoch(known: Iterable[int], *, suffix: int = 0) -> int:
     """Return an epoch that is greater than all known epochs and whose last three digits are ``suffix``.
 

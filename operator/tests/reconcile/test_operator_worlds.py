@@ -150,6 +150,20 @@ async def test_switchover_happens_once_and_removes_its_order() -> None:
     assert play.cluster.labels(0) == {1: "slave", 2: "slave", 3: "master"}
 
 
+@pytest.mark.parametrize("mode", ["Manual", "Automatic"])
+@pytest.mark.parametrize("accept_loss", [None, "64Ki", "any"])
+async def test_requested_promotion_replaces_a_failed_master(mode: str, accept_loss: str | None) -> None:
+    """The request is recorded in the Lease with any accepted loss, and it does not block the automatic failover."""
+    play = await Play(SYNC | {"slaves": 2, "failover": {"mode": mode}}).begun()
+
+    play.cluster.cut(play.cluster.node_of(0, 1))
+    play.cluster.annotate(promote="0=2", accept_loss=accept_loss)
+    await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
+    await play.until(lambda: not annotations_of(play.cluster.group), "the request is removed")
+
+    assert play.cluster.shards[0].judge.lost == set()
+
+
 async def test_edit_rolls_slaves_first_and_then_switches_over() -> None:
     """Every pod is recreated from the new template, one at a time, and no acknowledged message is lost."""
     play = await Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4).begun()
