@@ -11,8 +11,8 @@ Each term in the Lease has to be ended by one of these proofs:
 Then, where k is not 0, the longest log among the members that have promised contains everything that was acknowledged;
 after the proof by all members, everything of it that any store still has.
 
-A voter is a store, not a member number: an emptied disk is another store, and a store that may have lost its tail has
-no vote until it has caught up.
+A voter is a store, not a member number: an emptied disk is another store, and a store that may have lost its tail, or
+whose completeness is unknown, has no vote until it has caught up. A new store is complete.
 
 Without a Lease, in a manual promotion, a newer term may be known only to members that do not answer. Then only promises
 of slaves (a quorum, or one where k is 0) or of all members count as a proof: the other proofs assume that the term is
@@ -202,14 +202,14 @@ def missing_votes(term: Term, ballots: Sequence[Ballot], *, are_all_terms_known:
 
 
 def voters_of(term: Term, ballots: Iterable[Ballot]) -> list[Ballot]:
-    """Return the ballots of the stores that could acknowledge in a term, unless they have lost data since."""
+    """Return the ballots of the stores that could acknowledge in a term and are known to have lost nothing since."""
     stores = {(voter.number, voter.identity) for voter in term.electable if voter.identity}
-    return [one for one in ballots if (one.number, one.identity) in stores and one.is_complete is not False]
+    return [one for one in ballots if (one.number, one.identity) in stores and one.is_complete is True]
 
 
 def never_began(term: Term, master: Ballot) -> bool:
     """Return whether a term's master was never promoted in it and can no longer be."""
-    is_same = master.identity == term.identity and master.is_complete is not False
+    is_same = master.identity == term.identity and master.is_complete is True
     return is_same and master.epoch < term.epoch and master.last_epoch < term.epoch
 
 

@@ -125,7 +125,7 @@ def _candidate(view: ShardView, member: Member, ballots: list[Ballot]) -> Candid
     has_vote = ballot in voters_of(view.term, ballots)
     reason = "" if ballot.number in view.record.members else "it is not electable yet"
     if not reason and not has_vote:
-        reason = "its store was replaced or has lost data since it acknowledged"
+        reason = "its store was replaced, or may have lost data since it acknowledged"
     return CandidateOutlook(
         number=ballot.number,
         last_epoch=ballot.last_epoch,

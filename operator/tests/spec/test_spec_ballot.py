@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S, Ballot, count_ballots, loss_of, promises_needed
+from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S, Ballot, count_ballots, loss_of, never_began, promises_needed
 from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.observed import LastReport, report_of
 
@@ -186,9 +186,10 @@ def test_an_election_with_one_promise_too_few_loses_messages() -> None:
         ([voter(2, 10), voter(2, 10)], "[3] cannot"),
         ([voter(2, 10), voter(3, 10)._replace(identity="another")], "[3] cannot"),
         ([voter(2, 10), voter(3, 10)._replace(is_complete=False)], "[3] cannot"),
+        ([voter(2, 10), voter(3, 10)._replace(is_complete=None)], "[3] cannot"),
         ([], "[2, 3] cannot"),
     ],
-    ids=["too-few", "stranger", "one-vote", "other-store", "not-whole", "no-ballot"],
+    ids=["too-few", "stranger", "one-vote", "other-store", "not-whole", "unknown", "no-ballot"],
 )
 def test_no_member_is_promoted_without_enough_promises(ballots: list[Ballot], reason: str) -> None:
     """The reason names the members whose votes are missing."""
@@ -196,3 +197,23 @@ def test_no_member_is_promoted_without_enough_promises(ballots: list[Ballot], re
 
     assert result.winner is None
     assert reason in result.reason
+
+
+@pytest.mark.parametrize("is_complete", [False, None], ids=["incomplete", "unknown"])
+def test_a_store_that_may_have_lost_data_proves_nothing(is_complete: bool | None) -> None:
+    """A store whose record of completeness is damaged counts like one that has lost data: it may be one."""
+    unsure = voter(1, 10)._replace(is_complete=is_complete, epoch=999, last_epoch=999)
+    record = LeaseRecord(epoch=2_000, terms=(SYNC_TERM,))
+
+    assert not never_began(SYNC_TERM, unsure)
+    assert never_began(SYNC_TERM, unsure._replace(is_complete=True))
+    assert count_ballots(record, [unsure, voter(2, 10)]).winner is None
+    assert count_ballots(record, [unsure, voter(2, 10), voter(3, 10)]).winner == voter(2, 10)
+
+
+def test_all_members_of_unknown_completeness_elect_a_master() -> None:
+    """No other store can have more: stores of RocketMQ, whose completeness is never recorded, begin a group so."""
+    ballots = [voter(number, 10 * number)._replace(is_complete=None) for number in (1, 2, 3)]
+
+    assert count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots).winner == ballots[2]
+    assert count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots[1:]).winner is None
