@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gantry_spec.lease import LeaseRecord, Term
+from gantry_spec.lease import TERMS_MAX, LeaseRecord, Term
 from gantry_spec.observed import LastReport, Member, PromotionRequest, Report
 from gantry_status.quorum import intersecting_quorum
 
@@ -199,6 +199,23 @@ def missing_votes(term: Term, ballots: Sequence[Ballot], *, are_all_terms_known:
         return ""
     away = sorted(set(term.numbers) - voters)
     return f"{needed} of the slaves {list(term.numbers)} of epoch {term.epoch} must vote, and {away} cannot"
+
+
+def necessary_terms(terms: Sequence[Term]) -> tuple[Term, ...]:
+    """Return the terms that a record must keep. From a full record, terms that an older one covers are left out.
+
+    A term covers a later one with the same master, voters and number of acks, if these are not 0: whatever outvotes the
+    older term outvotes the later one, too, and an election reports no loss of either. The members are the same as well.
+    So elections have the same results without the later one. Terms pile up while masters change and none of them gets
+    enough acks; since the masters are the same few members, a record does not remain full.
+    """
+    if len(terms) < TERMS_MAX:
+        return tuple(terms)
+    kept: dict[object, Term] = {}
+    for term in terms:
+        stores = frozenset((voter.number, voter.identity) for voter in term.electable)
+        kept.setdefault((term.master, term.identity, stores, term.acks_needed) if term.acks_needed else term, term)
+    return tuple(kept.values())
 
 
 def voters_of(term: Term, ballots: Iterable[Ballot]) -> list[Ballot]:

@@ -23,7 +23,7 @@ EPOCH_STRIDE: Final = 1_000
 """New epochs in a Lease are multiples of this. Epochs of manual promotions end in the number of their master instead; a
 Lease that is created later adopts the present one."""
 TERMS_MAX: Final = 16
-"""How many terms a record may hold."""
+"""How many terms a record may hold. A full record is reduced (``ballot.necessary_terms``), or no election begins."""
 DURATION_MS: Final = 15_000
 """The default duration of a shard's Lease."""
 UNKNOWN_MASTER: Final = -1
