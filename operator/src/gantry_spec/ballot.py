@@ -4,9 +4,9 @@ Each term in the Lease has to be ended by one of these proofs:
 
     a quorum        S - k + 1 of its slaves have promised, so any k slaves that have acknowledged include one of them
     one promise     of a slave or of the master, only where acknowledgements did not wait for slaves (k is 0)
-    its own master  the master has promised, and its log has everything that it ever acknowledged
+    its own master  the master has promised, and its log has everything that it ever acknowledged: if the term was
+                    recorded and never began, this is nothing, and its master can no longer begin it
     all members     every member of the term has promised, so no other member can have more
-    never begun     the term was recorded and never began: its master reports this and can no longer begin it
 
 Then, where k is not 0, the longest log among the members that have promised contains everything that was acknowledged;
 after the proof by all members, everything of it that any store still has.
@@ -189,7 +189,7 @@ def missing_votes(term: Term, ballots: Sequence[Ballot], *, are_all_terms_known:
     Lease, the report of this term's master proves nothing, since the master may not know a newer term.
     """
     master = next((one for one in ballots if one.number == term.master and are_all_terms_known), None)
-    if master is not None and (never_began(term, master) or has_complete_log(term, master)):
+    if master is not None and has_complete_log(term, master):
         return ""
     if term.members <= {one.number for one in ballots}:
         return ""
@@ -226,8 +226,7 @@ def voters_of(term: Term, ballots: Iterable[Ballot]) -> list[Ballot]:
 
 def never_began(term: Term, master: Ballot) -> bool:
     """Return whether a term's master was never promoted in it and can no longer be."""
-    is_same = master.identity == term.identity and master.is_complete is True
-    return is_same and master.epoch < term.epoch and master.last_epoch < term.epoch
+    return has_complete_log(term, master) and master.epoch < term.epoch and master.last_epoch < term.epoch
 
 
 def has_complete_log(term: Term, master: Ballot) -> bool:
