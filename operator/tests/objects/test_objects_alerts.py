@@ -40,7 +40,11 @@ WELL = [
     series("gantry_broker_ready", "orders-0-slave-0", f"1+0{LONG}"),
     series("gantry_broker_loop_running", "orders-0-master-0", f"1+0{LONG}"),
     series("up", "orders-0-master-0", f"1+0{LONG}", container="sidecar"),
-    series("gantry_at_risk_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", loss="master"),
+    series(
+        "gantry_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", loss="master"
+    ),  # flushed, not replicated
+    series("gantry_ledger_at_risk_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", fault="machine"),
+    series("gantry_ledger_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", fault="disk"),
     series("gantry_slave_behind_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", slave="2"),
     series("gantry_slave_silent_seconds", "orders-0-master-0", f"1+0{LONG}", slave="2"),
     series("gantry_sends_refused", "orders-0-master-0", f"0+0{LONG}"),
@@ -62,7 +66,9 @@ CHANGES: dict[str, list[dict[str, str]]] = {
     "GantryBrokerNotReady": [series("gantry_broker_ready", "orders-0-slave-0", f"0+0{LONG}")],
     "GantryBrokerStalled": [series("gantry_broker_loop_running", "orders-0-master-0", f"0+0{LONG}")],
     "GantrySidecarDown": [series("up", "orders-0-master-0", f"0+0{LONG}", container="sidecar")],
-    "GantryTooMuchAtRisk": [series("gantry_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", loss="master")],
+    "GantryTooMuchAtRisk": [
+        series("gantry_ledger_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", fault="machine")
+    ],
     "GantrySlaveFarBehind": [
         series("gantry_slave_behind_bytes", "orders-0-master-0", f"{257 * MIB}+0{LONG}", slave="2")
     ],

@@ -88,11 +88,12 @@ ALERTS: Final = (
     ),
     Alert(
         "GantryTooMuchAtRisk",
-        'gantry_at_risk_bytes{{{s},loss="master"}} > {at_risk}',
+        'gantry_ledger_at_risk_bytes{{{s},fault="machine"}} > {at_risk}',
         "2m",
         "warning",
-        "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are not replicated",
-        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts of slaves wait.",
+        "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are neither flushed nor replicated",
+        "A power failure of this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts of"
+        " slaves wait.",
     ),
     Alert(
         "GantrySlaveFarBehind",
