@@ -130,7 +130,7 @@ class GroupReconciler:
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
             return Outcome(pause_s)
         self._reported_ms = now_ms
-        refusals = [refusal_condition("Applied", problem), refusal_condition("Orders", request_error)]
+        refusals = [refusal_condition("Applied", problem), refusal_condition("Requests", request_error)]
         status = self._status(document, group, now_ms, refusals)
         is_due = is_worth_a_write(status, written.status, written.age_ms)
         return Outcome(pause_s, status if is_due else None, self._take_events(problem, request_error))
@@ -196,7 +196,7 @@ class GroupReconciler:
 
     def _take_events(self, problem: str, request_error: str) -> Sequence[Event]:
         refused = [Event("NotApplied", problem, is_warning=True)] if problem else []
-        refused += [Event("BadOrder", request_error, is_warning=True)] if request_error else []
+        refused += [Event("InvalidRequest", request_error, is_warning=True)] if request_error else []
         executed, self._events = self._events, []
         return [*refused, *executed]
 

@@ -188,6 +188,16 @@ async def test_repeated_event_is_recorded_once_in_a_while() -> None:
     assert "member 2" in events[0]["message"]
 
 
+def test_a_dropped_request_has_another_event_than_a_finished_one() -> None:
+    """A request that can never be done is not reported as done."""
+    done = act.ClearRequest(shard=0, request="0=2", why="member 2 is the master of epoch 4000")
+    dropped = act.ClearRequest(shard=0, request="0=7", why="request dropped: member 7 does not exist", is_dropped=True)
+
+    events = [event_of(one) for one in (done, dropped)]
+
+    assert [None if one is None else one.reason for one in events] == ["RequestDone", "RequestDropped"]
+
+
 async def test_failure_to_record_an_event_is_not_fatal() -> None:
     """The loop of the group continues."""
     api = FakeKubernetes()
