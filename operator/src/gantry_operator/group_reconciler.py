@@ -49,7 +49,8 @@ from gantry_spec.lease import DURATION_MS
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.annotations import GroupRequests, read_requests
 from gantry_spec.manifest.group import BrokerGroup, Spec
-from gantry_spec.manifest.quantities import parse_size
+from gantry_spec.manifest.parts import Medium
+from gantry_spec.manifest.quantities import quantity_bytes
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import ObservedGroup
 
@@ -262,9 +263,12 @@ def node_facts(cache: Cache) -> Iterable[NodeFacts]:
 def huge_pages_condition(spec: Spec, cache: Cache) -> Condition:
     """Return the condition whether at least one Node has enough huge pages for a broker.
 
-    It is also true where no Node is known, since the operator may not read Nodes.
+    It is unknown where a broker needs some and no Node is known, since the operator may not read Nodes.
     """
-    shortage = hugepages_shortage(spec, node_facts(cache))
+    nodes = list(node_facts(cache))
+    if spec.write_buffer.medium is Medium.HUGE_PAGES and not nodes:
+        return Condition(type="HugePagesReady", is_true=None, reason="NodesUnknown", message="no Node can be read")
+    shortage = hugepages_shortage(spec, nodes)
     if shortage is None:
         return Condition(type="HugePagesReady", is_true=True, reason="EnoughOrNotRequested")
     return Condition(type="HugePagesReady", is_true=False, reason="TooFew", message=shortage)
@@ -280,7 +284,4 @@ def _node(node: Object) -> NodeFacts:
 
 
 def _size(text: object) -> int:
-    try:
-        return parse_size(text)
-    except ValueError:
-        return 0
+    return quantity_bytes(str(text)) or 0
