@@ -204,10 +204,10 @@ def missing_votes(term: Term, ballots: Sequence[Ballot], *, are_all_terms_known:
 def necessary_terms(terms: Sequence[Term]) -> tuple[Term, ...]:
     """Return the terms that a record must keep. From a full record, terms that an older one covers are left out.
 
-    A term covers a later one with the same master, voters and number of acks, if these are not 0: whatever outvotes the
-    older term outvotes the later one, too, and an election reports no loss of either. The members are the same as well.
-    So elections have the same results without the later one. Terms pile up while masters change and none of them gets
-    enough acks; since the masters are the same few members, a record does not remain full.
+    A term covers a later one with the same master, voters and number of acks, if these are not 0: ballots that outvote
+    the older term outvote the later one, too, and an election reports no loss of either. The members are the same as
+    well. So elections have the same results without the later one. Terms pile up while masters change and none of them
+    gets enough acks; since the masters are the same few members, a record does not remain full.
     """
     if len(terms) < TERMS_MAX:
         return tuple(terms)

@@ -389,7 +389,7 @@ async def test_an_order_for_another_broker_is_refused(pair: tuple[BrokerChild, S
         present = await sidecars.status(peer_of(sidecar))
         own = peer_of(sidecar)._replace(broker_name=present["broker_name"], member=present["broker_id"])
         fence = orders.Fence(epoch=int(present["epoch"]) + 1_000)
-        for other in (own._replace(broker_name="orders-7"), own._replace(member=own.member + 1)):
+        for other in (own._replace(broker_name="orders-7"), own._replace(member=present["broker_id"] + 1)):
             for order in (fence, orders.Drain(timeout_ms=100), orders.PromiseRequest(epoch=fence.epoch)):
                 with pytest.raises(SidecarRefused, match=r"the order is for broker .*, but this one is"):
                     await sidecars.order(other, order)

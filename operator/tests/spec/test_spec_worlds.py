@@ -226,7 +226,7 @@ def test_a_promotion_before_the_lease_expires_is_detected(monkeypatch: pytest.Mo
 
 def isolate(world: World, *numbers: int) -> None:
     """Partition these members from all others, and from the API server and the deciding processes."""
-    everything = {*world.brokers, "api", *(f"op{decider.name}" for decider in world.deciders)}
+    everything: set[int | str] = {*world.brokers, "api", *(f"op{decider.name}" for decider in world.deciders)}
     world.cut.clear()
     world.cut.update(frozenset({one, other}) for one in numbers for other in everything - {one})
 

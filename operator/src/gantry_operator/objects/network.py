@@ -198,7 +198,9 @@ def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, An
     without it, which belongs to a user, has no such address.
     """
     spec = service.get("spec") or {}
-    port = next((one for one in spec.get("ports") or () if one.get("name") in EXTERNAL_PORT_NAMES), {})
+    port: Mapping[str, Any] = next(
+        (one for one in spec.get("ports") or () if one.get("name") in EXTERNAL_PORT_NAMES), {}
+    )
     if spec.get("type") == "LoadBalancer":
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}]
         host, number = ingress[0].get("ip") or ingress[0].get("hostname"), port.get("port")

@@ -22,7 +22,8 @@ _FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", 1)
 }
 _QUANTITY: Final = re.compile(
-    r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30}))(?:([eE][+-]?[0-9]{1,2})|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?"
+    r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))"
+    r"(?:([eE][+-]?[0-9]{1,2})|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?"
 )
 _QUANTITY_FACTORS: Final = (
     {name: Decimal(number) for name, number in _FACTORS.items()}
