@@ -75,10 +75,10 @@ def refuse_bad_manifests(namespace: Namespace) -> None:
     namespace.cluster.kubectl("delete", "brokergroup", little.name, f"--namespace={namespace.name}")
 
 
-def refuse_bad_order(group: Group) -> None:
-    """An unknown order is reported, and changes nothing."""
+def refuse_invalid_request(group: Group) -> None:
+    """An invalid request is reported, and changes nothing."""
     group.annotate("gantry.dev/fence", "everything")
-    wait_until("the event BadOrder", lambda: "BadOrder" in reasons(group), NOTICED_SECONDS_MAX)
+    wait_until("the event InvalidRequest", lambda: "InvalidRequest" in reasons(group), NOTICED_SECONDS_MAX)
     assert condition_of(group, "Fenced") == "False"
     group.namespace.cluster.kubectl(
         "annotate", "brokergroup", group.name, f"--namespace={group.namespace.name}", "gantry.dev/fence-"
@@ -111,7 +111,7 @@ def first_run(run: Run, namespaces: NamespaceFactory) -> Group:
     assert set(owned) == {"orders-0-master", "orders-0-slave", "orders-nameserver"}
     group.gantry("produce", TOPIC, "first")
     refuse_bad_manifests(group.namespace)
-    refuse_bad_order(group)
+    refuse_invalid_request(group)
     apply_edit(group, TWO_SLAVES, "a vote for each slave", lambda: electable_slaves(group) == 2)
     assert not run.hosted.is_lost
     return group

@@ -87,7 +87,10 @@ class InvalidObject(ApiError):
 
 @final
 class Unavailable(ApiError):
-    """The API server did not answer in time, or is overloaded. The change may have been made: read, then retry."""
+    """The API server did not answer in time, is overloaded, or cannot continue an old list.
+
+    A change may have been made: read, then retry.
+    """
 
 
 @final

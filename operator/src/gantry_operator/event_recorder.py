@@ -34,9 +34,12 @@ REASONS: Final[dict[type[act.Action], str]] = {
     act.Hibernate: "ShardHibernated",
     act.Remove: "BrokerRemoved",
     act.ReplaceDisk: "DiskReplaced",
-    act.ClearRequest: "OrderDone",
+    act.ClearRequest: "RequestDone",
 }
 """The event reasons of actions. Frequent actions (Promise, Follow, UpdateTerms, Start) have none."""
+
+REQUEST_DROPPED: Final = "RequestDropped"
+"""The event reason where a request is removed that can never be done."""
 
 
 class Event(NamedTuple):
@@ -50,6 +53,8 @@ class Event(NamedTuple):
 def event_of(action: act.Action) -> Event | None:
     """Return the event of an executed action; None for an action without an event."""
     reason = REASONS.get(type(action))
+    if isinstance(action, act.ClearRequest) and action.is_dropped:
+        reason = REQUEST_DROPPED
     return None if reason is None else Event(reason, line_of(action))
 
 

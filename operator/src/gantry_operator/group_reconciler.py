@@ -49,7 +49,8 @@ from gantry_spec.lease import DURATION_MS
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.annotations import GroupRequests, read_requests
 from gantry_spec.manifest.group import BrokerGroup, Spec
-from gantry_spec.manifest.quantities import parse_size
+from gantry_spec.manifest.parts import Medium
+from gantry_spec.manifest.quantities import quantity_bytes
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import ObservedGroup
 
@@ -130,7 +131,7 @@ class GroupReconciler:
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
             return Outcome(pause_s)
         self._reported_ms = now_ms
-        refusals = [refusal_condition("Applied", problem), refusal_condition("Orders", request_error)]
+        refusals = [refusal_condition("Applied", problem), refusal_condition("Requests", request_error)]
         status = self._status(document, group, now_ms, refusals)
         is_due = is_worth_a_write(status, written.status, written.age_ms)
         return Outcome(pause_s, status if is_due else None, self._take_events(problem, request_error))
@@ -196,7 +197,7 @@ class GroupReconciler:
 
     def _take_events(self, problem: str, request_error: str) -> Sequence[Event]:
         refused = [Event("NotApplied", problem, is_warning=True)] if problem else []
-        refused += [Event("BadOrder", request_error, is_warning=True)] if request_error else []
+        refused += [Event("InvalidRequest", request_error, is_warning=True)] if request_error else []
         executed, self._events = self._events, []
         return [*refused, *executed]
 
@@ -262,9 +263,12 @@ def node_facts(cache: Cache) -> Iterable[NodeFacts]:
 def huge_pages_condition(spec: Spec, cache: Cache) -> Condition:
     """Return the condition whether at least one Node has enough huge pages for a broker.
 
-    It is also true where no Node is known, since the operator may not read Nodes.
+    It is unknown where a broker needs some and no Node is known, since the operator may not read Nodes.
     """
-    shortage = hugepages_shortage(spec, node_facts(cache))
+    nodes = list(node_facts(cache))
+    if spec.write_buffer.medium is Medium.HUGE_PAGES and not nodes:
+        return Condition(type="HugePagesReady", is_true=None, reason="NodesUnknown", message="no Node can be read")
+    shortage = hugepages_shortage(spec, nodes)
     if shortage is None:
         return Condition(type="HugePagesReady", is_true=True, reason="EnoughOrNotRequested")
     return Condition(type="HugePagesReady", is_true=False, reason="TooFew", message=shortage)
@@ -280,7 +284,4 @@ def _node(node: Object) -> NodeFacts:
 
 
 def _size(text: object) -> int:
-    try:
-        return parse_size(text)
-    except ValueError:
-        return 0
+    return quantity_bytes(str(text)) or 0

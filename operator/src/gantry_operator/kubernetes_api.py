@@ -260,11 +260,12 @@ def _parse_answer(request: Request, status: int, data: bytes) -> Object:
 def _error_of(status: int, causes: Sequence[Cause]) -> type[ApiError]:
     if status in (401, 403):
         return NamespaceTerminating if any(one.reason == TERMINATING for one in causes) else Forbidden
-    if status in (404, 410):
+    if status == 404:
         return NotFound
     if status == 409:
         return Conflict
-    return InvalidObject if 400 <= status < 500 and status != 429 else Unavailable
+    is_temporary = status in (410, 429)  # 410: the rest of a list that was begun too long ago cannot be read any more
+    return InvalidObject if 400 <= status < 500 and not is_temporary else Unavailable
 
 
 def _causes(document: object) -> list[Cause]:

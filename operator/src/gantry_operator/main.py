@@ -37,7 +37,7 @@ from gantry_operator.settings import OperatorSettings, own_namespace, parse_name
                    " Empty: pipelines cannot use executors.")  # fmt: skip
 @click.option("--namespaces", envvar="GANTRY_NAMESPACES", default="",
               help="Namespaces whose resources are reconciled, separated by commas. Empty: all.")  # fmt: skip
-@click.option("--machines/--no-machines", "machines", envvar="GANTRY_LOOK_AT_MACHINES", default=True,
+@click.option("--machines/--no-machines", "machines", envvar="GANTRY_OBSERVE_MACHINES", default=True,
               help="Read Nodes and PersistentVolumes, to detect cordons and lost disks.")  # fmt: skip
 @click.option("--name", envvar="GANTRY_OPERATOR_NAME", default="gantry-operator",
               help="Name of the leader Lease. The Secret with the operator's key is named NAME-key.")  # fmt: skip

@@ -2,7 +2,8 @@
 
 Every call has a deadline, and no two calls share a connection at the same time, so a pod that hangs delays only its own
 callers. Only the form of an answer is checked here: ``GroupObserver`` compares the identity of the broker that
-reported. Orders do not name their broker: they go to the address that its pod had last.
+reported. Orders name their broker, and its sidecar refuses those for another one: an order goes to the address that the
+broker's pod had last, which may belong to another pod of the same group by now.
 
 Where sidecars use TLS (``access.tlsSecret``), the group's token is only sent to a sidecar that has proven to know it
 (``gantry_spec.sidecar_proof``). Pods share no host name for which a certificate could be checked, and the operator may
@@ -21,6 +22,7 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, final
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -42,12 +44,16 @@ REFUSED: Final = frozenset({400, 409, 412, 413, 422})
 
 
 class Peer(NamedTuple):
-    """The address of a sidecar, and the token that it accepts."""
+    """The address of a sidecar, the token that it accepts, and the broker for which it is asked."""
 
     host: str
     port: int
     token: str
     is_tls: bool = False
+    broker_name: str = ""
+    """The name of the broker; empty for any, as its number."""
+
+    member: int | None = None
 
     @property
     def base(self) -> str:
@@ -90,7 +96,10 @@ class HttpSidecars(HttpClient):
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         name, body = request_of(order, expected)
         timeout_s = self._order_timeout_s + (order.timeout_ms / 1000 if isinstance(order, Drain) else 0)
-        path = f"/v1/role/{name}?timeout_ms={int(self._order_timeout_s * 900)}"
+        query: dict[str, object] = {"timeout_ms": int(self._order_timeout_s * 900)}
+        if peer.broker_name and peer.member is not None:
+            query |= {"broker_name": peer.broker_name, "broker_id": peer.member}
+        path = f"/v1/role/{name}?{urlencode(query)}"
         await self._ask(peer, "POST", path, body, timeout_s)
 
     async def _ask(

@@ -11,6 +11,7 @@ transition over restarts of the operator, because the status in the cluster is r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,8 @@ WRITE_MS: Final = 10_000
 
 MESSAGE_MAX: Final = 1_000
 LINES_MAX: Final = 12
+
+_AMOUNT: Final = re.compile(r"\b\d+(?:\.\d+)?(?: ?[KMGTPE]iB| B|ms|s|m|h| messages?)\b")
 
 
 class StatusFacts(NamedTuple):
@@ -127,7 +130,10 @@ def phase_of(conditions: Sequence[Condition]) -> str:
 
 
 def urgent_part(status: Mapping[str, Any]) -> Any:
-    """Return the part of a status whose changes are written at once."""
+    """Return the part of a status whose changes are written at once.
+
+    The amounts in the reasons that block actions are left out: those of bytes, messages and time change all the time.
+    """
     conditions = sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or [])
     shards = [
         (
@@ -136,7 +142,7 @@ def urgent_part(status: Mapping[str, Any]) -> Any:
             one["epoch"],
             one["fence"],
             one["decision"]["action"],
-            tuple(one["decision"]["blockedBy"]),
+            tuple(_AMOUNT.sub("", why) for why in one["decision"]["blockedBy"]),
         )
         for one in status.get("eachShard") or []
     ]

@@ -222,3 +222,6 @@ class ClearRequest(Action, frozen=True, kw_only=True):
 
     request: str
     """The id of the request: of a promotion (``PromotionRequest.id``), or of a restore (``ObservedShard.restore``)."""
+
+    is_dropped: bool = False
+    """Whether the request can never be done, and was not."""

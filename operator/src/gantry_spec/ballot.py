@@ -4,15 +4,15 @@ Each term in the Lease has to be ended by one of these proofs:
 
     a quorum        S - k + 1 of its slaves have promised, so any k slaves that have acknowledged include one of them
     one promise     of a slave or of the master, only where acknowledgements did not wait for slaves (k is 0)
-    its own master  the master has promised, and its log has everything that it ever acknowledged
+    its own master  the master has promised, and its log has everything that it ever acknowledged: if the term was
+                    recorded and never began, this is nothing, and its master can no longer begin it
     all members     every member of the term has promised, so no other member can have more
-    never begun     the term was recorded and never began: its master reports this and can no longer begin it
 
 Then, where k is not 0, the longest log among the members that have promised contains everything that was acknowledged;
 after the proof by all members, everything of it that any store still has.
 
-A voter is a store, not a member number: an emptied disk is another store, and a store that may have lost its tail has
-no vote until it has caught up.
+A voter is a store, not a member number: an emptied disk is another store, and a store that may have lost its tail, or
+whose completeness is unknown, has no vote until it has caught up. A new store is complete.
 
 Without a Lease, in a manual promotion, a newer term may be known only to members that do not answer. Then only promises
 of slaves (a quorum, or one where k is 0) or of all members count as a proof: the other proofs assume that the term is
@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gantry_spec.lease import LeaseRecord, Term
+from gantry_spec.lease import TERMS_MAX, LeaseRecord, Term
 from gantry_spec.observed import LastReport, Member, PromotionRequest, Report
 from gantry_status.quorum import intersecting_quorum
 
@@ -189,7 +189,7 @@ def missing_votes(term: Term, ballots: Sequence[Ballot], *, are_all_terms_known:
     Lease, the report of this term's master proves nothing, since the master may not know a newer term.
     """
     master = next((one for one in ballots if one.number == term.master and are_all_terms_known), None)
-    if master is not None and (never_began(term, master) or has_complete_log(term, master)):
+    if master is not None and has_complete_log(term, master):
         return ""
     if term.members <= {one.number for one in ballots}:
         return ""
@@ -201,16 +201,32 @@ def missing_votes(term: Term, ballots: Sequence[Ballot], *, are_all_terms_known:
     return f"{needed} of the slaves {list(term.numbers)} of epoch {term.epoch} must vote, and {away} cannot"
 
 
+def necessary_terms(terms: Sequence[Term]) -> tuple[Term, ...]:
+    """Return the terms that a record must keep. From a full record, terms that an older one covers are left out.
+
+    A term covers a later one with the same master, voters and number of acks, if these are not 0: ballots that outvote
+    the older term outvote the later one, too, and an election reports no loss of either. The members are the same as
+    well. So elections have the same results without the later one. Terms pile up while masters change and none of them
+    gets enough acks; since the masters are the same few members, a record does not remain full.
+    """
+    if len(terms) < TERMS_MAX:
+        return tuple(terms)
+    kept: dict[object, Term] = {}
+    for term in terms:
+        stores = frozenset((voter.number, voter.identity) for voter in term.electable)
+        kept.setdefault((term.master, term.identity, stores, term.acks_needed) if term.acks_needed else term, term)
+    return tuple(kept.values())
+
+
 def voters_of(term: Term, ballots: Iterable[Ballot]) -> list[Ballot]:
-    """Return the ballots of the stores that could acknowledge in a term, unless they have lost data since."""
+    """Return the ballots of the stores that could acknowledge in a term and are known to have lost nothing since."""
     stores = {(voter.number, voter.identity) for voter in term.electable if voter.identity}
-    return [one for one in ballots if (one.number, one.identity) in stores and one.is_complete is not False]
+    return [one for one in ballots if (one.number, one.identity) in stores and one.is_complete is True]
 
 
 def never_began(term: Term, master: Ballot) -> bool:
     """Return whether a term's master was never promoted in it and can no longer be."""
-    is_same = master.identity == term.identity and master.is_complete is not False
-    return is_same and master.epoch < term.epoch and master.last_epoch < term.epoch
+    return has_complete_log(term, master) and master.epoch < term.epoch and master.last_epoch < term.epoch
 
 
 def has_complete_log(term: Term, master: Ballot) -> bool:

@@ -53,6 +53,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     blocked_by: tuple[str, ...] = ()
     """Why there would be no automatic failover; empty if there would be one."""
 
+    can_be_requested: bool = True
+    """Whether a request could promote the winner. None is executed while the group is paused or hibernated or the shard
+    is fenced, nor with the mode ``Disabled``."""
+
     @property
     def lines(self) -> list[str]:
         """The forecast as lines of text, for people."""
@@ -70,6 +74,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         if self.winner is None:
             return "no member could be elected"
         verb = "would take over" if not self.blocked_by else "could be promoted by order"
+        if not self.can_be_requested:
+            verb = "would be elected, but could not be promoted"
         return f"member {self.winner} {verb}, and {bytes_text(self.loss_at_most)} would be lost at most"
 
 
@@ -82,24 +88,26 @@ def explain(spec: Spec, observed: ObservedGroup, now_ms: int) -> tuple[Outlook, 
             outlooks.append(Outlook(shard=shard.number, blocked_by=(reason,)))
         else:
             view = ShardView(spec, shard, now_ms, observed.template)
-            outlooks.append(_outlook(view, is_paused=observed.is_paused))
+            outlooks.append(_outlook(view, observed))
     return tuple(outlooks)
 
 
-def _outlook(view: ShardView, *, is_paused: bool) -> Outlook:
+def _outlook(view: ShardView, observed: ObservedGroup) -> Outlook:
     term = view.term
     ballots = view.possible_ballots(without=term.master)
     outcome = count_ballots(view.record, ballots)
     loss = Loss(0, None)
-    blocked = ["the group is paused"] if is_paused else []
+    blocked = ["the group is paused"] if observed.is_paused else []
+    blocked += ["the group is hibernated"] if observed.is_hibernated else []
     blocked += ["the shard is fenced"] if view.shard.is_fenced else []
+    mode = view.spec.failover.mode
+    can_be_requested = not blocked and mode is not FailoverMode.DISABLED
     if outcome.winner is None:
         blocked.append(outcome.reason)
     else:
         loss = view.loss(outcome.winner, ballots, silent_by_ms=view.now_ms)
         verdict = check_loss(loss.at_most, view.spec)
         blocked += [] if verdict.is_allowed else [verdict.reason]
-    mode = view.spec.failover.mode
     if mode is not FailoverMode.AUTOMATIC:
         blocked.append(f"failover.mode is {mode}")
     return Outlook(
@@ -113,6 +121,7 @@ def _outlook(view: ShardView, *, is_paused: bool) -> Outlook:
         loss_at_least=loss.at_least,
         loss_at_most=loss.at_most,
         blocked_by=tuple(blocked),
+        can_be_requested=can_be_requested,
     )
 
 
@@ -125,7 +134,7 @@ def _candidate(view: ShardView, member: Member, ballots: list[Ballot]) -> Candid
     has_vote = ballot in voters_of(view.term, ballots)
     reason = "" if ballot.number in view.record.members else "it is not electable yet"
     if not reason and not has_vote:
-        reason = "its store was replaced or has lost data since it acknowledged"
+        reason = "its store was replaced, or may have lost data since it acknowledged"
     return CandidateOutlook(
         number=ballot.number,
         last_epoch=ballot.last_epoch,

@@ -23,7 +23,7 @@ EPOCH_STRIDE: Final = 1_000
 """New epochs in a Lease are multiples of this. Epochs of manual promotions end in the number of their master instead; a
 Lease that is created later adopts the present one."""
 TERMS_MAX: Final = 16
-"""How many terms a record may hold."""
+"""How many terms a record may hold. A full record is reduced (``ballot.necessary_terms``), or no election begins."""
 DURATION_MS: Final = 15_000
 """The default duration of a shard's Lease."""
 UNKNOWN_MASTER: Final = -1
@@ -143,6 +143,12 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     def members(self) -> frozenset[int]:
         """The members that can have data that was acknowledged in any of the terms."""
         return frozenset(number for term in self.terms for number in term.members)
+
+
+def encode_record(record: LeaseRecord, *, with_version: bool) -> bytes:
+    """Return a record as JSON. Sizes and durations of a manifest are written as numbers of bytes and milliseconds."""
+    names = [name for name in record.__struct_fields__ if with_version or name != "version"]
+    return msgspec.json.encode({name: getattr(record, name) for name in names}, enc_hook=int)
 
 
 def next_epoch(known: Iterable[int], *, suffix: int = 0) -> int:

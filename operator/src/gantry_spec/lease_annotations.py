@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from gantry_spec.lease import FORMER_NAMES, FORMER_NAMES_DEPTH, LeaseRecord
+from gantry_spec.lease import FORMER_NAMES, FORMER_NAMES_DEPTH, LeaseRecord, encode_record
 from gantry_spec.manifest.group import API_GROUP
 from gantry_status.former_names import with_present_names
 
@@ -33,9 +33,8 @@ class InvalidLeaseRecord(ValueError):
 
 def lease_annotations(record: LeaseRecord) -> dict[str, str]:
     """Return the annotations for a record. Its ``version`` is that of the record that it replaces; empty for none."""
-    fields = {name: getattr(record, name) for name in record.__struct_fields__ if name != "version"}
     count = _count(record.version) if record.version else 0
-    return {RECORD: msgspec.json.encode(fields).decode(), VERSION: str(count + 1)}
+    return {RECORD: encode_record(record, with_version=False).decode(), VERSION: str(count + 1)}
 
 
 def record_of(annotations: Mapping[str, str]) -> LeaseRecord | None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import dashboard
+import msgspec
 import pytest
 import yaml
 from charts_scene import ROOT
-from objects_scene import group
+from objects_scene import facts, group
 from test_charts_fresh import metrics_in
 
-from gantry_operator.objects.monitoring import ALERTS, rule_group
+from gantry_operator.objects.monitoring import ALERTS, monitors, rule_group
 
 S = 'namespace="shop",gantry_dev_group="orders",gantry_dev_shard="0"'
 MIB = 1 << 20
@@ -40,7 +41,11 @@ WELL = [
     series("gantry_broker_ready", "orders-0-slave-0", f"1+0{LONG}"),
     series("gantry_broker_loop_running", "orders-0-master-0", f"1+0{LONG}"),
     series("up", "orders-0-master-0", f"1+0{LONG}", container="sidecar"),
-    series("gantry_at_risk_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", loss="master"),
+    series(
+        "gantry_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", loss="master"
+    ),  # flushed, not replicated
+    series("gantry_ledger_at_risk_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", fault="machine"),
+    series("gantry_ledger_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", fault="disk"),
     series("gantry_slave_behind_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", slave="2"),
     series("gantry_slave_silent_seconds", "orders-0-master-0", f"1+0{LONG}", slave="2"),
     series("gantry_sends_refused", "orders-0-master-0", f"0+0{LONG}"),
@@ -62,7 +67,9 @@ CHANGES: dict[str, list[dict[str, str]]] = {
     "GantryBrokerNotReady": [series("gantry_broker_ready", "orders-0-slave-0", f"0+0{LONG}")],
     "GantryBrokerStalled": [series("gantry_broker_loop_running", "orders-0-master-0", f"0+0{LONG}")],
     "GantrySidecarDown": [series("up", "orders-0-master-0", f"0+0{LONG}", container="sidecar")],
-    "GantryTooMuchAtRisk": [series("gantry_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", loss="master")],
+    "GantryTooMuchAtRisk": [
+        series("gantry_ledger_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", fault="machine")
+    ],
     "GantrySlaveFarBehind": [
         series("gantry_slave_behind_bytes", "orders-0-master-0", f"{257 * MIB}+0{LONG}", slave="2")
     ],
@@ -139,6 +146,18 @@ def test_alert_fires_for_its_reason(name: str, tmp_path: Path) -> None:
     assert name in found
     if name != "GantryCertificateEnds":  # an hour later the rest has no samples any more
         assert found <= {name, "GantrySendsRefused"}, f"alerts fire without their reason: {found}"
+
+
+def test_a_hibernated_group_has_no_alert_for_absent_metrics() -> None:
+    """No pod runs, so that there are no metrics; the other alerts need some."""
+    known = facts(has_prometheus_rule=True)
+
+    def alerts(is_hibernated: bool) -> list[str]:
+        hibernated = msgspec.structs.replace(known, is_hibernated=is_hibernated)
+        [rule] = [one for one in monitors(group(), hibernated) if one["kind"] == "PrometheusRule"]
+        return [one["alert"] for one in rule["spec"]["groups"][0]["rules"]]
+
+    assert set(alerts(is_hibernated=False)) - set(alerts(is_hibernated=True)) == {"GantryGroupNotObserved"}
 
 
 def test_every_alert_is_tested_and_documented() -> None:

@@ -73,7 +73,8 @@ def test_external_addresses_need_no_restart() -> None:
 
 def service(kind: str, **status: Any) -> dict[str, Any]:
     """Return a Service as the API server has it."""
-    return {"spec": {"type": kind, "ports": [{"port": 10911, "nodePort": 31000}]}, "status": status}
+    port = {"name": "broker", "port": 10911, "nodePort": 31000}
+    return {"spec": {"type": kind, "ports": [port]}, "status": status}
 
 
 def node(name: str, is_ready: str = "True", **addresses: str) -> dict[str, Any]:
@@ -104,3 +105,29 @@ def node(name: str, is_ready: str = "True", **addresses: str) -> dict[str, Any]:
 def test_external_address_comes_from_the_cluster(one: Any, nodes: Any, address: str | None) -> None:
     """It is that of the load balancer, or of an existing Node; it is never guessed."""
     assert external_address(one, nodes) == address
+
+
+OTHER_PORTS = ({"name": "metrics", "port": 9090, "nodePort": 31001}, {"port": 80, "nodePort": 31002})
+BROKER = {"name": "broker", "port": 10911, "nodePort": 31000}
+NAME_SERVER = {"name": "nameserver", "port": 9876, "nodePort": 31003}
+BY_CLUSTER = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
+
+
+@pytest.mark.parametrize(
+    ("ports", "balanced", "by_node"),
+    [
+        ([OTHER_PORTS[0], BROKER], "203.0.113.7:10911", "10.0.0.1:31000"),
+        ([NAME_SERVER, *OTHER_PORTS], "203.0.113.7:9876", "10.0.0.1:31003"),
+        (OTHER_PORTS, None, None),
+        ([], None, None),
+        (None, None, None),
+    ],
+    ids=["added", "name server", "foreign", "empty", "no ports"],
+)
+def test_external_address_has_the_port_that_the_operator_renders(ports: Any, balanced: Any, by_node: Any) -> None:
+    """Ports that others have added are passed over; a Service of a user has no external address, and is no error."""
+    nodes = [node("a", InternalIP="10.0.0.1")]
+    spec = {} if ports is None else {"ports": list(ports)}
+
+    assert external_address({"spec": spec | {"type": "LoadBalancer"}, "status": BY_CLUSTER}, nodes) == balanced
+    assert external_address({"spec": spec | {"type": "NodePort"}}, nodes) == by_node

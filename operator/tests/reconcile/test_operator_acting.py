@@ -469,6 +469,22 @@ async def test_claims_grow_and_never_shrink() -> None:
     assert len(bench.api.calls) == 1
 
 
+@pytest.mark.parametrize("size", ["1P", "1Pi", "2e9", "1E", "3000000000000m", "nonsense"])
+async def test_claims_of_any_quantity_do_not_stop_a_round(size: str) -> None:
+    """A user's claim may have any quantity of Kubernetes; one that is not understood is left alone."""
+    bench = Bench()
+    applier = Applier((NAMESPACE, GROUP), bench.cache, bench.api, bench.clock)
+    bench.put(CLAIMS, "of-a-user", labels={}, spec={"resources": {"requests": {"storage": size}}})
+    bench.put(CLAIMS, "small", labels={}, spec={"resources": {"requests": {"storage": "1e9"}}})
+
+    await applier.grow_claims(2_000_000_000)
+
+    sizes = {
+        one["metadata"]["name"]: one["spec"]["resources"]["requests"]["storage"] for one in bench.api.of_kind(CLAIMS)
+    }
+    assert sizes == {"of-a-user": size, "small": "2000000000"}
+
+
 # -- scheduler ---------------------------------------------------------------------------------------------------------
 
 

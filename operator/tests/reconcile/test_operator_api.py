@@ -134,7 +134,7 @@ async def test_list_follows_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, InvalidObject), (401, Forbidden), (403, Forbidden), (404, NotFound), (409, Conflict), (410, NotFound),
+    [(400, InvalidObject), (401, Forbidden), (403, Forbidden), (404, NotFound), (409, Conflict), (410, Unavailable),
      (422, InvalidObject), (429, Unavailable), (500, Unavailable), (503, Unavailable),
      (200, Unavailable), (302, Unavailable)],
 )  # fmt: skip

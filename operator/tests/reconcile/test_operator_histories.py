@@ -105,12 +105,13 @@ class History:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", [int(os.environ["GANTRY_SEED"])] if "GANTRY_SEED" in os.environ else SEEDS)
-async def test_no_history_violates_a_guarantee_and_all_recover(seed: int) -> None:
+async def test_no_history_violates_a_guarantee_and_all_recover(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """The judge sees every acknowledgement and promotion; without faults the group becomes ready again by itself."""
     history = History(seed)
 
     await history.run()
     await history.calm()
 
+    assert not [one for one in caplog.records if one.exc_info], "an action or a round ended with an unexpected error"
     assert history.cluster.shards[0].judge.safe, "no message was acknowledged"
     assert history.loops[0].key == (NAMESPACE, GROUP)

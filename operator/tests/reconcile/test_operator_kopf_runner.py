@@ -141,7 +141,7 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             assert conditions(server, "little")["Applied"] == "False"
             assert not any(name.startswith("little") for name in items(server, SETS))
             change(server, metadata={"annotations": {"gantry.dev/fence": "x"}})
-            wait_for("an invalid order is recorded", has_event(server, "orders", "BadOrder"))
+            wait_for("an invalid request is recorded", has_event(server, "orders", "InvalidRequest"))
             change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})
             wait_for("the edit has its effect", lambda: is_well(server, 2))
         first.assert_orderly_end()

@@ -382,6 +382,24 @@ async def test_real_sidecar_reports_executes_and_refuses(
     assert (after["role"], after["promised_epoch"]) == ("UNASSIGNED", epoch + 2000)
 
 
+async def test_an_order_for_another_broker_is_refused(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """The address of a deleted pod may belong to another pod of the group, which must not obey in its place."""
+    _, sidecar = pair
+    async with patient_sidecars() as sidecars:
+        present = await sidecars.status(peer_of(sidecar))
+        own = peer_of(sidecar)._replace(broker_name=present["broker_name"], member=present["broker_id"])
+        fence = orders.Fence(epoch=int(present["epoch"]) + 1_000)
+        for other in (own._replace(broker_name="orders-7"), own._replace(member=present["broker_id"] + 1)):
+            for order in (fence, orders.Drain(timeout_ms=100), orders.PromiseRequest(epoch=fence.epoch)):
+                with pytest.raises(SidecarRefused, match=r"the order is for broker .*, but this one is"):
+                    await sidecars.order(other, order)
+        assert (await sidecars.status(own))["role"] == "MASTER"
+
+        await sidecars.order(own, fence)
+
+        assert (await sidecars.status(own))["role"] == "UNASSIGNED"
+
+
 @asynccontextmanager
 async def answering(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[Peer]:
     """Serve the answers of a handler in place of a sidecar."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from spec_world.observations import NOW_MS, healthy, observed, spec_with, with_member, with_report
 
 from gantry_operator.api import EVENTS, Object, ObjectRef
+from gantry_operator.cache import Cache
 from gantry_operator.errors import Forbidden, Unavailable
 from gantry_operator.event_recorder import REASONS, REPEAT_MS, RETRY_MS, Event, EventRecorder, event_of
+from gantry_operator.group_reconciler import huge_pages_condition
 from gantry_operator.status import (
     WRITE_MS,
     StatusFacts,
@@ -147,6 +150,46 @@ def test_invalid_spec_keeps_the_rest_of_the_status() -> None:
     assert conditions["Available"] == next(one for one in before["conditions"] if one["type"] == "Available")
 
 
+@pytest.mark.parametrize(
+    ("medium", "nodes", "expected"),
+    [
+        ("HugePages-2Mi", [], (None, "NodesUnknown")),
+        ("HugePages-2Mi", ["4Gi"], (True, "EnoughOrNotRequested")),
+        ("HugePages-2Mi", ["2Mi"], (False, "TooFew")),
+        ("Off", [], (True, "EnoughOrNotRequested")),
+    ],
+)
+def test_huge_pages_are_unknown_where_no_node_can_be_read(medium: str, nodes: list[str], expected: object) -> None:
+    """The operator may not be allowed to read Nodes: then it does not know whether a broker can be scheduled."""
+    cache = Cache()
+    for pages in nodes:
+        status = {"allocatable": {"memory": "16Gi", "hugepages-2Mi": pages}}
+        cache.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "namespace": ""}, "status": status})
+
+    found = huge_pages_condition(spec_with(writeBuffer={"medium": medium, "segmentSize": "64Mi"}), cache)
+
+    assert (found.is_true, found.reason) == expected
+
+
+def test_changed_numbers_in_reasons_are_not_urgent() -> None:
+    """While something waits, the bytes and the age in its reason change with every round; other words do not."""
+    written = status_with(healthy())
+
+    def waiting(why: str) -> dict[str, Any]:
+        shard = written["eachShard"][0]
+        return written | {"eachShard": [shard | {"decision": shard["decision"] | {"blockedBy": [why]}}]}
+
+    before = waiting("restart of member 2 not allowed: 3.0 MiB are at risk for 900ms, but spec.durability allows 1s")
+    later = waiting("restart of member 2 not allowed: 512 B are at risk for 2s, but spec.durability allows 1s")
+    of_another = waiting("restart of member 3 not allowed: 512 B are at risk for 2s, but spec.durability allows 1s")
+
+    assert is_worth_a_write(before, written, 0)
+    assert not is_worth_a_write(later, before, WRITE_MS - 1)
+    assert is_worth_a_write(later, before, WRITE_MS)
+    assert is_worth_a_write(of_another, before, 0)
+    assert not is_worth_a_write(waiting("5 messages are left"), waiting("7 messages are left"), 0)
+
+
 def test_conditions_of_rendering_are_added_to_those_of_the_decision() -> None:
     """They are those for huge pages, and for objects that could not be applied."""
     status = status_with(
@@ -186,6 +229,16 @@ async def test_repeated_event_is_recorded_once_in_a_while() -> None:
     assert len(events) == 2
     assert events[0]["involvedObject"]["uid"] == "u"
     assert "member 2" in events[0]["message"]
+
+
+def test_a_dropped_request_has_another_event_than_a_finished_one() -> None:
+    """A request that can never be done is not reported as done."""
+    done = act.ClearRequest(shard=0, request="0=2", why="member 2 is the master of epoch 4000")
+    dropped = act.ClearRequest(shard=0, request="0=7", why="request dropped: member 7 does not exist", is_dropped=True)
+
+    events = [event_of(one) for one in (done, dropped)]
+
+    assert [None if one is None else one.reason for one in events] == ["RequestDone", "RequestDropped"]
 
 
 async def test_failure_to_record_an_event_is_not_fatal() -> None:

@@ -92,7 +92,7 @@ async def test_typing_error_in_an_annotation_does_not_lift_a_fence() -> None:
     await run_rounds(play, 20)
 
     assert play.condition("Fenced")[0] == "True"
-    assert play.condition("Orders")[:2] == ("False", "Refused")
+    assert play.condition("Requests")[:2] == ("False", "Refused")
 
 
 async def run_rounds(play: Play, count: int) -> None:

@@ -7,7 +7,7 @@ from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play, operator_of
 from spec_world.judge import InvariantViolation
 
-from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of, ref_of, uid_of
+from gantry_operator.api import CLAIMS, SERVICES, STATEFUL_SETS, annotations_of, labels_of, ref_of, uid_of
 from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.objects import names
 from gantry_operator.observe import pods
@@ -148,6 +148,35 @@ async def test_switchover_happens_once_and_removes_its_order() -> None:
     assert seconds < 10
     assert play.cluster.shards[0].judge.lost == set()
     assert play.cluster.labels(0) == {1: "slave", 2: "slave", 3: "master"}
+
+
+@pytest.mark.parametrize("mode", ["Manual", "Automatic"])
+@pytest.mark.parametrize("accept_loss", [None, "64Ki", "any"])
+async def test_requested_promotion_replaces_a_failed_master(mode: str, accept_loss: str | None) -> None:
+    """The request is recorded in the Lease with any accepted loss, and it does not block the automatic failover."""
+    play = await Play(SYNC | {"slaves": 2, "failover": {"mode": mode}}).begun()
+
+    play.cluster.cut(play.cluster.node_of(0, 1))
+    play.cluster.annotate(promote="0=2", accept_loss=accept_loss)
+    await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
+    await play.until(lambda: not annotations_of(play.cluster.group), "the request is removed")
+
+    assert play.cluster.shards[0].judge.lost == set()
+
+
+async def test_services_of_users_do_not_stop_a_failover() -> None:
+    """A Service with the labels of the group and any number of ports is left alone, and rounds continue."""
+    play = await Play(SYNC | {"slaves": 2}).begun()
+    ports = [{"name": name, "port": port, "nodePort": 30_000 + port} for name, port in (("broker", 10911), ("a", 1))]
+    own = play.cluster.api.found(SERVICES, NAMESPACE, names.shard_name(GROUP, 0))
+    assert own is not None
+    for kind, listed in (("LoadBalancer", ports), ("NodePort", [])):
+        head = {"name": kind.lower(), "namespace": NAMESPACE, "labels": labels_of(own)}
+        spec = {"type": kind, "ports": listed}
+        play.cluster.api.put({"apiVersion": "v1", "kind": "Service", "metadata": head, "spec": spec})
+
+    play.cluster.cut(play.cluster.node_of(0, 1))
+    await play.until(lambda: play.cluster.master(0) not in (None, 1), "another master")
 
 
 async def test_edit_rolls_slaves_first_and_then_switches_over() -> None:

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S, Ballot, count_ballots, loss_of, promises_needed
-from gantry_spec.lease import LeaseRecord, Term, Voter
+from gantry_spec.ballot import (
+    UNOBSERVED_BYTES_PER_S,
+    Ballot,
+    count_ballots,
+    loss_of,
+    necessary_terms,
+    never_began,
+    promises_needed,
+)
+from gantry_spec.lease import TERMS_MAX, LeaseRecord, Term, Voter
 from gantry_spec.observed import LastReport, report_of
 
 PEAK = 4 << 20
@@ -186,9 +194,10 @@ def test_an_election_with_one_promise_too_few_loses_messages() -> None:
         ([voter(2, 10), voter(2, 10)], "[3] cannot"),
         ([voter(2, 10), voter(3, 10)._replace(identity="another")], "[3] cannot"),
         ([voter(2, 10), voter(3, 10)._replace(is_complete=False)], "[3] cannot"),
+        ([voter(2, 10), voter(3, 10)._replace(is_complete=None)], "[3] cannot"),
         ([], "[2, 3] cannot"),
     ],
-    ids=["too-few", "stranger", "one-vote", "other-store", "not-whole", "no-ballot"],
+    ids=["too-few", "stranger", "one-vote", "other-store", "not-whole", "unknown", "no-ballot"],
 )
 def test_no_member_is_promoted_without_enough_promises(ballots: list[Ballot], reason: str) -> None:
     """The reason names the members whose votes are missing."""
@@ -196,3 +205,81 @@ def test_no_member_is_promoted_without_enough_promises(ballots: list[Ballot], re
 
     assert result.winner is None
     assert reason in result.reason
+
+
+@pytest.mark.parametrize("is_complete", [False, None], ids=["incomplete", "unknown"])
+def test_a_store_that_may_have_lost_data_proves_nothing(is_complete: bool | None) -> None:
+    """A store whose record of completeness is damaged counts like one that has lost data: it may be one."""
+    unsure = voter(1, 10)._replace(is_complete=is_complete, epoch=999, last_epoch=999)
+    record = LeaseRecord(epoch=2_000, terms=(SYNC_TERM,))
+
+    assert not never_began(SYNC_TERM, unsure)
+    assert never_began(SYNC_TERM, unsure._replace(is_complete=True))
+    assert count_ballots(record, [unsure, voter(2, 10)]).winner is None
+    assert count_ballots(record, [unsure, voter(2, 10), voter(3, 10)]).winner == voter(2, 10)
+
+
+def test_all_members_of_unknown_completeness_elect_a_master() -> None:
+    """No other store can have more: stores of RocketMQ, whose completeness is never recorded, begin a group so."""
+    ballots = [voter(number, 10 * number)._replace(is_complete=None) for number in (1, 2, 3)]
+
+    assert count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots).winner == ballots[2]
+    assert count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots[1:]).winner is None
+
+
+# -- full records ------------------------------------------------------------------------------------------------------
+
+
+def many_terms(chance: random.Random, count: int) -> tuple[Term, ...]:
+    """Return terms of three members, of which some had their disks replaced and some needed no acks."""
+    terms = []
+    for epoch in range(1_000, 1_000 * (count + 1), 1_000):
+        master = chance.randrange(1, 4)
+        stores = {number: f"store-{number}-{chance.randrange(10) // 9}" for number in (1, 2, 3)}
+        electable = tuple(Voter(number, stores[number]) for number in stores if number != master)
+        acks_needed = chance.choice([0, 1, 2, 2, 2, 2, 2, 2])
+        identity = stores[master]
+        terms.append(Term(epoch=epoch, master=master, identity=identity, electable=electable, acks_needed=acks_needed))
+    return tuple(terms)
+
+
+def any_ballots(chance: random.Random, epoch_end: int) -> list[Ballot]:
+    """Return the ballots of some members, with any store and any state."""
+    return [
+        voter(number, chance.randrange(3))._replace(
+            identity=f"store-{number}-{chance.randrange(10) // 9}",
+            is_complete=chance.choice([True, True, False, None]),
+            epoch=(epoch := chance.randrange(0, epoch_end, 1_000)),
+            last_epoch=chance.randrange(0, epoch + 1, 1_000),
+        )
+        for number in (1, 2, 3)
+        if chance.random() < 0.7
+    ]
+
+
+@settings(max_examples=500)
+@given(st.integers(0, 1 << 30))
+def test_an_election_with_a_reduced_record_has_the_same_result(seed: int) -> None:
+    """Terms that are left out of a full record change neither the winner nor the members nor the reported loss."""
+    chance = random.Random(seed)
+    *terms, newest = many_terms(chance, TERMS_MAX + 1)
+    record, reduced = (LeaseRecord(epoch=99_000, terms=(*kept, newest)) for kept in (terms, necessary_terms(terms)))
+    ballots = any_ballots(chance, 1_000 * (TERMS_MAX + 2))
+
+    results = [count_ballots(one, ballots) for one in (record, reduced)]
+
+    assert reduced.members == record.members
+    assert results[0].winner == results[1].winner
+    for one in ballots:
+        losses = [{loss_of(term, one, ballots, None, 0) for term in terms} for terms in (record.terms, reduced.terms)]
+        assert losses[0] == losses[1]
+
+
+def test_a_record_is_reduced_only_where_it_is_full() -> None:
+    """The oldest term of each master and its voters stays, and so does every term that needed no acks."""
+    sync = [msgspec.structs.replace(SYNC_TERM, epoch=1_000 * count) for count in range(1, TERMS_MAX + 1)]
+    other = msgspec.structs.replace(SYNC_TERM, epoch=50_000, electable=(Voter(2, "store-2"), Voter(3, "new")))
+    alone = [msgspec.structs.replace(TERM, epoch=60_000 + count) for count in range(2)]
+
+    assert necessary_terms(sync[:-1]) == tuple(sync[:-1])
+    assert necessary_terms([*sync, other, *alone]) == (sync[0], other, *alone)

@@ -85,6 +85,27 @@ def test_the_forecast_names_mode_and_pause_as_blockers() -> None:
     assert outlook.blocked_by == ("the group is paused", "failover.mode is Manual")
 
 
+def test_the_forecast_offers_a_request_only_where_one_would_be_executed() -> None:
+    """A request is dropped in mode Disabled, and waits while the group is paused, hibernated or fenced."""
+    shard = healthy()
+    fenced = msgspec.structs.replace(shard, is_fenced=True)
+    disabled = spec_with(failover={"mode": "Disabled"})
+    for spec, group, reason in (
+        (disabled, observed(shard), "failover.mode is Disabled"),
+        (spec_with(), observed(shard, is_hibernated=True), "the group is hibernated"),
+        (spec_with(), observed(shard, is_paused=True), "the group is paused"),
+        (spec_with(), observed(fenced), "the shard is fenced"),
+    ):
+        [outlook] = explain(spec, group, NOW_MS)
+
+        assert outlook.blocked_by == (reason,)
+        assert not outlook.can_be_requested
+        assert "member 2 would be elected, but could not be promoted, and 0 B would be lost" in outlook.lines[0]
+
+    [outlook] = explain(spec_with(failover={"mode": "Manual"}), observed(shard), NOW_MS)
+    assert outlook.can_be_requested and "could be promoted by order" in outlook.lines[0]
+
+
 def test_the_recorded_loss_is_at_most_the_forecast() -> None:
     """The loss in the Lease does not exceed the forecast if nothing changed in between."""
     spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "2Mi"})

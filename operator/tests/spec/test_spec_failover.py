@@ -22,7 +22,7 @@ from spec_world.observations import (
 from gantry_spec import actions as act
 from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S
 from gantry_spec.decide import decide
-from gantry_spec.lease import EPOCH_STRIDE, Goal
+from gantry_spec.lease import EPOCH_STRIDE, TERMS_MAX, Goal
 from gantry_spec.observed import LastReport, ObservedShard, Process, PromotionRequest, Role
 
 NEXT = EPOCH + EPOCH_STRIDE
@@ -158,6 +158,28 @@ def test_the_role_moves_only_on_request(mode: str) -> None:
     ordered = msgspec.structs.replace(shard, request=PromotionRequest(id="w", to=2))
     kinds = [type(one) for one in decided(ordered, spec)]
     assert kinds == ([act.TakeEpoch] if mode == "Manual" else [])
+
+
+def with_terms(shard: ObservedShard, count: int) -> ObservedShard:
+    """Return the shard with so many terms in its Lease, each with another store of the master, the present one last."""
+    assert shard.lease is not None and shard.lease.record is not None
+    present = shard.lease.record.terms[-1]
+    terms = [msgspec.structs.replace(present, epoch=number, identity=f"former-{number}") for number in range(1, count)]
+    return with_record(shard, msgspec.structs.replace(shard.lease.record, terms=(*terms, present)))
+
+
+def test_no_term_is_recorded_that_a_reader_of_the_lease_would_refuse() -> None:
+    """No epoch is taken while the record is full, so that the old master may return; nor is another master recorded."""
+    failed = without_contact(silent(healthy(), 1, process=Process.STOPPED), 2)
+    full, nearly = with_terms(failed, TERMS_MAX), with_terms(failed, TERMS_MAX - 1)
+
+    assert "the Lease has 16 terms, which is the limit, and no master has replaced them. Start master 1" in waits(full)
+    assert act.TakeEpoch in {type(one) for one in decided(nearly)}
+
+    full, nearly = (promised(electing(shard), 2) for shard in (full, nearly))
+    assert "member 2 cannot be recorded as master: the Lease has 16 terms" in waits(full)
+    [recorded] = [one for one in decided(nearly) if isinstance(one, act.RecordMaster)]
+    assert len(recorded.record.terms) == TERMS_MAX
 
 
 # -- asynchronous replication ------------------------------------------------------------------------------------------

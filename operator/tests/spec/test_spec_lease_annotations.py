@@ -7,8 +7,11 @@ import json
 import msgspec
 import pytest
 
+from gantry_spec.decide.election import goal_for
 from gantry_spec.lease import Goal, LeaseRecord, Term, Voter
 from gantry_spec.lease_annotations import RECORD, VERSION, InvalidLeaseRecord, lease_annotations, record_of
+from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, parse_requests
+from gantry_spec.manifest.quantities import parse_duration, parse_size
 
 RECORD_OF_TWO = LeaseRecord(
     epoch=4_000,
@@ -60,6 +63,32 @@ def test_a_record_of_an_earlier_version_is_read() -> None:
 
     assert record == msgspec.structs.replace(RECORD_OF_TWO, version="1")
     assert lease_annotations(record)[RECORD] == written[RECORD] != former
+
+
+@pytest.mark.parametrize(("text", "loss"), [(None, 0), ("64Mi", 64 << 20), ("any", None)], ids=["none", "size", "any"])
+def test_a_requested_promotion_can_be_recorded(text: str | None, loss: int | None) -> None:
+    """The accepted loss of an annotation is recorded as a number of bytes, also where the request accepts none."""
+    annotations = {PROMOTE: "0=2"} | ({} if text is None else {ACCEPT_LOSS: text})
+    request = parse_requests(annotations).request(0)
+    assert request is not None
+
+    record = msgspec.structs.replace(RECORD_OF_TWO, goal=goal_for(request, "a promotion was requested"))
+
+    assert type(request.loss_accepted) in (int, type(None)), "expected a type that every encoder knows"
+    read = record_of(lease_annotations(record))
+    assert read is not None and read.goal is not None
+    assert (read.goal.promotion_request, read.goal.to, read.goal.loss_accepted) == ("0=2", 2, loss)
+
+
+def test_a_record_with_sizes_of_a_manifest_can_be_written() -> None:
+    """Sizes and durations are written as numbers, wherever a record contains one."""
+    goal = Goal(why="a promotion was requested", loss_accepted=parse_size("1Mi"))
+    record = msgspec.structs.replace(RECORD_OF_TWO, goal=goal, duration_ms=parse_duration("9s"))
+
+    read = record_of(lease_annotations(record))
+
+    assert read is not None and read.goal is not None
+    assert (read.goal.loss_accepted, read.duration_ms) == (1 << 20, 9_000)
 
 
 def test_a_foreign_lease_has_no_record() -> None:

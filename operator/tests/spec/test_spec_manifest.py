@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gantry_spec.manifest import BrokerGroup, ManifestError, check_changes, read_group, read_groups
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import FailoverMode, Medium, ReplicationMode
-from gantry_spec.manifest.quantities import duration_text, parse_duration, parse_size, size_text
+from gantry_spec.manifest.quantities import duration_text, parse_duration, parse_size, quantity_bytes, size_text
 from gantry_spec.manifest.reading import group_of, plain_values
 from gantry_spec.manifest.struct_fields import walk_fields
 
@@ -293,3 +293,16 @@ def test_the_name_of_a_group_cannot_change() -> None:
 def test_defaults_in_code_equal_those_of_an_empty_file() -> None:
     """A spec that is made in code equals the parsed one."""
     assert read_group(HEAD).spec == Spec()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0), ("1024", 1024), ("1.5Gi", 3 << 29), ("1P", 10**15), ("1Pi", 1 << 50), ("2Ei", 2 << 60),
+        ("12e6", 12_000_000), ("1E3", 1000), ("1E", 10**18), ("1500m", 2), (".5k", 500), ("-1", -1),
+        ("", None), ("1Q", None), ("Gi", None), ("1e", None), ("1 Gi", None), ("1" * 40, None),
+    ],
+)  # fmt: skip
+def test_quantities_of_others_are_read_in_every_form_of_kubernetes(text: str, size: int | None) -> None:
+    """Parts of a byte are rounded up; a text that is not a quantity gives None, and is no error."""
+    assert quantity_bytes(text) == size

@@ -124,8 +124,10 @@ def test_an_impossible_promotion_request_is_dropped_with_its_reason() -> None:
     unknown = decided(with_request(healthy(), 7))[0]
 
     why = "request dropped: failover.mode is Disabled"
-    assert disabled == act.ClearRequest(shard=0, request="w", why=why)
-    assert unknown == act.ClearRequest(shard=0, request="w", why="request dropped: member 7 does not exist")
+    assert disabled == act.ClearRequest(shard=0, request="w", why=why, is_dropped=True)
+    assert unknown == act.ClearRequest(
+        shard=0, request="w", why="request dropped: member 7 does not exist", is_dropped=True
+    )
 
 
 def test_the_role_leaves_a_drained_machine() -> None:

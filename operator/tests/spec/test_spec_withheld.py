@@ -148,6 +148,24 @@ def test_nothing_is_decided_about_a_hibernated_group() -> None:
     assert so["Degraded"] == so["Available"] == so["Ready"] == (False, "Hibernated")
 
 
+def test_a_hibernated_group_has_all_messages_on_disks_only_if_its_masters_were_stopped_in_order() -> None:
+    """A shard that was stopped without a master may have lost what was not flushed, or only the master has it."""
+    [taken] = decided(hibernation(drained(healthy())))
+    assert isinstance(taken, act.TakeEpoch)
+    stopped = msgspec.structs.replace(healthy(), is_scaled_to_zero=True)
+    for number in (1, 2):
+        stopped = silent(stopped, number, process=Process.ABSENT)
+    in_order = with_record(stopped, taken.record)
+    electing = with_record(stopped, msgspec.structs.replace(taken.record, goal=Goal(why="master 1 has failed")))
+
+    found = {}
+    for name, shard in (("in order", in_order), ("no master", stopped), ("electing", electing)):
+        found[name] = decide(spec_with(), hibernation(shard), NOW_MS).condition("DurabilityMet")
+
+    assert {name: one.is_true for name, one in found.items()} == {"in order": True, "no master": None, "electing": None}
+    assert "shards [0] had no master when they stopped" in found["electing"].message
+
+
 def test_a_stopped_shard_is_hibernated_as_well() -> None:
     """Otherwise it could start while the group is hibernated."""
     shard = healthy()

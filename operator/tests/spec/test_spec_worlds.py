@@ -22,7 +22,8 @@ from gantry_spec.ballot import Ballot, Loss
 from gantry_spec.decide import election, group, view
 from gantry_spec.decide.view import ShardView
 from gantry_spec.gate import ALLOWED
-from gantry_spec.lease import Term
+from gantry_spec.lease import TERMS_MAX, Term
+from gantry_spec.lease_annotations import lease_annotations, record_of
 from gantry_spec.observed import LastReport, Role
 
 EXAMPLES = int(os.environ.get("GANTRY_SIMULATION_SEEDS", "120"))
@@ -219,3 +220,42 @@ def test_a_promotion_before_the_lease_expires_is_detected(monkeypatch: pytest.Mo
 
     with pytest.raises(InvariantViolation, match=r"after epoch|were announced"):
         partition_master(world)
+
+
+# -- many terms --------------------------------------------------------------------------------------------------------
+
+
+def isolate(world: World, *numbers: int) -> None:
+    """Partition these members from all others, and from the API server and the deciding processes."""
+    everything: set[int | str] = {*world.brokers, "api", *(f"op{decider.name}" for decider in world.deciders)}
+    world.cut.clear()
+    world.cut.update(frozenset({one, other}) for one in numbers for other in everything - {one})
+
+
+def test_any_number_of_failovers_can_be_recorded_while_a_member_is_away() -> None:
+    """Two acks of two slaves are needed: no message is acknowledged, and every term has to stay until one is."""
+    history = History(Shape(2, 2), 1)
+    world = history.world
+    assert history.calm() < 50
+    safe = set(world.judge.safe)
+    epochs = set()
+
+    for _ in range(TERMS_MAX + 4):
+        assert world.lease is not None and world.lease.newest is not None
+        failed = world.lease.newest
+        isolate(world, 3, failed.master)
+        for _ in range(120):
+            history.run_round()
+            history.advance_second()
+            newest = [one for one in world.masters() if one.store.epoch == world.lease.epoch != failed.epoch]
+            if newest:
+                break
+        assert newest, f"no failover after {len(world.lease.terms)} terms: {world.deciders[0].decision}"
+        epochs.add(world.lease.epoch)
+        assert record_of(lease_annotations(world.lease)) is not None, "expected a record that can be read again"
+
+    assert len(epochs) == TERMS_MAX + 4
+    isolate(world)
+    assert history.calm() < 100
+    assert world.lease is not None and len(world.lease.terms) == 1
+    assert safe <= world.judge.safe

@@ -260,17 +260,22 @@ class History:
             if count == rounds_max // 2:
                 self.manual_interventions += 1
                 world.request = PromotionRequest(id="person", loss_accepted=None)
-            for name in range(len(world.deciders)):
-                world.read_lease(name)
-                for number in sorted({*world.brokers, *world.spec.members, *world.deciders[name].members}):
-                    self._observe_member(name, number)
-                world.decide(name)
-                for _ in range(len(world.deciders[name].under_way)):
-                    world.deliver(name, 0)
+            self.run_round()
             if self.is_well():
                 return count
             self.advance_second()
         return rounds_max
+
+    def run_round(self) -> None:
+        """Let every deciding process observe all members, decide, and execute its actions."""
+        world = self.world
+        for name in range(len(world.deciders)):
+            world.read_lease(name)
+            for number in sorted({*world.brokers, *world.spec.members, *world.deciders[name].members}):
+                self._observe_member(name, number)
+            world.decide(name)
+            for _ in range(len(world.deciders[name].under_way)):
+                world.deliver(name, 0)
 
     def advance_second(self) -> None:
         """Let a second pass without faults."""

@@ -1,15 +1,16 @@
 """Moving the master role, step by step: each `POST` is one order over the control socket, and leaves one audit line.
 
 The client decides which steps are safe, and their sequence. Every order is idempotent, so an unanswered one is sent
-again. Without a token that may change, or a client certificate, an order is answered 401 or 403, which is audited too.
-The two `GET` endpoints show the role; they need only the permission to view.
+again. It may name its broker, since the address of a pod may belong to another broker by now, which refuses it then.
+Without a token that may change, or a client certificate, an order is answered 401 or 403, which is audited too. The two
+`GET` endpoints show the role; they need only the permission to view.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from gantry_admin.audit import audited
 from gantry_admin.describe import role_document
@@ -36,6 +37,7 @@ from gantry_status.orders import (
     Flush,
     Follow,
     HaStatus,
+    OrderRefused,
     Promised,
     PromiseRequest,
     Promote,
@@ -43,9 +45,40 @@ from gantry_status.orders import (
 )
 
 ORDER_REFUSALS = refusals(400, 401, 403, 409, 413, 422, 502, 503, 504)
-Timeout = Annotated[int, Query(ge=1, le=300_000, description="How long the broker may take, in ms.")]
 ORDER_TIMEOUT_MS = 30_000
 NOW_TIMEOUT_MS_MAX = 10_000
+
+
+class OrderOptions(NamedTuple):
+    """How long an order may take, and which broker it is for, where its sender names it."""
+
+    timeout_ms: int
+    broker_name: str = ""
+    broker_id: int | None = None
+
+    @property
+    def names_broker(self) -> bool:
+        return bool(self.broker_name) or self.broker_id is not None
+
+    def check(self, status: HaStatus) -> None:
+        """Raise ``OrderRefused`` if the broker is another one."""
+        if self.broker_name in ("", status.broker_name) and self.broker_id in (None, status.broker_id):
+            return
+        wanted, present = f"{self.broker_name}/{self.broker_id}", f"{status.broker_name}/{status.broker_id}"
+        raise OrderRefused(f"the order is for broker {wanted}, but this one is {present}")
+
+
+def _order_options(
+    timeout_ms: Annotated[
+        int, Query(ge=1, le=300_000, description="How long the broker may take, in ms.")
+    ] = ORDER_TIMEOUT_MS,
+    broker_name: Annotated[str, Query(max_length=300, description="Refuse the order if the broker has another.")] = "",
+    broker_id: Annotated[int | None, Query(ge=0, description="Its own number; refuse it for another broker.")] = None,
+) -> OrderOptions:
+    return OrderOptions(timeout_ms, broker_name, broker_id)
+
+
+Options = Annotated[OrderOptions, Depends(_order_options)]
 
 router = APIRouter(prefix="/v1/role", tags=["role"])
 
@@ -76,10 +109,10 @@ async def role_now(
 
 @router.post("/promise", responses=ORDER_REFUSALS)
 async def promise(
-    body: PromiseBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+    body: PromiseBody, request: Request, sidecar: TheSidecar, caller: Orderer, options: Options
 ) -> PromisedDocument:
     """Promise, durably and for ever, to follow no master and to grant no permission below this epoch."""
-    answer = await _order(request, sidecar, caller, PromiseRequest(epoch=body.epoch, to=body.to), timeout_ms)
+    answer = await _order(request, sidecar, caller, PromiseRequest(epoch=body.epoch, to=body.to), options)
     assert isinstance(answer, Promised), "the client checks the kind of the answer"
     return PromisedDocument(
         epoch=answer.epoch, identity=answer.identity, broker_id=_none_if_unknown(answer.broker_id),
@@ -89,33 +122,33 @@ async def promise(
 
 @router.post("/promote", responses=ORDER_REFUSALS)
 async def promote(
-    body: PromoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+    body: PromoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, options: Options
 ) -> RoleDocument:
     """Become the master in this epoch; with `expected`, only if the broker still has that state."""
     order = Promote(epoch=body.epoch, electable=list(body.electable), force=body.force)
-    return _role(await _order(request, sidecar, caller, order, timeout_ms, _check(body)))
+    return _role(await _order(request, sidecar, caller, order, options, _check(body)))
 
 
 @router.post("/demote", responses=ORDER_REFUSALS)
 async def demote(
-    body: DemoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+    body: DemoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, options: Options
 ) -> RoleDocument:
     """Become a slave of another master in this epoch."""
     order = Follow(epoch=body.epoch, master=body.master)
-    return _role(await _order(request, sidecar, caller, order, timeout_ms))
+    return _role(await _order(request, sidecar, caller, order, options))
 
 
 @router.post("/fence", responses=ORDER_REFUSALS)
 async def fence(
-    body: FenceBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+    body: FenceBody, request: Request, sidecar: TheSidecar, caller: Orderer, options: Options
 ) -> RoleDocument:
     """Give up any role, and take none below this epoch."""
-    return _role(await _order(request, sidecar, caller, Fence(epoch=body.epoch), timeout_ms))
+    return _role(await _order(request, sidecar, caller, Fence(epoch=body.epoch), options))
 
 
 @router.post("/drain", responses=ORDER_REFUSALS)
 async def drain(
-    body: DrainBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+    body: DrainBody, request: Request, sidecar: TheSidecar, caller: Orderer, options: Options
 ) -> RoleDocument:
     """Refuse sends, commit, flush, and wait for the slaves; a promotion in the same epoch accepts sends again.
 
@@ -124,15 +157,15 @@ async def drain(
     refused: delayed messages, transactions and retries continue.
     """
     order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, clients_only=body.clients_only)
-    return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))
+    return _role(
+        await _order(request, sidecar, caller, order, options._replace(timeout_ms=options.timeout_ms + body.timeout_ms))
+    )
 
 
 @router.post("/flush", responses=ORDER_REFUSALS)
-async def flush(
-    request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
-) -> RoleDocument:
+async def flush(request: Request, sidecar: TheSidecar, caller: Orderer, options: Options) -> RoleDocument:
     """Flush all data that has been written so far to the disk."""
-    return _role(await _order(request, sidecar, caller, Flush(), timeout_ms))
+    return _role(await _order(request, sidecar, caller, Flush(), options))
 
 
 def _check(body: PromoteBody) -> Check | None:
@@ -145,14 +178,23 @@ def _check(body: PromoteBody) -> Check | None:
 
 
 async def _order(
-    request: Request, sidecar: Sidecar, caller: Caller, order: AnyOrder, timeout_ms: int, check: Check | None = None
-) -> HaStatus | Promised:
+    request: Request, sidecar: Sidecar, caller: Caller, order: AnyOrder, options: OrderOptions,
+    check: Check | None = None,
+) -> HaStatus | Promised:  # fmt: skip
     """Execute an order, and write its audit line."""
+
+    def check_all(status: HaStatus) -> None:
+        options.check(status)
+        if check is not None:
+            check(status)
+
     what = order_name(request)
     on = {name: getattr(order, name) for name in order.__struct_fields__}
     with audited(request, caller, what, on):
         sidecar.broker.check_running("the order cannot be executed")
-        return await sidecar.broker.link.order(order, timeout_s=timeout_ms / 1000, check=check)
+        is_checked = options.names_broker or check is not None
+        timeout_s = options.timeout_ms / 1000
+        return await sidecar.broker.link.order(order, timeout_s=timeout_s, check=check_all if is_checked else None)
 
 
 def _none_if_unknown(number: int) -> int | None:

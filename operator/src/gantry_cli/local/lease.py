@@ -21,7 +21,7 @@ import msgspec
 from gantry_cli.local.member import LocalMember
 from gantry_cli.local.state import GroupState, machine_boot, now_ms, read_json_file
 from gantry_remoting.durable_files import replace_file
-from gantry_spec.lease import LeaseRecord
+from gantry_spec.lease import LeaseRecord, encode_record
 from gantry_spec.observed import LastReport, ObservedLease, Role, last_report_after
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import Lease, OrderError
@@ -56,8 +56,7 @@ class LeaseFile:
             return False
         version = str(int("0" if current is None else current.version) + 1)
         new = msgspec.structs.replace(record, version=version)
-        # An accepted loss is a size as manifests write it; the file has it as a number of bytes.
-        replace_file(self.path, msgspec.json.format(msgspec.json.encode(new, enc_hook=int)), mode=0o600)
+        replace_file(self.path, msgspec.json.format(encode_record(new, with_version=True)), mode=0o600)
         self._observed = ObservedLease(record=new, seen_ms=self._now_ms())
         return True
 

@@ -41,7 +41,7 @@ from gantry_operator.objects.names import (
     HIBERNATED_REPLICAS_ANNOTATION,
     HOME_LABEL,
 )
-from gantry_spec.manifest.quantities import parse_size
+from gantry_spec.manifest.quantities import quantity_bytes
 
 log = logging.getLogger(__name__)
 
@@ -172,11 +172,11 @@ class Applier:
         return True
 
     async def grow_claims(self, size_bytes: int) -> None:
-        """Make every claim of a broker request at least this size."""
+        """Make every claim of a broker request at least this size. One of an unknown size is left alone."""
         for claim in self._cache.of_group(CLAIMS, self._key):
-            requested = str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage", "0"))
-            ref = ref_of(claim)
-            if labels_of(claim).get(COMPONENT_LABEL) != "broker" or parse_size(requested) >= size_bytes:
+            requests = (claim["spec"].get("resources") or {}).get("requests") or {}
+            requested, ref = quantity_bytes(str(requests.get("storage", "0"))), ref_of(claim)
+            if labels_of(claim).get(COMPONENT_LABEL) != "broker" or requested is None or requested >= size_bytes:
                 continue
             if not self._take_retry(ref):
                 continue

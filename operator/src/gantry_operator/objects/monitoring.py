@@ -19,6 +19,7 @@ from gantry_spec.manifest.group import BrokerGroup
 
 API: Final = "monitoring.coreos.com/v1"
 SCRAPE_INTERVAL: Final = "15s"
+NOT_OBSERVED: Final = "GantryGroupNotObserved"
 
 
 class Alert(NamedTuple):
@@ -43,7 +44,7 @@ ALERTS: Final = (
         " promotion waits for.",
     ),
     Alert(
-        "GantryGroupNotObserved",
+        NOT_OBSERVED,
         "absent(gantry_role{{{s}}})",
         "10m",
         "critical",
@@ -88,11 +89,12 @@ ALERTS: Final = (
     ),
     Alert(
         "GantryTooMuchAtRisk",
-        'gantry_at_risk_bytes{{{s},loss="master"}} > {at_risk}',
+        'gantry_ledger_at_risk_bytes{{{s},fault="machine"}} > {at_risk}',
         "2m",
         "warning",
-        "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are not replicated",
-        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts of slaves wait.",
+        "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are neither flushed nor replicated",
+        "A power failure of this machine would lose more than spec.durability.maxAtRiskBytes. Rolling restarts of"
+        " slaves wait.",
     ),
     Alert(
         "GantrySlaveFarBehind",
@@ -176,9 +178,9 @@ ALERTS: Final = (
 )
 
 
-def rule_group(group: BrokerGroup) -> Object:
-    """Return the alerting rules of one group."""
-    rules = [_rule(group, alert) for alert in ALERTS]
+def rule_group(group: BrokerGroup, *, is_hibernated: bool = False) -> Object:
+    """Return the alerting rules of one group. A hibernated group has no pods, and so no metrics."""
+    rules = [_rule(group, alert) for alert in ALERTS if not (is_hibernated and alert.name == NOT_OBSERVED)]
     return {"name": f"gantry-{group.metadata.name}", "interval": SCRAPE_INTERVAL, "rules": rules}
 
 
@@ -205,7 +207,7 @@ def monitors(group: BrokerGroup, facts: Facts) -> list[Object]:
     if facts.has_pod_monitor:
         found.append(make_object(group, (API, "PodMonitor"), name, own_labels, {"spec": _pod_monitor(group)}))
     if facts.has_prometheus_rule:
-        rules = {"groups": [rule_group(group)]}
+        rules = {"groups": [rule_group(group, is_hibernated=facts.is_hibernated)]}
         found.append(make_object(group, (API, "PrometheusRule"), name, own_labels, {"spec": rules}))
     return found
 

@@ -40,6 +40,8 @@ EXTERNAL_NAME_SERVER_PORT = {
     "targetPort": names.EXTERNAL_NAME_SERVER_PORT,
 }
 
+EXTERNAL_PORT_NAMES = (EXTERNAL_BROKER_PORT["name"], EXTERNAL_NAME_SERVER_PORT["name"])
+
 
 def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
     """Return the Services of one shard."""
@@ -186,16 +188,19 @@ ADDRESS_KINDS = ("ExternalIP", "ExternalDNS", "InternalIP")
 
 
 def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return host:port of a Service with one port, for external clients; None while the cluster has assigned none.
+    """Return host:port of a Service for external clients; None while the cluster has assigned none.
 
         LoadBalancer   the first address or name of the load balancer, and the Service's port
         NodePort       an address of a Node, the external one if it has one, and the node port
 
     Every Node accepts connections to a node port for all pods. The first ready Node by name is used, so that the
-    address changes seldom.
+    address changes seldom. The port is the one that the operator has rendered: others may have added more. A Service
+    without it, which belongs to a user, has no such address.
     """
-    spec = service.get("spec", {})
-    [port] = spec.get("ports", [{}])
+    spec = service.get("spec") or {}
+    port: Mapping[str, Any] = next(
+        (one for one in spec.get("ports") or () if one.get("name") in EXTERNAL_PORT_NAMES), {}
+    )
     if spec.get("type") == "LoadBalancer":
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}]
         host, number = ingress[0].get("ip") or ingress[0].get("hostname"), port.get("port")

@@ -23,6 +23,7 @@ from gantry_operator.objects import names
 from gantry_operator.observe import pods
 from gantry_operator.observe.machines import Machine, machine_of
 from gantry_operator.sidecars import Peer
+from gantry_spec.broker_conf import broker_name
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.observed import Process
 
@@ -116,7 +117,8 @@ class GroupObjects:
         pod = self.pod(shard, member)
         address = "" if pod is None else pods.address_of(pod)
         is_tls = pod is not None and pods.has_tls(pod)
-        return Peer(address, names.SIDECAR_PORT, token, is_tls) if address else None
+        name = broker_name(self.key[1], shard)
+        return Peer(address, names.SIDECAR_PORT, token, is_tls, name, member) if address else None
 
     def pod_places(self, shard: int) -> Iterable[names.PodPlace]:
         """Yield the members of a shard that have a pod."""

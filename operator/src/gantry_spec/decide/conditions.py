@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gantry_spec.decide.decision import Condition, Fences
-from gantry_spec.decide.hibernation import masters_in_unknown_state
+from gantry_spec.decide.hibernation import masters_in_unknown_state, was_stopped_in_order
 from gantry_spec.decide.view import ShardView
 from gantry_spec.decide.withdrawal import can_take_sends
 from gantry_spec.gate import check_durability
@@ -36,7 +36,11 @@ def conditions(
         _condition("Paused", observed.is_paused, "ByAnnotation", "NotPaused", []),
     )
     if has_hibernated(all_views, observed):
-        return (*_hibernated_conditions(), _condition("Progressing", is_acting, "Acting", "NothingToDo", []), *states)
+        return (
+            *_hibernated_conditions(spec, all_views),
+            _condition("Progressing", is_acting, "Acting", "NothingToDo", []),
+            *states,
+        )
     views = [view for view in all_views if view.shard.number < spec.shards]
     fenced = [view.shard.number for view in views if view.shard.is_fenced]
     mastered = [view for view in views if view.lease.record is not None and view.healthy_master is not None]
@@ -71,14 +75,21 @@ def has_hibernated(views: Sequence[ShardView], observed: ObservedGroup) -> bool:
     return observed.is_hibernated and not runs and all(shard.is_scaled_to_zero for shard in observed.shards)
 
 
-def _hibernated_conditions() -> tuple[Condition, ...]:
+def _hibernated_conditions(spec: Spec, views: Sequence[ShardView]) -> tuple[Condition, ...]:
+    in_order = {view.shard.number for view in views if was_stopped_in_order(view)}
+    others = sorted({*range(spec.shards), *(view.shard.number for view in views)} - in_order)
     negative = [
         Condition(type=kind, is_true=False, reason="Hibernated", message="the group is hibernated by its annotation")
         for kind in ("Ready", "Available", "Replicating", "Degraded")
     ]
     return (
         *negative,
-        Condition(type="DurabilityMet", is_true=True, reason="Hibernated", message="all messages are on disks"),
+        Condition(
+            type="DurabilityMet",
+            is_true=None if others else True,
+            reason="Unknown" if others else "Hibernated",
+            message=f"shards {others} had no master when they stopped" if others else "all messages are on disks",
+        ),
     )
 
 

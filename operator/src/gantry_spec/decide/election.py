@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from gantry_spec.actions import Action, Promise, Promote, RecordMaster, TakeEpoch, Wait
-from gantry_spec.ballot import Ballot, Loss
+from gantry_spec.ballot import Ballot, Loss, necessary_terms
 from gantry_spec.decide.view import ShardView
 from gantry_spec.gate import check_action, check_loss
-from gantry_spec.lease import EPOCH_STRIDE, Goal, Term, Voter, next_epoch
+from gantry_spec.lease import EPOCH_STRIDE, TERMS_MAX, Goal, LeaseRecord, Term, Voter, next_epoch
 from gantry_spec.observed import Process, PromotionRequest, Report, Role
 from gantry_status.text import bytes_text
 
@@ -27,6 +27,9 @@ PROMISE_WAIT_MS: Final = 2_000
 """How long an election waits for promises of reachable members although it has enough."""
 STARTUP_WAIT_MS: Final = 20_000
 """How long an election waits for the preferred master after the first member has started, as all start together."""
+
+FULL: Final = f"the Lease has {TERMS_MAX} terms, which is the limit, and no master has replaced them"
+"""Why no further term can be recorded. A master that gets the acks that it needs replaces all older terms."""
 
 
 def take_epoch(
@@ -95,6 +98,8 @@ def _promises(view: ShardView, ballots: list[Ballot]) -> list[Promise]:
 def _blocking_wait(view: ShardView, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> Wait | None:
     """Return why the winner is not recorded yet; None if it can be."""
     record, shard = view.record, view.shard.number
+    if _is_full(record):
+        return Wait(shard=shard, why=f"member {winner.number} cannot be recorded as master: {FULL}")
     promised = {ballot.number for ballot in ballots}
     voters = record.members | view.electable_members
     likely = sorted(number for number in voters - promised if view.fresh_report(number) is not None)
@@ -121,6 +126,11 @@ def _blocking_wait(view: ShardView, goal: Goal, winner: Ballot, ballots: list[Ba
     return None
 
 
+def _is_full(record: LeaseRecord) -> bool:
+    """Return whether the record can hold no further term, which readers would refuse."""
+    return len(necessary_terms(record.terms)) >= TERMS_MAX
+
+
 def _first_started_ms(view: ShardView, ballots: list[Ballot]) -> int | None:
     """Return when the first of the members that have promised was started; None if unknown."""
     known = [view.members[ballot.number].started_by_ms for ballot in ballots if ballot.number in view.members]
@@ -136,7 +146,9 @@ def record_master(view: ShardView, winner: Ballot, goal: Goal, loss: Loss) -> Re
     """Return the action that records the winner as the master of the epoch."""
     term = new_term(view, winner.number, winner.identity, view.record.epoch, (winner.last_epoch, winner.end))
     term = msgspec.structs.replace(term, loss=-1 if loss.at_most is None else loss.at_most)
-    record = msgspec.structs.replace(view.record, terms=(*view.record.terms, term), goal=goal, version="")
+    record = msgspec.structs.replace(
+        view.record, terms=(*necessary_terms(view.record.terms), term), goal=goal, version=""
+    )
     why = f"member {winner.number} is the master of epoch {term.epoch}; {bytes_text(loss.at_most)} lost at most"
     return RecordMaster(shard=view.shard.number, expected=view.record.version, record=record, why=why)
 
@@ -191,6 +203,10 @@ def begin_election(view: ShardView, why: str) -> list[Action]:
         mode = view.spec.failover.mode
         return [
             Wait(shard=shard, why=f"{why}, and failover.mode is {mode}: {_remedy(view)}, or start the master again")
+        ]
+    if _is_full(view.record):
+        return [
+            Wait(shard=shard, why=f"{why}, but no other master can be recorded: {FULL}. Start master {term.master}")
         ]
     goal = Goal(why=why, may_move=view.may_move) if request is None else goal_for(request, why)
     silent_ms = None if is_master_back else _acknowledges_until_ms(view)

@@ -14,6 +14,8 @@ are kept, and the election after the start decides as after any other stop."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from gantry_spec.actions import Action, Hibernate, Wait
 from gantry_spec.decide.election import promote_master, take_epoch
 from gantry_spec.decide.term_maintenance import attach_slaves
@@ -21,6 +23,15 @@ from gantry_spec.decide.view import ShardView
 from gantry_spec.decide.withdrawal import withdraw_masters
 from gantry_spec.lease import Goal
 from gantry_spec.observed import Process, Report
+
+STOPPED_IN_ORDER: Final = "the group hibernates; the same master is preferred when it starts again"
+"""Why the last epoch before a hibernation is taken: by then the master's whole log is on its disk."""
+
+
+def was_stopped_in_order(view: ShardView) -> bool:
+    """Return whether a hibernated shard had a master whose whole log was on its disk when it was stopped."""
+    record = view.lease.record
+    return record is not None and record.goal is not None and record.goal.why == STOPPED_IN_ORDER
 
 
 def hibernate(view: ShardView) -> list[Action]:
@@ -44,9 +55,7 @@ def hibernate(view: ShardView) -> list[Action]:
     behind = unreplicated_data(view, master)
     if behind:
         return [*attach_slaves(view, master), Wait(shard=shard, why=f"{why}: {behind}")]
-    return [
-        take_epoch(view, Goal(why=f"{why}; the same master is preferred when it starts again", to=view.term.master))
-    ]
+    return [take_epoch(view, Goal(why=STOPPED_IN_ORDER, to=view.term.master))]
 
 
 def _unpromoted_master(view: ShardView) -> Report | None:

@@ -238,7 +238,8 @@ def _clear_done_request(view: ShardView) -> list[Action]:
     is_over = goal is not None and goal.promotion_request == request.id
     is_same = request.to == view.term.master and not manual_promotion.changes_electable(view)
     is_unknown = request.to is not None and request.to not in view.expected_members
-    if is_over or is_same:
+    is_dropped = not (is_over or is_same)
+    if not is_dropped:
         why = f"member {view.term.master} is the master of epoch {view.term.epoch}"
     elif view.spec.failover.mode == "Disabled":
         why = "request dropped: failover.mode is Disabled"
@@ -246,4 +247,4 @@ def _clear_done_request(view: ShardView) -> list[Action]:
         why = f"request dropped: member {request.to} does not exist"
     else:
         return []
-    return [ClearRequest(shard=view.shard.number, request=request.id, why=why)]
+    return [ClearRequest(shard=view.shard.number, request=request.id, why=why, is_dropped=is_dropped)]

@@ -177,7 +177,7 @@ def _shards(annotations: Mapping[str, str], name: str) -> list[int]:
 
 def _loss(text: str) -> int | None:
     try:
-        return None if text == "any" else parse_size(text)
+        return None if text == "any" else int(parse_size(text))
     except ValueError as error:
         raise _problem(ACCEPT_LOSS, f'{error}, or "any"') from error
 

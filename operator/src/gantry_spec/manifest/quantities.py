@@ -7,6 +7,7 @@ intended value of ``1.5`` cannot be guessed.
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal, InvalidOperation
 from typing import Final, final
@@ -20,6 +21,15 @@ _SIZE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?
 _FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", 1)
 }
+_QUANTITY: Final = re.compile(
+    r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))"
+    r"(?:([eE][+-]?[0-9]{1,2})|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?"
+)
+_QUANTITY_FACTORS: Final = (
+    {name: Decimal(number) for name, number in _FACTORS.items()}
+    | {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "P": Decimal(10**15), "E": Decimal(10**18)}
+    | {"Pi": Decimal(1 << 50), "Ei": Decimal(1 << 60)}
+)
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
@@ -62,6 +72,18 @@ def parse_size(value: object) -> Size:
     if number != number.to_integral_value() or not 0 <= number <= SIZE_BYTES_MAX:
         raise ValueError(f"{value!r} is not a whole number of bytes from 0 to 64Pi")
     return Size(number)
+
+
+def quantity_bytes(text: str) -> int | None:
+    """Return a quantity that others have written, in any form of Kubernetes, as whole bytes, rounded up.
+
+    Manifests of Gantry accept fewer forms (``parse_size``). None stands for a text that is not a quantity.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        return None
+    factor = Decimal(f"1{match[2]}") if match[2] else _QUANTITY_FACTORS[match[3] or ""]
+    return math.ceil(Decimal(match[1]) * factor)
 
 
 def parse_duration(value: object) -> Duration:
