@@ -165,7 +165,7 @@ ALERTS: Final = (
         "5m",
         "warning",
         "The write buffer of {{ $labels.pod }} does not survive a crash of the broker",
-        "The buffers are in anonymous memory, because their volume could not be used. The broker's log has the reason.",
+        "The buffers are in anonymous memory: the broker runs without transientStorePoolPath, which the operator sets.",
     ),
     Alert(
         "GantryCertificateEnds",
