@@ -203,14 +203,14 @@ class Supervisor:
 
 
 def _ballot(promise: Promised) -> Ballot:
-    """Return the vote of a member that has promised. Its store is the one that has acknowledged."""
+    """Return the vote of a member that has promised. Its store, which has acknowledged, counts as complete."""
     return Ballot(
         number=promise.broker_id,
         identity=promise.identity,
         epoch=promise.last_epoch,
         last_epoch=promise.last_epoch,
         end=promise.end,
-        is_complete=None,
+        is_complete=True,
         grant_expires_ms=0,
     )
 
