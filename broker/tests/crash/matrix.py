@@ -137,7 +137,7 @@ def shortcomings(matrix: Matrix, rounds: int) -> list[str]:
             continue
         wanted |= {moment.point for moment in cell.moments}
         if cell.must_replay and not (verdict.replayed and verdict.replayed_reported):
-            short.append(f"{cell}: no acknowledged message was only in the buffer, so the replay was not tested")
+            short.append(f"{cell}: no acknowledged message was replayed, or no undisturbed start reported one")
         if cell.may_lose_tail and not verdict.lost:
             short.append(f"{cell}: nothing was lost, so no kill came at a critical moment for the other cells, either")
     return short + [f"no broker ended at {point}" for point in sorted(wanted) if not hits[point]]

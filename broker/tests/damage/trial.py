@@ -46,13 +46,16 @@ from damage.talk import (
 from damage.world import BUSY, HOURS_MS, LATE_TOPIC, OLDER, QUEUES, RETRIED, TAGS
 
 from gantry_broker.app import Broker
+from gantry_broker.store.checkpoint import BEGIN_SEAL_POSITION, SEAL
 from gantry_remoting import RemotingError
 from gantry_testing.local import Dialogue, dialogue
 from gantry_testing.slowness import patience
 
 LOG_BYTES: Final = int(FILES["mappedFileSizeCommitLog"])
 UNIT_BYTES: Final = 20
-CHECKPOINT_USED: Final = 280
+CHECKPOINT_USED: Final = BEGIN_SEAL_POSITION + SEAL.size
+"""The used bytes of a checkpoint: damage is at random, and most of its file is empty."""
+
 READ_AGAIN_S: Final = {Setup.ALONE: 0.5, Setup.SYNC: 4.0, Setup.ASYNC: 4.0}
 """How long a reader that misses something asks again: what heals while it runs has this time. In groups longer than
 brokers let readers wait before a damaged message (``healWait``); a broker alone lets none wait."""

@@ -168,6 +168,8 @@ async def test_order_is_finished_after_its_client_disconnects(
         with pytest.raises(OrderUnanswered, match=f"{server.path}: no answer within 0.05 s"):
             await client.call(Fence(epoch=4))
 
+    async with OrderClient(server.path) as other:  # by its answer the server has seen the end of the first connection
+        await other.call(StatusRequest())
     may_end.set()
     await asyncio.wait_for(ended.wait(), 60)
 

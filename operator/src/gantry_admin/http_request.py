@@ -46,8 +46,8 @@ async def http_request(
     is_tls = server.scheme == "https"
     host, port = server.hostname or "", server.port or (443 if is_tls else 80)
     reader, writer = await asyncio.open_connection(host, port, ssl=context if is_tls else None)
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
     try:
-        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
         own = {"Host": join_address(host, port), "Connection": "close", "Content-Length": str(len(body))}
         request = h11.Request(method=method, target=path, headers=list({**own, **headers}.items()))
         pieces = [http.send(request), http.send(h11.Data(data=body)) if body else b"", http.send(h11.EndOfMessage())]
@@ -55,9 +55,11 @@ async def http_request(
         return await _answer(http, reader, bytes_max)
     except h11.ProtocolError as error:
         is_head_long = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        raise BadAnswer(
-            "the answer's head is too long" if is_head_long else f"the answer is not HTTP: {error}"
-        ) from error
+        if http.trailing_data[1]:
+            reason = "the server closed the connection before the answer was complete"
+        else:
+            reason = "the answer's head is too long" if is_head_long else f"the answer is not HTTP: {error}"
+        raise BadAnswer(reason) from error
     finally:
         writer.transport.abort()
         with suppress(OSError):
@@ -79,4 +81,4 @@ async def _answer(http: h11.Connection, reader: asyncio.StreamReader, bytes_max:
         elif isinstance(event, h11.EndOfMessage):
             return HttpAnswer(status, bytes(body))
         elif not isinstance(event, h11.InformationalResponse):
-            raise BadAnswer("the server closed the connection without an answer")
+            raise BadAnswer(f"the answer has an unexpected part: {type(event).__name__}")

@@ -1,4 +1,4 @@
-"""Shell completion of topic and group names, which are requested from the name server.
+"""Shell completion of topic and group names, which are requested from the name server and the masters.
 
 Completion never fails: an error would appear in the middle of a command line that is being typed. It never takes long:
 after `ANSWER_TIMEOUT_S` no names are offered, and after `PROCESS_TIMEOUT_S` the process exits even if a thread is

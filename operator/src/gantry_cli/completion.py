@@ -4,8 +4,8 @@
                                  `gantry` prints the candidates, one a line, and exits
 
 Commands and options are completed without a request, and the module of a command is imported only when the cursor is
-after its name. Topics and consumer groups are requested from the name server (`completers`), names in a Kubernetes
-cluster from `kubectl` (`kube.options`).
+after its name. Topics are requested from the name server, consumer groups from the masters that it lists
+(`completers`), names in a Kubernetes cluster from `kubectl` (`kube.options`).
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def completion_script(shell: str) -> str:
 def completion(shell: str) -> None:
     """Generate a shell completion script.
 
-    The script completes commands, options, topics and groups. Topics and groups are requested from the name server of
-    the command line, else of GANTRY_NAMESRV, else of a `gantry up` here, else 127.0.0.1:9876; without answers within
-    half a second, none are offered. The shell must find `gantry` in its PATH.
+    The script completes commands, options, topics and groups. Topics are requested from the name server of the command
+    line, else of GANTRY_NAMESRV, else of a `gantry up` here, else 127.0.0.1:9876, and groups from the masters that it
+    lists; without answers within half a second, none are offered. The shell must find `gantry` in its PATH.
     """
     click.echo(completion_script(shell), nl=False)

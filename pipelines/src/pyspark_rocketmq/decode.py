@@ -49,7 +49,10 @@ _CODECS: Final[dict[int, Literal["lz4", "zstd"]]] = {COMPRESSION_LZ4: "lz4", COM
 
 
 def decode(piece: Piece, task: Task, *, batch_rows: int, is_body_verified: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece. Raises DamagedRecord before the first row if any record is not the expected one."""
+    """Yield the rows of a piece. Raises DamagedRecord before the first row if any record is not the expected one.
+
+    `is_body_verified`: verify the checksum of every body, and not only of the bodies that are decompressed.
+    """
     queues = [one.queue for one in task.ranges]
     try:
         records = Records(piece.data, piece.starts)

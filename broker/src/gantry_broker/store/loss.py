@@ -6,7 +6,7 @@
 
 Each of these files but ``log-end`` is written durably after the log was synced, and so records what the log had then:
 
-    begin   the checkpoint's second seal, written before a log file is unlinked
+    begin   the checkpoint's `begin`, which has a checksum of its own, written before a log file is unlinked
     end     the recovery point's `through`, the checkpoint's `flushed`, the `log_end` of `store.json`; on the same boot
             of the machine `log-end`, too: it needs no sync, since a kill takes nothing from the page cache
     both    `loss.json`, which keeps a loss until it is restored or accepted: a start overwrites the other three

@@ -152,9 +152,10 @@ async def drain(
 ) -> RoleDocument:
     """Refuse sends, commit, flush, and wait for the slaves; a promotion in the same epoch accepts sends again.
 
-    After a timeout the order is refused, and sends are accepted again. With `withdraw`, the routes are withdrawn, too,
-    and the drain continues after a timeout. With `clients_only`, the routes are withdrawn and only clients' sends are
-    refused: delayed messages, transactions and retries continue.
+    After a timeout the order is refused, and the broker accepts what it accepted before. With `withdraw`, the routes
+    are withdrawn, too; after a timeout the answer is 200 and sends stay refused, so compare `flushed` and the slaves
+    with the end of the log. With `clients_only`, the routes are withdrawn, only clients' sends are refused (delayed
+    messages, transactions and retries continue), and nothing is waited for.
     """
     order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, clients_only=body.clients_only)
     return _role(

@@ -1,10 +1,12 @@
-"""The role labels of pods, which the disruption budgets select, and from which the Service of a shard follows.
+"""The role labels of pods: disruption budgets select them, and the operator lets a shard's Service select the pod that
+has the label of the master; while none has it, the Service keeps the pod of the last master.
 
     the Lease names another member          the label of the old master is removed first
     the named member reports as the master  only then it gets the label; until then its label of a slave is removed
     a slave follows the master              it is labelled as a slave
 
-A master that merely does not answer keeps its label, because no other member has its role. A new pod has no label until
+While an election has recorded no master, nothing changes. A master that merely does not answer keeps its label, because
+no other member has its role. A new pod has no label until
 its broker has a role; a slave keeps its label while it does not answer or has lost its role. Changes are planned by a
 pure function, and written with the uid of the pod.
 """
@@ -63,15 +65,16 @@ def plan_label_changes(
 
 
 async def relabel_shard(api: Kubernetes, cache: Cache, shard: ObservedShard, pods: Mapping[int, Object]) -> bool:
-    """Change the labels of a shard's pods. Return whether there were changes, and all of them were made.
+    """Change the labels of a shard's pods. Return whether at least one label has changed.
 
     If a label could not be removed, the new master gets no label in this round.
     """
     present = {number: labels_of(pod).get(ROLE_LABEL, "") for number, pod in pods.items()}
     removed, added = plan_label_changes(shard, present)
-    is_removed = await _write_labels(api, cache, removed, pods)
-    is_added = await _write_labels(api, cache, [one for one in added if is_removed or one.role != MASTER_ROLE], pods)
-    return bool(removed or added) and is_removed and is_added
+    removed_count = await _write_labels(api, cache, removed, pods)
+    is_removed = removed_count == len(removed)
+    added = [one for one in added if is_removed or one.role != MASTER_ROLE]
+    return removed_count + await _write_labels(api, cache, added, pods) > 0
 
 
 async def relabel_all(api: Kubernetes, objects: GroupObjects, shards: Iterable[ObservedShard]) -> bool:
@@ -86,15 +89,16 @@ async def relabel_all(api: Kubernetes, objects: GroupObjects, shards: Iterable[O
 
 async def _write_labels(
     api: Kubernetes, cache: Cache, changes: Iterable[RoleLabelChange], pods: Mapping[int, Object]
-) -> bool:
-    is_done = True
+) -> int:
+    """Write the changes, and return how many were written."""
+    count = 0
     for member, role in changes:
         pod = pods[member]
         try:
             cache.put(await api.patch(ref_of(pod), {"metadata": {"labels": {ROLE_LABEL: role}}}, uid=uid_of(pod)))
+            count += 1
         except ApiError as error:
-            is_done = False
             log.warning(
                 "failed to update role label; retrying", extra={"member": member, "role": role, "reason": str(error)}
             )
-    return is_done
+    return count

@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gantry_pipelines.errors import JobError
-from gantry_remoting.durable_files import replace_file, sync_file, sync_folder
+from gantry_remoting.durable_files import make_folders, replace_file, sync_file, sync_folder
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 _WINDOW: Final[list[tuple[str, pa.DataType]]] = [("windowBegin", TIME), ("windowEnd", TIME), ("topic", pa.string())]
@@ -200,9 +200,10 @@ class Tables:
             for day, part in self._merge_days(table, new.cast(table.schema), replaced).items():
                 target = f"{name}/day={day}/{PART}"
                 path = folder / target
-                path.parent.mkdir(parents=True)
+                make_folders(path.parent)
                 pq.write_table(part, path, compression="zstd")
                 sync_file(path)
+                sync_folder(path.parent)
                 moves[f"{STAGED}/{run}/{target}"] = target
         journal = {"run": run, "moves": moves, "progress": dict(progress)}
         replace_file(self._root / JOURNAL, json.dumps(journal).encode())
@@ -238,7 +239,7 @@ class Tables:
             journal = json.loads(path.read_bytes())
             for source, target in journal["moves"].items():
                 if (self._root / source).exists():
-                    (self._root / target).parent.mkdir(parents=True, exist_ok=True)
+                    make_folders((self._root / target).parent)
                     os.replace(self._root / source, self._root / target)
                     sync_folder((self._root / target).parent)
             replace_file(self._root / PROGRESS, json.dumps(journal["progress"]).encode())

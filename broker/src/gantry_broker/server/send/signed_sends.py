@@ -2,9 +2,10 @@
 
 With access control off this module is not used. With it on, the fast path in `send_path` is switched off, and each
 JSON frame of code 310 is examined here first: the usual message (signed as RocketMQ's clients sign, a known topic,
-plain properties) is verified and put into the pass at once. All other sends are left to the slow path, also those with
-a wrong signature: that path asks the guard, which refuses with a text. So an error here may cost time, but admits no
-client: from here a message enters the pass only with a valid signature and a permission.
+plain properties) is verified and put at once into the pass, which is the sends of one turn that are appended together.
+All other sends are left to the slow path, also those with a wrong signature: that path asks the guard, which refuses
+with a text. So an error here may cost time, but admits no client: from here a message enters the pass only with a valid
+signature and a permission.
 
 The signed content is built from the texts that the message consists of. A frame with an unknown field takes the
 slow path, since the field would be signed, too. Version 1 of the signature, that of RocketMQ's clients, covers all

@@ -76,10 +76,11 @@ def read_slice(store: MessageStore, topic: str, offset: int) -> Slice:
             position += messages[-1].size
         next_offset = max(result.next_offset, offset + 1)
     except RemoteProtocolError as error:
-        lost = messages[-1].queue_offset + 1 if messages else offset
-        facts = {"topic": topic, "queue_offset": lost, "reason": str(error)}
+        if messages:  # the next slice begins with the damaged message
+            return Slice(messages, messages[-1].queue_offset + 1, is_end=False)
+        facts = {"topic": topic, "queue_offset": offset, "reason": str(error)}
         log.error("damaged transaction message; skipping it", extra=facts)
-        next_offset = messages[-1].queue_offset + 1 if messages else offset + 1
+        next_offset = offset + 1
     return Slice(messages, next_offset, is_end=next_offset >= queue.readable_end)
 
 
@@ -117,7 +118,7 @@ class TransactionJournal:
 
     @property
     def is_master(self) -> bool:
-        """Whether this broker is the master and may append to the log."""
+        """Whether this broker is the master and may append to the log, which no other thread is changing."""
         gate = self._core.gate
         return gate.write_refusal is None and not gate.is_store_lent
 
@@ -128,7 +129,11 @@ class TransactionJournal:
         return self._is_caught_up and self._core.store.dispatcher.dispatched >= self._promotion_end
 
     def read_up_to(self, half_offset: int) -> bool:
-        """Read new messages if they are few; return whether the journal is ready and includes this half message."""
+        """Read new messages if they are few; return whether the journal is ready and lacks no message so far.
+
+        False while this half message is stored but cannot be read yet. A half message that does not exist is not known
+        afterwards.
+        """
         if not self.is_master or not self.read_next() or not self.is_ready:
             return False
         queue = self._core.store.queues.get(names.HALF_TOPIC, 0)

@@ -22,6 +22,6 @@ ABSENT: Final = (
     Absent("removeBroker", _CONTAINER),
     Absent("exportMetadataInRocksDB", _ROCKSDB),
     Absent("rocksDBConfigToJson", _ROCKSDB),
-    Absent("checkRocksdbCqWriteProgress", _ROCKSDB),
+    Absent("checkRocksdbCqWriteProgress", "asks a broker about its RocksDB consume queues"),
     Absent("dumpCompactionLog", "reads a local file of a compacted topic, and sends no request"),
 )  # fmt: skip
