@@ -19,8 +19,14 @@ RETRY_MS: Final = 30_000
 """The time after a failure before the same event is tried again: a round a second may report it."""
 
 REMEMBERED_MAX: Final = 256
+"""How many events of a resource are remembered, so that they are not repeated too soon."""
+
 MESSAGE_MAX: Final = 1_000
+"""The most characters of an event's message; Kubernetes allows 1,024."""
+
 COMPONENT: Final = "gantry-operator"
+"""The name of the operator as the source of an event."""
+
 REASONS: Final[dict[type[act.Action], str]] = {
     act.TakeEpoch: "ElectionStarted",
     act.RecordMaster: "MasterNamed",
@@ -46,7 +52,11 @@ class Event(NamedTuple):
     """An event of a resource that is not recorded yet."""
 
     reason: str
+    """The reason as one stable word in CamelCase."""
+
     text: str
+    """The message of the event, for people."""
+
     is_warning: bool = False
 
 

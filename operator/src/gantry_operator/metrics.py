@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from gantry_remoting.http_admission import HttpAdmission
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The upper bounds of the buckets of all histograms, in seconds."""
 
 
 @final

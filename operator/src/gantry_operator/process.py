@@ -64,6 +64,8 @@ from gantry_operator.watched_resources import WatchedResources
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
+"""The time between two attempts to list all resources."""
+
 OWN_KINDS_S: Final = 5.0
 """How long the API server may need until it serves the CRDs that the chart has just installed."""
 SETTLE_S: Final = 1.0
@@ -306,7 +308,11 @@ class _Signals:
 
 
 RETRY_MISSING_S: Final = 0.5
+"""The time between two checks for the kinds of the operator's own chart."""
+
 PERIOD_MIN_S: Final = 2.0
+"""The time before the first check for missing kinds."""
+
 PERIOD_MAX_S: Final = 60.0
 """The longest time between two checks for missing kinds; the time doubles from check to check until then."""
 
@@ -343,6 +349,7 @@ class KindDiscovery:
         return True
 
     async def _is_listed(self, kind: Kind, namespaces: Sequence[str]) -> bool:
+        """Return whether the kind can be listed. The label of the request is one that no object has."""
         try:
             for namespace in namespaces or ("",):
                 await self._api.list(kind, namespace, "gantry.dev/none")

@@ -35,12 +35,21 @@ from gantry_spec.sidecar_proof import NONCE_CHARACTERS, is_proven
 from gantry_status.orders import AnyOrder, Drain, Follow
 
 STATUS_TIMEOUT_S: Final = 1.0
+"""How long a request for the status may take, in seconds."""
+
 ORDER_TIMEOUT_S: Final = 10.0
+"""How long an order may take, in seconds."""
+
 ANSWER_BYTES_MAX: Final = 4 << 20
 PROOF_BYTES_MAX: Final = 16 << 10
+"""The longest answer to a request for a proof."""
+
 CONNECTIONS_MAX: Final = 512
 REASON_MAX: Final = 300
+"""The most characters of a reason that are kept."""
+
 REFUSED: Final = frozenset({400, 409, 412, 413, 422})
+"""The HTTP statuses with which a sidecar or its broker refuses an order."""
 
 
 class Peer(NamedTuple):
@@ -54,6 +63,7 @@ class Peer(NamedTuple):
     """The name of the broker; empty for any, as its number."""
 
     member: int | None = None
+    """The number of the broker; None for any."""
 
     @property
     def base(self) -> str:

@@ -32,9 +32,13 @@ WRITE_MS: Final = 10_000
 """The minimum time between two writes of a status without an urgent change."""
 
 MESSAGE_MAX: Final = 1_000
+"""The most characters of a message in the status."""
+
 LINES_MAX: Final = 12
+"""The most lines of a list of reasons, or of a forecast."""
 
 _AMOUNT: Final = re.compile(r"\b\d+(?:\.\d+)?(?: ?[KMGTPE]iB| B|ms|s|m|h| messages?)\b")
+"""An amount of bytes, time or messages in a text."""
 
 
 class StatusFacts(NamedTuple):
@@ -218,6 +222,7 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
 
 
 def _fence(fences: Fences, shard: int) -> str:
+    """Return the state of a shard's fence, as in ``ShardStatus.fence``."""
     if shard in fences.closed:
         return "Fenced"
     return "Fencing" if shard in fences.still_open else ""

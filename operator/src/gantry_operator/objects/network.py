@@ -84,6 +84,7 @@ def role_selector(group: BrokerGroup, facts: Facts, shard: int) -> dict[str, str
 
 
 def _headless(group: BrokerGroup, name: str, shard: int) -> Object:
+    """Return a Service without an IP address of its own: it gives pods their host names."""
     chosen = selector(group, names.BROKER, shard) | {names.HOME_LABEL: name}
     body = {
         "clusterIP": "None",
@@ -97,6 +98,7 @@ def _headless(group: BrokerGroup, name: str, shard: int) -> Object:
 def _service(
     group: BrokerGroup, name: str, shard: int, chosen: dict[str, str], ports: tuple[tuple[str, int], ...]
 ) -> Object:
+    """Return a Service that selects the pods with the labels ``chosen``."""
     body = {"type": "ClusterIP", "publishNotReadyAddresses": True, "selector": chosen, "ports": _ports(ports)}
     return make_object(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
 
@@ -185,6 +187,7 @@ def _policy(group: BrokerGroup, component: str, ingress: list[Object]) -> Object
 # -- addresses outside of the cluster ----------------------------------------------------------------------------------
 
 ADDRESS_KINDS = ("ExternalIP", "ExternalDNS", "InternalIP")
+"""The types of a Node's addresses, the one to use first."""
 
 
 def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:

@@ -135,5 +135,6 @@ def _durability(spec: Spec, ledgers: Sequence[Ledger], *, is_complete: bool) -> 
 
 
 def _condition(kind: str, is_true: bool, yes: str, no: str, shards: Sequence[int]) -> Condition:
+    """Return a condition with the reason ``yes`` or ``no``, and a message that names the shards, if any are given."""
     message = f"shards {list(shards)}" if shards else ""
     return Condition(type=kind, is_true=is_true, reason=yes if is_true else no, message=message)
