@@ -30,6 +30,7 @@ from gantry_remoting.small_file import read_small_file
 from gantry_spec.lease_annotations import InvalidLeaseRecord, lease_seconds, lease_time, record_of
 
 MESSAGE_MAX: Final = 200
+"""The most characters of the API server's text that are kept."""
 
 
 @final

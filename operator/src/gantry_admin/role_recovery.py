@@ -32,6 +32,8 @@ from gantry_status.orders import AnyOrder, HaRole, HaStatus, Promised, StatusReq
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 0.5
+"""The interval between two checks, in seconds."""
+
 READ_TIMEOUT_S: Final = 2.0
 ASK_TIMEOUT_S: Final = 1.0
 ORDER_TIMEOUT_S: Final = 30.0

@@ -50,9 +50,16 @@ from gantry_wire.version import VERSION
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_NS: Final = 5_000_000_000
+"""The time over which the rate of written bytes is averaged."""
+
 LEDGER_INTERVAL_S: Final = 1.0
+"""The interval between two updates of the ledgers, in seconds."""
+
 WAITERS_MAX: Final = 64
+"""The most callers that wait for an offset at a time."""
+
 STREAMS_MAX: Final = 32
+"""The most event streams at a time."""
 
 
 @final

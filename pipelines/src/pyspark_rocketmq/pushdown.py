@@ -46,6 +46,7 @@ _TESTS: Final[dict[type, tuple[str, Callable[[Any, Any], bool]]]] = {
     StringEndsWith: ("ends", lambda value, wanted: value.endswith(wanted)),
     StringContains: ("contains", lambda value, wanted: wanted in value),
 }
+"""The operator of each filter, for texts, and its test of a value."""
 
 
 @final
@@ -56,11 +57,15 @@ class PushedFilters:
     tests: tuple[Filter, ...] = ()
     """Filters by topic, broker and queue."""
     offset_min: int = 0
+    """The first queue offset that can match."""
     offset_end: int | None = None
+    """The end of the queue offsets that can match; None for no limit."""
     time_min_ms: int | None = None
     """The earliest store time, with the margin subtracted."""
     time_end_ms: int | None = None
+    """The end of the store times, with the margin added; None for no limit."""
     tags: frozenset[str] | None = None
+    """Only messages with one of these tags can match; None for all."""
     is_empty: bool = False
     """Whether tags contradict each other, or a list of offsets or tags is empty; contradictory offsets: see `clamp`."""
 

@@ -259,14 +259,17 @@ class StreamPlanner:
 
 
 def _first(one: QueueRange) -> int:
+    """Return the first offset of a range, whose message is measured."""
     return one.begin
 
 
 def _middle(one: QueueRange) -> int:
+    """Return the middle offset of a range, whose message is measured."""
     return one.begin + one.count // 2
 
 
 def _last(one: QueueRange) -> int:
+    """Return the last offset of a range, whose message is measured."""
     return one.end - 1
 
 

@@ -33,6 +33,8 @@ from gantry_status.orders import (
 )
 
 OBSERVE_TIMEOUT_S: Final = 5.0
+"""How long an observation waits for the status of a member."""
+
 SHARD: Final = 0
 """The number of the only shard of such a group."""
 
@@ -111,7 +113,11 @@ class Member:
     """One broker, or a socket at which no broker answers."""
 
     path: str
+    """The path of the member's control socket."""
+
     status: HaStatus | None
+    """The broker's status; None if it does not answer."""
+
     failure: str = ""
     """Why there is no status; empty if there is one."""
 

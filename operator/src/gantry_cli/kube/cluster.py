@@ -28,13 +28,16 @@ CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 15.0
 LIST_LIMIT: Final = 500
 LOG_LINES_MAX: Final = 20_000
+"""How many of the last lines of a log are requested."""
 CHUNK_BYTES: Final = 64 << 10
+"""The bytes of an answer that are read at a time."""
 ANSWER_BYTES_MAX: Final = 64 << 20
 FIELD_MANAGER: Final = "gantry-cli"
 IN_CLUSTER_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 KUBECONFIG_ERRORS: Final = (yaml.YAMLError, OSError, ValueError, LookupError, TypeError, AttributeError)
 """The exceptions of the package for a malformed kubeconfig."""
 INSTALL: Final = "pip install 'gantry-mq[kubernetes]'"
+"""The remedy where the package `kubernetes` is not installed."""
 
 
 class Target(NamedTuple):

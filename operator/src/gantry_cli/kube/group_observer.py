@@ -54,6 +54,8 @@ from gantry_spec.observed import (
 from gantry_status.former_names import LOOP_STATES
 
 EVENTS_KEPT: Final = 20
+"""How many of the latest events a document has."""
+
 T = TypeVar("T")
 
 
@@ -64,6 +66,7 @@ class Observation(NamedTuple):
     name_servers: list[Object]
     events: list[Object]
     left_out: list[str]
+    """What could not be read, and why, for people."""
 
 
 @final

@@ -47,8 +47,12 @@ class MemberSettings:
     group: str
     spec: Spec
     host: str
+    """The address on which brokers listen, and which they advertise."""
+
     name_servers: tuple[str, ...]
     buffers_root: Path | None
+    """The mount with the write buffers; None without write buffers."""
+
     access: Access
     sidecars: tuple[str, ...]
     """The URLs of all sidecars, so that each finds the others."""

@@ -60,6 +60,7 @@ class LocalTopicReconciler:
 
 
 CHECK_INTERVAL_S: Final = 5.0
+"""The time between two checks whether a surplus shard is empty."""
 
 
 @final

@@ -31,9 +31,16 @@ from gantry_client import (
 
 
 FETCH_MESSAGES: Final = 256
+"""The most messages of one fetch from a queue."""
+
 FOLLOW_WAIT_MS: Final = 15_000
+"""How long the broker holds a fetch from a queue without new messages."""
+
 RETRY_S: Final = 1.0
+"""The time after a failed fetch before the next one, in seconds."""
+
 READ_AHEAD_MAX: Final = 1024
+"""The most new messages that wait to be printed."""
 
 
 def _do_nothing() -> None:

@@ -27,10 +27,12 @@ from pyspark_rocketmq.replica_view import Bytes, Expected, Numbers, Piece, tag_c
 from pyspark_rocketmq.settings import ReadSettings
 
 UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+"""A queue unit: the offset in the log, the size, and the tags code of one message."""
 assert UNIT.itemsize == UNIT_BYTES
 Units = npt.NDArray[Any]
 
 UNITS_PER_REQUEST: Final = 1 << 16
+"""The most units that are read at a time."""
 UNITS_PER_PROBE: Final = 1 << 12
 """A binary search ends with one request for this many units, which costs as much as a request for one."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
