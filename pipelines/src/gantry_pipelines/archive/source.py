@@ -39,6 +39,7 @@ from pyspark_rocketmq.schema import ARROW_OF
 from pyspark_rocketmq.stream_reader import StreamReader
 
 NAME: Final = "gantry-archive"
+"""The name of the data source for `format`."""
 IDENTITY: Final = "archive"
 """Key of the archive's identity in offsets."""
 
@@ -49,6 +50,7 @@ OWN_OPTIONS: Final = (
     "archive.cores",
     "archive.taskBytes",
 )
+"""The options that `rocketmq` does not have."""
 
 FILE_TYPES: Final = {
     "topic": "string",
@@ -104,7 +106,10 @@ class TaskCapacity:
     """The number of cores and the size for which tasks are planned."""
 
     cores: int = 1
+    """The number of tasks that run at a time."""
+
     task_bytes: int = BYTES_TARGET
+    """The bytes of the log in a task, approximately at most."""
 
 
 @final

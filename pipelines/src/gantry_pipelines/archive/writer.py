@@ -29,6 +29,7 @@ from gantry_pipelines.archive.storage import Folder, Storage
 log = logging.getLogger(__name__)
 
 PATHS_NAMED_MAX: Final = 5
+"""How many paths or faults an error names."""
 
 
 @final

@@ -20,6 +20,7 @@ from gantry_pipelines.audit.copies import CopyState
 from gantry_pipelines.audit.model import Chunk, Span
 
 CHUNK_BYTES_DEFAULT: Final = 64 << 20
+"""The default size of a chunk, in bytes."""
 
 
 @final

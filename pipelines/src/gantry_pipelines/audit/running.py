@@ -35,6 +35,8 @@ class AuditTask:
     chunk: Chunk
     replicas: tuple[Replica, ...]
     states: tuple[tuple[int, CopyState], ...]
+    """The state of each copy, by the number of its replica."""
+
     settings: AuditSettings
 
     @property

@@ -24,11 +24,20 @@ from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.sidecar import ANSWER_BYTES_MAX, Answer, Sidecar, reason_of
 
 PIECE_BYTES_MIN: Final = 64 << 10
+"""The size from which an unreadable range is not halved any more."""
+
 UNITS_MAX: Final = 1 << 16
+"""The most units that a sidecar returns in one answer."""
+
 TOPICS_MAX: Final = 1_000
+"""The most topics that a sidecar returns in one answer."""
+
 TIMEOUT_MS: Final = 60_000
 PAUSE_S: Final = 0.5
+"""The time between two attempts of a request, in seconds."""
+
 _BUSY: Final = frozenset({429, 502, 504})
+"""The HTTP statuses after which a request is repeated."""
 
 
 @final
