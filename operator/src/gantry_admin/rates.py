@@ -92,7 +92,8 @@ class Rates:
         return time.monotonic() - self._requested_at_s < POLL_AFTER_REQUEST_S
 
     def document(self) -> RatesDocument:
-        """Return the current rates. It is no request: the sidecar itself calls it each second for its ledgers."""
+        """Return the current rates. It is no request: the sidecar itself calls it each second for its durability
+        ledgers."""
         now_s = time.monotonic()
         samples = [one for one in self._samples if now_s - one.at_s <= SAMPLE_AGE_S_MAX]
         age_ms = int((now_s - self._samples[-1].at_s) * 1000) if self._samples else None

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 REPEAT_MS: Final = 10 * 60_000
 RETRY_MS: Final = 30_000
-"""The time after a failure before the same event is tried again: a round a second may report it."""
+"""The time after a failure before the same event is tried again: the resource's loop may report it every second."""
 
 REMEMBERED_MAX: Final = 256
 """How many events of a resource are remembered, so that they are not repeated too soon."""

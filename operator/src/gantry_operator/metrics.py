@@ -74,7 +74,7 @@ class Metrics:
 
     @contextmanager
     def time_reconciliation(self) -> Iterator[None]:
-        """Measure the duration of one round while the context is entered."""
+        """Measure the duration of one round of a resource's loop while the context is entered."""
         with self._reconcile.time():
             yield
 
@@ -92,7 +92,7 @@ class Metrics:
         self.registry.register(_ClosedConnections(admission))
 
     def record_unexpected_error(self) -> None:
-        """Count a round that ended with an unexpected error."""
+        """Count a round of a loop that ended with an unexpected error."""
         self._unexpected_errors.inc()
 
     def text(self) -> bytes:

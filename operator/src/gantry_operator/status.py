@@ -5,8 +5,8 @@
     at most every 10 s    all other changes: of byte bands, lags, messages, and the forecast for the loss of a master
 
 Exact byte counts are in `gantry status` and the metrics; as fields of the status they would cause a write in each
-round. Texts, such as the reasons that block an action, may contain counts. A condition keeps the time of its last
-transition over restarts of the operator, because the status in the cluster is read before it is replaced.
+round of the loop. Texts, such as the reasons that block an action, may contain counts. A condition keeps the time of
+its last transition over restarts of the operator, because the status in the cluster is read before it is replaced.
 """
 
 from __future__ import annotations

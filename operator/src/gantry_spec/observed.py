@@ -264,7 +264,7 @@ class ObservedShard(ObservedPart, frozen=True):
 
 
 def remaining_messages(messages: Mapping[str, int]) -> dict[str, int]:
-    """Return how many messages are left on a surplus shard, by topic. A shard without any may be removed.
+    """Return how many messages are left on a shard beyond ``spec.shards``, by topic. Without any it may be removed.
 
     ``messages`` has the number of messages of every topic on the shard. RocketMQ's system topics count, too: a delayed
     message is stored in SCHEDULE_TOPIC_XXXX until it is due, and an open transaction in RMQ_SYS_TRANS_HALF_TOPIC.

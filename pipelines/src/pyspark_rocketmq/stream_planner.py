@@ -219,7 +219,7 @@ class StreamPlanner:
     def _marks(
         self, start: StreamOffset, check_result: PositionCheck, locations: Mapping[QueueId, tuple[int, int]]
     ) -> dict[str, Mark]:
-        """Return how far each broker's log will have been read; after a fork, how far the new branch."""
+        """Return how far each broker's log will have been read; after a fork, the log of the newer epoch."""
         marks = dict(start.marks)
         for fork in check_result.forks:
             marks[fork.broker] = Mark(check_result.logs[fork.broker].epoch, fork.begin)

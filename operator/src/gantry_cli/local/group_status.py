@@ -1,4 +1,4 @@
-"""The status of a local group: a document that its supervisor writes after each round, and how it is read and shown."""
+"""The status of a local group: a document that its supervisor writes once a second, and how it is read and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor of a local group: a loop of observe, decide and execute, about once a second and after each event.
+"""The supervisor of a local group: rounds of observe, decide and execute, about once a second and after each event.
 
     observe    processes, control sockets, Lease files, annotations
     decide     ``gantry_spec.decide``, as in a cluster

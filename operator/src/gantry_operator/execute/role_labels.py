@@ -65,7 +65,7 @@ def plan_label_changes(
 async def relabel_shard(api: Kubernetes, cache: Cache, shard: ObservedShard, pods: Mapping[int, Object]) -> bool:
     """Change the labels of a shard's pods. Return whether there were changes, and all of them were made.
 
-    If a label could not be removed, the new master gets no label in this round.
+    If a label could not be removed, the new master gets no label before the next round of the loop.
     """
     present = {number: labels_of(pod).get(ROLE_LABEL, "") for number, pod in pods.items()}
     removed, added = plan_label_changes(shard, present)

@@ -2,7 +2,7 @@
 
     g-0               the present master of shard 0; brokerId 0 is registered under its address, which is also in
                       message ids: so both stay valid when the role moves
-    g-0-slave-0, ...  one broker each, named as its pod: the address as a registered slave, and for its followers
+    g-0-slave-0, ...  one broker each, named as its pod: the address as a registered slave, and for its own slaves
     g-0-master, ...   headless: the host names of pods
     g-nameserver      headless: the host names of the name servers
     ...-external      optional, for clients outside of the cluster: one for each Service that clients use; name servers

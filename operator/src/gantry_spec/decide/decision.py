@@ -1,4 +1,4 @@
-"""The result of a decision about a group: actions, their explanation, ledgers and conditions."""
+"""The result of a decision about a group: actions, their explanation, durability ledgers, conditions."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ from gantry_spec.observed import ObservedGroup, ObservedShard, Process
 
 
 def decide(spec: Spec, observed: ObservedGroup, now_ms: int, previous: Mapping[int, Ledger] | None = None) -> Decision:
-    """Return the actions for a group now. ``now_ms`` is on the observer's clock; ``previous`` has the last ledgers."""
+    """Return the actions for a group now. ``now_ms`` is on the observer's clock; ``previous`` has the
+    durability ledgers of the last decision, by shard."""
     before = {} if previous is None else previous
     by_number = {shard.number: shard for shard in observed.shards}
     views: list[ShardView] = []

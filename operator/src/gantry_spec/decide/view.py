@@ -143,7 +143,8 @@ class ShardView:
     # -- promises ------------------------------------------------------------------------------------------------------
 
     def promised_ballots(self, epoch: int) -> list[Ballot]:
-        """Return ballots of members that promised an epoch and had no role in it. Their logs cannot change any more."""
+        """Return ballots (``Ballot``) of members that promised an epoch and had no role in it. Their logs cannot change
+        any more."""
         return [
             ballot_of(member, report)
             for member, report in self.reports()

@@ -1,4 +1,4 @@
-"""The format of an archive, which never changes: grid, time zone, columns.
+"""The format of an archive, which never changes: the `grid` at whose lines files end, the time zone, the columns.
 
 The first run writes it, with a random identity. A later run with other settings is refused: another grid would cut
 ranges differently, another time zone would move messages to other days, and other columns would produce incompatible

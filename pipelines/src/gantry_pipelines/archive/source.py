@@ -1,8 +1,8 @@
 """The archive as a Spark data source: reading a batch writes its files, and yields one row for each file.
 
 Offsets, limits, forks, lost messages and replicas are those of `pyspark_rocketmq`; only two steps of its reader differ:
-ends of batches are aligned to the grid, and tasks have whole pieces. Workers write Parquet themselves, so bodies never
-cross to the JVM, which would be most of the cost.
+ends of batches are aligned to the `grid`, at whose lines files end, and tasks have whole pieces between these lines.
+Workers write Parquet themselves, so bodies never cross to the JVM, which would be most of the cost.
 
 A new checkpoint begins at the end of the manifest, queue by queue, so that losing the checkpoint loses nothing. Offsets
 have the archive's identity, and those of another archive are refused.

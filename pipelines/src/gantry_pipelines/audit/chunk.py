@@ -9,9 +9,9 @@ how much of it was checked.
 
 Without the check of copies there are no checksums: one copy is read, and damage is reported for this copy only.
 
-A record belongs to the chunk in which it begins. If a chunk begins in the middle of a record, its walk begins at the
-next one; damage at the end is followed beyond the chunk's end. So every byte is checked by at least one chunk, and
-findings of two chunks about the same bytes are equal and counted once.
+A record belongs to the chunk in which it begins. If a chunk begins in the middle of a record, its walk (`walking`)
+begins at the next one; damage at the end is followed beyond the chunk's end. So every byte is checked by at least one
+chunk, and findings of two chunks about the same bytes are equal and counted once.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def find_differing_spans(one: RangeChecksum, other: RangeChecksum, span: Span, i
 @final
 @dataclass(frozen=True, slots=True)
 class View:
-    """One copy's bytes of a range, and the records that a walk found in them. Equal copies share one view."""
+    """One copy's bytes of a range, and the records that were found in them (`walking`). Equal copies share one view."""
 
     data: Bytes
     walk: Walk
