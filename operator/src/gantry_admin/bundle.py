@@ -80,6 +80,7 @@ def _files(root: Path, page: Path) -> Iterator[tuple[str, Path, int]]:
 
 
 def _read(path: Path, bytes_max: int, name: str, left_out: dict[str, str]) -> bytes | None:
+    """Return the content of a file; None, with an entry in ``left_out``, if it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)

@@ -189,6 +189,7 @@ def inventory_from_disk(files: StoreFiles, span: Span, broker_topics: set[str]) 
 
 
 def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Span) -> dict[int, QueueEnds]:
+    """Return the ends of a topic's queues, by their files."""
     ids = set(range(min(max(config.read_queue_nums, config.write_queue_nums), 1024))) | set(files.queue_ids(topic))
     found: dict[int, QueueEnds] = {}
     for queue_id in sorted(ids):

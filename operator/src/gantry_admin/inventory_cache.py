@@ -135,6 +135,7 @@ class InventoryCache:
         return self._flush_mode
 
     async def _query_flush_mode(self) -> None:
+        """Request the broker's settings once. After a failure, end only when a further request may be sent."""
         reading = self._broker.reading
         self._has_recovered.clear()
         try:

@@ -171,6 +171,7 @@ class LeaseRenewal:
         return self._retry_s()
 
     async def _renew(self, state: HaStatus) -> float:
+        """Renew the Lease once, and pass the renewal to the broker. Return the seconds until the next step."""
         lease = self._lease
         if lease is None:
             lease = await self._client.read(timeout_s=self._timeout_s())

@@ -122,6 +122,8 @@ class ResentDocument(Document):
 
 
 class _Beginning(NamedTuple):
+    """The first bytes of a body, as they are shown."""
+
     data: bytes
     """The first bytes of the body."""
 

@@ -330,6 +330,7 @@ class ServerProcess:
                 await self._run_once()
 
     async def _run_once(self) -> None:
+        """Start the process, and wait until it has ended or is stopped."""
         try:
             process = await self._spawn()
         except OSError as error:  # a full disk or process table affects this process only

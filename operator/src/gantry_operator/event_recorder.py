@@ -99,6 +99,7 @@ class EventRecorder:
             self._due_ms[event] = now_ms + REPEAT_MS
 
     def _document(self, resource: Object, event: Event) -> dict[str, Any]:
+        """Return the event as an object of Kubernetes."""
         metadata, moment = resource["metadata"], self._clock.wall()
         mark = hashlib.sha256(f"{event.reason} {event.text} {moment.isoformat()}".encode()).hexdigest()[:16]
         about = {

@@ -74,6 +74,7 @@ class Request(NamedTuple):
 
     @property
     def what(self) -> str:
+        """The verb and the path as text, for errors."""
         return f"{self.verb} {self.path}"
 
 

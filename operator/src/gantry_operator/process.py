@@ -147,6 +147,7 @@ class Operator:
                 await self._resign(leadership, leader_task)
 
     async def _lead(self, leadership: Leadership, leader_task: asyncio.Task[None]) -> None:
+        """Run as the leader: reconcile until a stop or the loss of leadership, then shut down in order."""
         settings = self.settings
         client = client_of(configuration(settings.kubeconfig, settings.context))
         api = KubernetesApi(client, on_call=self.metrics.record_call, may_write=leadership.is_leader)

@@ -211,6 +211,7 @@ class ResourceLoop(Generic[R]):
         self._is_urgent = False
 
     async def _reconcile_guarded(self) -> float | None:
+        """Run one round, whose errors are reported. Return the seconds until the next one."""
         try:
             with self._context.metrics.time_reconciliation():
                 return await self.reconcile_once()

@@ -115,6 +115,7 @@ class HttpSidecars(HttpClient):
     async def _ask(
         self, peer: Peer, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> Mapping[str, Any]:
+        """Send a request, and return the document of the answer. Raises leaves of ``SidecarError``."""
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_s):
@@ -149,6 +150,7 @@ def request_of(order: AnyOrder, expected: Expected | None) -> tuple[str, dict[st
 
 
 def _parse_answer(peer: Peer, status: int, text: bytes) -> Mapping[str, Any]:
+    """Return the document of an answer, or raise the error that its status stands for."""
     if len(text) > ANSWER_BYTES_MAX:
         raise SidecarUnavailable(f"{peer.base}: the answer is longer than {ANSWER_BYTES_MAX} bytes")
     try:
@@ -197,6 +199,7 @@ class ProvenCertificates:
         return self._known[peer]
 
     async def _verify(self, host: str, port: int, token: str) -> bytes:
+        """Request a proof over a new connection, and return the fingerprint of its certificate."""
         nonce = secrets.token_hex(NONCE_CHARACTERS // 2)
         try:
             reader, writer = await asyncio.open_connection(host, port, ssl=self._context)

@@ -194,6 +194,7 @@ def without_times_or_none(status: Mapping[str, Any]) -> Any:
 
 
 def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -> ShardStatus:
+    """Return the status of one shard."""
     name, spec = facts.group.metadata.name, facts.group.spec
     outlook = next((one for one in facts.outlooks if one.shard == shard.number), None)
     record = None if shard.lease is None else shard.lease.record

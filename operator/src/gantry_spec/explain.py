@@ -111,6 +111,7 @@ def explain(spec: Spec, observed: ObservedGroup, now_ms: int) -> tuple[Outlook, 
 
 
 def _outlook(view: ShardView, observed: ObservedGroup) -> Outlook:
+    """Return the forecast for one shard."""
     term = view.term
     ballots = view.possible_ballots(without=term.master)
     outcome = count_ballots(view.record, ballots)
@@ -144,6 +145,7 @@ def _outlook(view: ShardView, observed: ObservedGroup) -> Outlook:
 
 
 def _candidate(view: ShardView, member: Member, ballots: list[Ballot]) -> CandidateOutlook:
+    """Return one member as a candidate of the forecast."""
     ballot = next((one for one in ballots if one.number == member.number), None)
     if ballot is None:
         return CandidateOutlook(number=member.number, blocked_by="no recent report")

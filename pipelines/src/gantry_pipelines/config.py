@@ -161,6 +161,7 @@ def _parse_document(text: str | bytes) -> Value:
 
 
 def _spec_of(document: Value, kind: str) -> dict[str, Any]:
+    """Return the spec of a document, with `runtime` as one of its fields."""
     if document is None:
         return {}
     if not isinstance(document, dict):

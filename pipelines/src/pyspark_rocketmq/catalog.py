@@ -144,6 +144,7 @@ class Catalog:
         return self._call_with_retries(f"the master of {broker}", call)
 
     def _queues_of(self, topic: str) -> list[QueueId]:
+        """Return the queues of one topic on all brokers that have it."""
         if not self._settings.has_name_servers:
             found = [
                 QueueId(topic, broker, number)

@@ -96,6 +96,7 @@ def push_filters(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]
 
 
 def _apply_filter(pushed: PushedFilters, one: Filter) -> tuple[PushedFilters, bool]:
+    """Return the read narrowed by one filter, and whether Spark need not apply it again."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1:
         return pushed, False
@@ -125,6 +126,7 @@ def _has_type(value: object, wanted: type, *, is_list: bool) -> bool:
 
 
 def _narrow_by_offset(pushed: PushedFilters, one: Filter, value: Any) -> tuple[PushedFilters, bool]:
+    """Return the read narrowed by a filter of offsets, and whether Spark need not apply it again."""
     low, high, is_exact = 0, None, True
     match one:
         case EqualTo() | EqualNullSafe():

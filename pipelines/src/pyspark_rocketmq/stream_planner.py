@@ -176,6 +176,7 @@ class StreamPlanner:
         return self._queues
 
     def _discover_until(self, start: StreamOffset, deadline_s: float) -> list[QueueId]:
+        """Find the queues, repeatedly while one is missing and losses are fatal, until a deadline."""
         while True:
             found, error = self._options.subscription.find_queues(self._catalog)
             if error is not None and not start.ends and not self._queues:
@@ -237,6 +238,7 @@ class StreamPlanner:
         return min(bounds.end, self._target.get(queue, position))
 
     def _apply_limits(self, ranges: Sequence[QueueRange], *, is_first: bool) -> list[QueueRange]:
+        """Return the beginnings of these ranges that the limits of a batch allow; empty ones if it must wait."""
         limits = self._options.limits
         count = sum(one.count for one in ranges)
         waited_ms = (self._clock.now_s() - self._last_batch_s) * 1000

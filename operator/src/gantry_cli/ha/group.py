@@ -123,6 +123,7 @@ class Member:
 
     @property
     def number(self) -> int:
+        """The member's own number; -1 if it does not answer."""
         return UNKNOWN if self.status is None or self.status.broker_id is None else self.status.broker_id
 
     @property
@@ -165,6 +166,7 @@ class Observation:
 
     @property
     def group_name(self) -> str:
+        """The broker name of the members that answer."""
         return next((one.status.broker_name for one in self.members if one.status is not None), "") or "broker"
 
     def member(self, number: int) -> Member | None:

@@ -182,6 +182,7 @@ class Promotion:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     async def _run_decisions(self) -> None:
+        """Observe, decide and execute until the request is fulfilled."""
         actions = await self._decide()
         while True:
             refusal = next((one for one in actions if isinstance(one, act.Refuse)), None)
@@ -323,6 +324,7 @@ class Promotion:
         return self._clients[member.path]
 
     def _note(self, action: act.OrderAction) -> str:
+        """Return the detail of an order, for its step."""
         match action:
             case act.Promise(epoch=epoch):
                 return f"epoch {epoch}"
@@ -363,6 +365,7 @@ class Promotion:
         return ""
 
     def _result(self) -> Promoted:
+        """Return the result after the request is fulfilled. Raises ``CannotPromote`` for another master."""
         term = self._record.newest
         assert term is not None, "the promotion is done"
         name, to = self._observed.name(term.master), self._request.to

@@ -106,6 +106,7 @@ class Cluster:
         self, verb: str, method: str, path: str, what: str,
         query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None,
     ) -> Object:  # fmt: skip
+        """Send a request, and return the object in the answer. ``verb`` and ``what`` describe it in errors."""
         data = self._ask(verb, method, path, what, query or {}, body)
         try:
             document = json.loads(data)
@@ -120,6 +121,7 @@ class Cluster:
         query: Mapping[str, str], body: Mapping[str, Any] | None = None,
         *, read: Callable[[Any], bytes] = lambda response: bytes(response.read() or b""),
     ) -> bytes:  # fmt: skip
+        """Send a request, and return the answer as bytes. ``read`` reads the body of the response."""
         import urllib3
         from kubernetes.client.exceptions import ApiException
 

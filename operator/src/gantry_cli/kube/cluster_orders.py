@@ -319,6 +319,7 @@ class OrderWaiter:
         return remedy
 
     def _show(self, message: str, now: ClusterShardStatus | None = None, *, is_done: bool = True) -> None:
+        """Print the result of the order, as a text or as a document."""
         state = self._before if now is None else now
         document = OrderDocument(
             context=self._cluster.context,

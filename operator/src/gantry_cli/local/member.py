@@ -62,6 +62,7 @@ class MemberSettings:
 
     @property
     def template(self) -> str:
+        """The hash of the settings that need a restart of a broker."""
         return template_of(self.spec, self.name_servers)
 
 
@@ -103,6 +104,7 @@ class LocalMember:
 
     @property
     def children(self) -> list[ServerProcess]:
+        """The processes of the member: its broker, and its sidecar if there is one."""
         return [self.broker] if self.sidecar is None else [self.broker, self.sidecar]
 
     @property
@@ -132,6 +134,7 @@ class LocalMember:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _broker_arguments(self) -> Sequence[str]:
+        """Write the broker's settings file, and return the arguments of its start."""
         settings, record = self._settings(), self.record
         folder = self.buffers
         if folder is not None:

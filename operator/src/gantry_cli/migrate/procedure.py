@@ -368,6 +368,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
+        """The estimated seconds until the rest is copied; None if the rest does not shrink."""
         return (self.total - self.copied) / self.closing_per_s if self.closing_per_s > 0 else None
 
 

@@ -87,6 +87,7 @@ async def relabel_all(api: Kubernetes, objects: GroupObjects, shards: Iterable[O
 async def _write_labels(
     api: Kubernetes, cache: Cache, changes: Iterable[RoleLabelChange], pods: Mapping[int, Object]
 ) -> bool:
+    """Write the changes. Return whether all of them succeeded."""
     is_done = True
     for member, role in changes:
         pod = pods[member]

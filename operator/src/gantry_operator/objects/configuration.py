@@ -148,6 +148,7 @@ def config_map(group: BrokerGroup, facts: Facts, shard: int) -> Object:
 
 
 def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
+    """Return all settings of the shard's brokers, of both parts."""
     spec = group.spec
     place = BrokerPlacement(
         group=group.metadata.name,

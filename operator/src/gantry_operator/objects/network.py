@@ -154,6 +154,7 @@ def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
 
 
 def _to_brokers(group: BrokerGroup, facts: Facts) -> list[Object]:
+    """Return the rules for connections to broker pods; see ``policies``."""
     brokers = {"podSelector": {"matchLabels": selector(group, names.BROKER)}}
     readers = {"podSelector": {"matchLabels": {names.reads_label(group.metadata.name): "true"}}}
     operator = {

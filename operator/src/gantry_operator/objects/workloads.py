@@ -69,6 +69,7 @@ def _member_label(group: BrokerGroup, shard: int, name: str) -> dict[str, str]:
 
 
 def _claim(group: BrokerGroup, shard: int, home: dict[str, str]) -> Object:
+    """Return the claim template of a broker's volume."""
     storage = group.spec.storage
     body: Object = {
         "accessModes": ["ReadWriteOnce"],

@@ -100,6 +100,7 @@ class GroupObserver:
         )
 
     async def _shard(self, group: BrokerGroup, requests: GroupRequests, number: int, token: str) -> ObservedShard:
+        """Observe one shard: its Lease, its members, and the requests for it."""
         memory = self.memory[number]
         lease = self._lease(number, memory)
         record = None if lease is None else lease.record
@@ -126,6 +127,7 @@ class GroupObserver:
         )
 
     def _lease(self, shard: int, memory: ShardMemory) -> ObservedLease | None:
+        """Return the shard's Lease by the cache; None if its record is invalid."""
         document = self.objects.lease(shard)
         if document is None:
             return memory.observe_lease("", None, self._clock.now_ms())

@@ -76,6 +76,7 @@ def has_hibernated(views: Sequence[ShardView], observed: ObservedGroup) -> bool:
 
 
 def _hibernated_conditions(spec: Spec, views: Sequence[ShardView]) -> tuple[Condition, ...]:
+    """Return the conditions of a group none of whose processes runs."""
     in_order = {view.shard.number for view in views if was_stopped_in_order(view)}
     others = sorted({*range(spec.shards), *(view.shard.number for view in views)} - in_order)
     negative = [

@@ -104,6 +104,7 @@ def keep_fenced(view: ShardView) -> list[Action]:
 
 
 def _maintain_healthy(view: ShardView, master: Report) -> list[Action]:
+    """Return the actions while the master is healthy; see the module's docstring for their order."""
     ahead = [member.number for member, report in view.reports() if max(report.epochs) > view.term.epoch]
     if ahead:
         why = f"members {ahead} know a newer epoch than {view.term.epoch}"

@@ -128,6 +128,7 @@ def _merge_day(
     rules: CompactionRules,
     packing: Packing,
 ) -> CompactedDay:
+    """Merge the files of one day, and exchange its folder; see the module's docstring."""
     folder = f"{STAGED}/merged-{secrets.token_hex(8)}"
     new: list[ArchivedFile] = []
     for run in mergeable_runs(files, rules.target_bytes):

@@ -142,6 +142,7 @@ class _QueueWriter:
         self._open: _OpenFile | None = None
 
     def add(self, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
+        """Write consecutive rows of the queue, and yield each file that they complete."""
         offsets, days = np.asarray(rows.column("offset")), self._days(rows)
         begin = 0
         while begin < len(offsets):
@@ -158,10 +159,12 @@ class _QueueWriter:
             begin += count
 
     def check_complete(self) -> None:
+        """Raise ReadIncomplete unless all pieces are written."""
         if self._pieces:
             raise ReadIncomplete(f"the read ended, expected {self._describe_expected()}")
 
     def abandon(self) -> None:
+        """Delete the file that is being written, after an error."""
         if self._open is not None:
             self._open.abandon()
             self._open = None

@@ -235,6 +235,7 @@ class ArchiveRun:
         )
 
     def _build_outcome(self, query: StreamingQuery) -> Outcome:
+        """Return the outcome of the run, with the facts about the archive."""
         queues, totals, manifest = self._queues(), self._totals(), self._writer.manifest
         ends, everything = manifest.ends(), manifest.data()
         latest = {QueueId(one.topic, one.broker, one.queue): one.latest for one in queues} | self._latest

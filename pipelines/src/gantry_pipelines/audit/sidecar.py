@@ -109,6 +109,7 @@ class SidecarCopy:
         return Bytes(begin, bytes(data), merge_spans(holes))
 
     def _read_into(self, data: bytearray, base: int, begin: int, end: int, holes: list[Span]) -> None:
+        """Read a range into ``data``, which begins at ``base``; add what cannot be read to ``holes``."""
         while begin < end:
             stop = min(begin + self._range_max(), end)
             answer = self._get("/v1/log/bytes", {}, {"Range": f"bytes={begin}-{stop - 1}"}, self._log.get("fast_port"))

@@ -181,6 +181,7 @@ def compare_groups(
 def _compare_offset(
     group: str, queue_name: str, source: int, target: int | None, *, is_over: bool
 ) -> Iterator[Difference]:
+    """Yield the difference between the offsets of a group in one queue, if there is one."""
     what = f"{group} in {queue_name}"
     if target is None:
         yield Difference(DifferenceKind.GROUP_BEHIND, what, f"no offset in target, {source} in source")
@@ -198,6 +199,7 @@ def _compare_offset(
 def _compare_remaining(
     group: str, topic: str, source: ClusterFacts, target: ClusterFacts, *, is_over: bool
 ) -> Iterator[Difference]:
+    """Yield the difference between the remaining messages of a group in a whole topic, if there is one."""
     left, right = _remaining_messages(group, topic, source), _remaining_messages(group, topic, target)
     if left is None:
         return

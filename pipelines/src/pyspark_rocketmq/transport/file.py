@@ -137,6 +137,7 @@ class Store:
         return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, np.uint8)
 
     def _map_at(self, offset: int) -> tuple[int, Bytes]:
+        """Return the mapped file that has an offset, and the offset at which it begins."""
         for base, data in self._maps.items():
             if base <= offset < base + len(data):
                 return base, data

@@ -78,6 +78,7 @@ def log_pieces(task: Task, source: LogSource, settings: ReadSettings) -> Iterato
 
 
 def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
+    """Yield the records of each range of the task, one range after the other."""
     for number, wanted in enumerate(task.ranges):
         for begin in range(wanted.begin, wanted.end, UNITS_PER_REQUEST):
             end = min(begin + UNITS_PER_REQUEST, wanted.end)
@@ -94,6 +95,7 @@ def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> It
 
 
 def _in_log_order(task: Task, span: tuple[int, int], source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
+    """Yield the records in a span of the log that are in the ranges of the task."""
     begin, end = span
     parts = [
         _locate(source, number, wanted.queue, first, min(first + UNITS_PER_REQUEST, stop))
