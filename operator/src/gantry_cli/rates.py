@@ -39,7 +39,7 @@ class BrokerRuntimeInfo:
     producer_groups: int | None
     consumer_groups: int | None
     held_pulls: int | None
-    """How many pulls wait for messages; None if the broker does not report it."""
+    """How many pulls wait for messages; null if the broker does not report it."""
     changed_settings: str
     """The settings that were changed at run time and override broker.conf, as key=value;key=value."""
 

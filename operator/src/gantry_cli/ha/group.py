@@ -116,7 +116,7 @@ class Member:
     """The path of the member's control socket."""
 
     status: HaStatus | None
-    """The broker's status; None if it does not answer."""
+    """The broker's status; null if it does not answer."""
 
     failure: str = ""
     """Why there is no status; empty if there is one."""

@@ -22,7 +22,7 @@ class BrokerView:
 
     address: BrokerAddress
     facts: BrokerRuntimeInfo | None
-    """Its runtime info; None if it does not answer."""
+    """Its runtime info; null if it does not answer."""
 
     failure: str | None
     """Why its runtime info is not available."""
@@ -41,9 +41,9 @@ class TopicView:
     end_offset_total: int
     """The sum of the end offsets of all queues."""
     last_message_ms: int | None
-    """The store time of the last message; None if there is none."""
+    """The store time of the last message; null if there is none."""
     failure: str | None = None
-    """Why the topic cannot be described; None if it can."""
+    """Why the topic cannot be described; null if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ClusterView:
     brokers: tuple[BrokerView, ...]
     topics: tuple[TopicView, ...]
     topics_total: int
-    """The number of all topics; ``topics`` has at most TOPICS_MAX."""
+    """The number of all topics; `topics` has at most 200."""
 
     groups: tuple[GroupView, ...]
 

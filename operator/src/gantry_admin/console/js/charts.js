@@ -13,8 +13,8 @@ const GAP_MS = 5000; // Points that are further apart are not connected.
 const pointed = new Map(); // chart -> the selected position, as a share of its width
 
 /**
- * Return a chart. `lines` are `{name, tone, points}`; `format` converts a value to a text. `redraw` is called when another
- * point in time is selected. `base` is 1024 for bytes.
+ * Return a chart. `lines` are `{name, tone, points}`; `format` converts a value to a text. `redraw` is called when
+ * another point in time is selected. `base` is 1024 for bytes.
  */
 export function chart({ title, hint, lines, format, redraw, base = 1000 }) {
   const nowMs = Date.now();
