@@ -20,7 +20,11 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ("broker/tests", "operator/tests", "pipelines/tests", "e2e", "bench")
+"""The folders of tests and of what only tests use."""
+
 SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
+"""The folders below which a path is the name of a module."""
+
 TOOLS: Final = ("scripts", ".ci", "Makefile")
 """Files and folders that no test imports, and that the tests of the repository run."""
 

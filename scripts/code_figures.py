@@ -23,8 +23,13 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS: Final = ("broker/src", "operator/src", "pipelines/src")
 LONG_FILE_LINES: Final = 450
+"""A file with more lines counts as long."""
+
 METHODS_MAX: Final = 15
+"""A class with more methods counts as wide."""
+
 LISTS: Final = ("long-files", "imported-once", "wide-classes", "outside")
+"""The figures whose places `--list` prints."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -40,8 +45,13 @@ class Module:
     """The imported names with dots; for `from a import b` both `a` and `a.b`."""
 
     function_lines: list[int] = field(default_factory=list)
+    """The number of lines of each function."""
+
     wide_classes: list[str] = field(default_factory=list)
+    """The classes with more than METHODS_MAX methods, with their lines."""
+
     outside: list[str] = field(default_factory=list)
+    """The assignments to attributes of other objects, with their lines."""
 
 
 def functions_in(node: ast.AST) -> Iterator[Function]:

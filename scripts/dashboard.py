@@ -13,7 +13,10 @@ S = 'namespace="$namespace",gantry_dev_group="$group"'
 """The label selector of every expression; short, because the expressions are long."""
 
 COLUMNS = 24
+"""The width of the dashboard, in Grafana's grid."""
+
 HEIGHT = 7
+"""The height of a panel, in rows of that grid."""
 
 
 class Panel(NamedTuple):
@@ -22,8 +25,13 @@ class Panel(NamedTuple):
     title: str
     expression: str
     legend: str
+    """The name of a series, with its labels in {{}}."""
+
     unit: str
+    """Grafana's name of the unit, such as `bytes`."""
+
     text: str
+    """The description that is shown beside the title."""
 
 
 ROWS: dict[str, tuple[Panel, ...]] = {
@@ -118,6 +126,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
 }
+"""The panels of each row, by the row's title."""
 
 
 def dashboard() -> dict[str, Any]:
@@ -131,8 +140,8 @@ def dashboard() -> dict[str, Any]:
         y += 1
         for number, panel in enumerate(row):
             width = COLUMNS // 3
-            place = {"h": HEIGHT, "w": width, "x": number % 3 * width, "y": y + number // 3 * HEIGHT}
-            panels.append(_panel(panel, place, len(panels) + 1))
+            grid_position = {"h": HEIGHT, "w": width, "x": number % 3 * width, "y": y + number // 3 * HEIGHT}
+            panels.append(_panel(panel, grid_position, len(panels) + 1))
         y += -(-len(row) // 3) * HEIGHT
     return {
         "title": "Gantry broker group",
@@ -158,14 +167,14 @@ def dashboard_text() -> str:
     return json.dumps(dashboard(), indent=2) + "\n"
 
 
-def _panel(panel: Panel, place: dict[str, int], number: int) -> dict[str, Any]:
+def _panel(panel: Panel, grid_position: dict[str, int], number: int) -> dict[str, Any]:
     return {
         "type": "timeseries",
         "id": number,
         "title": panel.title,
         "description": panel.text,
         "datasource": {"type": "prometheus", "uid": "$datasource"},
-        "gridPos": place,
+        "gridPos": grid_position,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "targets": [{"refId": "A", "expr": panel.expression, "legendFormat": panel.legend}],
     }

@@ -17,10 +17,19 @@ from typing import Final
 import yaml
 
 LINK: Final = re.compile(r"\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
+"""A link to a file of the repository: its title, path and fragment."""
+
 PAGES: Final = ("*.md", "docs/**/*.md", "broker/*.md", "broker/docs/**/*.md")
+"""The files that are pages of the site."""
+
 MAP: Final = "docs/README.md"
+"""The page whose headings and links determine the navigation."""
+
 CONFIGURATION: Final = "docs/site.yml"
+"""The configuration of mkdocs, without the navigation."""
+
 FILE_BYTES_MAX: Final = 1 << 20
+"""The largest linked file that is copied into the site."""
 
 
 class SiteError(Exception):
@@ -60,21 +69,21 @@ def navigation_of(root: Path) -> list[dict[str, list[dict[str, str]]]]:
     return groups
 
 
-def gather(root: Path, place: Path) -> None:
+def gather(root: Path, site_folder: Path) -> None:
     """Delete a folder, and copy pages, what they link to, and the configuration with its navigation into it."""
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(site_folder, ignore_errors=True)
     pages = pages_of(root)
     wanted = {*pages, *(target for page in pages for target in targets_of(root, page))}
     for path in sorted(wanted):
         if (root / path).is_file():
             if (size := (root / path).stat().st_size) > FILE_BYTES_MAX:
                 raise SiteError(f"{path} has {size} bytes, at most {FILE_BYTES_MAX} are published")
-            (place / "pages" / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / path, place / "pages" / path)
+            (site_folder / "pages" / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / path, site_folder / "pages" / path)
     configuration = yaml.safe_load((root / CONFIGURATION).read_text(encoding="utf-8"))
     configuration |= {"docs_dir": "pages", "site_dir": "site"}
     configuration["nav"] = [{"Gantry": "README.md"}, *navigation_of(root)]
-    (place / "mkdocs.yml").write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")
+    (site_folder / "mkdocs.yml").write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")
 
 
 def main() -> int:

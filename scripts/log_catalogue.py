@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 LEVELS: Final = {"warning": "warning", "error": "error", "exception": "error", "critical": "error"}
+"""The level of a record by the method of the logger."""
+
 LEVEL_CONSTANTS: Final = {"WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
+"""The level of a record by the constant that is passed to `log`."""
+
 QUIET_CONSTANTS: Final = frozenset({"DEBUG", "INFO"})
+"""The constants of levels that are not in the page."""
+
 SOURCES: Final = ("broker/src", "operator/src", "pipelines/src")
 FORWARDERS: Final = frozenset({"gantry_remoting.close_log"})
 """Modules whose loggers pass on the texts of their callers."""
@@ -32,6 +38,8 @@ COMPONENTS: Final = {
     "Spark source": ("pyspark_rocketmq",),
     "Pipelines": ("gantry_pipelines",),
 }
+"""The packages of each section of the page."""
+
 BEGINNING: Final = """# Log messages
 
 This page lists every warning and error that Gantry logs, by component. Search it for the text of the line; the fields
@@ -40,6 +48,7 @@ that come with a line (`extra`) name the broker, offset, file or peer. One event
 `error` means that something is lost, refused or needs you; `warning` means that Gantry recovers by itself and that you
 may want to know. The page is written by `make format` from the source and from `docs/logs.toml`.
 """
+"""The text before the first section of the page."""
 
 
 class CatalogueError(Exception):
@@ -56,6 +65,8 @@ class LogEvent(NamedTuple):
 
 
 class _Call(NamedTuple):
+    """A call of a logger: its level, and the expression of its text."""
+
     level: str
     message: ast.expr
 

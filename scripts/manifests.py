@@ -34,7 +34,10 @@ CHARTS = ("gantry-operator", "broker-group")
 NAMESPACE = "gantry-system"
 NOTE = "# Written by scripts/manifests.py (`make manifests`); edit its source there.\n"
 KUBERNETES_VERSION = "1.34.0"
+"""The version for which Helm renders the templates."""
+
 VALUE = re.compile(r"^(?P<indent> *)(?P<name>[A-Za-z]+):")
+"""A line of values.yaml with the name of a value."""
 
 
 def plain_pages(root: Path) -> dict[Path, str]:

@@ -20,6 +20,7 @@ OPENED: Final = ("gantry_broker", "gantry_broker.server")
 """The packages whose subpackages the second table lists."""
 
 Graph = Mapping[str, frozenset[str]]
+"""The imported parts of each part, a package or a subpackage."""
 
 
 def packages_of(root: Path) -> list[str]:
@@ -85,7 +86,7 @@ def parts_inside(graph: grimp.ImportGraph) -> list[str]:
     return sorted(child for child in children - set(OPENED) if graph.find_children(child))
 
 
-def written(root: Path) -> str:
+def graph_section(root: Path) -> str:
     """Return the generated text between the two marks."""
     packages = packages_of(root)
     graph = grimp.build_graph(*packages, cache_dir=None)
@@ -104,4 +105,4 @@ def page(root: Path) -> str:
     text = (root / "ARCHITECTURE.md").read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{written(root)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{graph_section(root)}\n{END}{after}"

@@ -27,9 +27,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 DOCSTRING_WORDS_MIN: Final = 5
+"""The fewest words of a docstring of a module, class or function."""
+
 SUBJECT_CHARACTERS_MAX: Final = 72
 VAGUE_WORDS_MAX: Final = 2
+"""The most vague words in one text."""
+
 EXCEPTIONS_MAX: Final = 20
+"""The most exceptions that the file of exceptions may have."""
+
 COMMITS_DEFAULT: Final = 30
 """How many of the last commits are checked where no range is given: a clone does not know what is new in it."""
 
@@ -52,7 +58,11 @@ VAGUE_WORDS: Final = (
     "says", "said", "say", "told", "tells", "hears", "heard", "looks", "looked", "stands", "stood", "goes", "asks",
     "anybody", "thing", "things",
 )  # fmt: skip
+"""Words that are allowed, but not several times in one text."""
+
 PROSE_FILES: Final = (".md", ".yaml", ".yml", ".tpl", ".js", ".html", ".sh", ".go", ".java", ".txt")
+"""The suffixes of files whose whole text is checked."""
+
 SKIPPED: Final = ("requirements/", "broker/tests/golden/", "CHANGELOG.md", "LICENSE", "scripts/prose_allowed.toml")
 """What is not our prose, or records the past."""
 
@@ -71,7 +81,10 @@ class Finding(NamedTuple):
     path: str
     line: int
     rule: str
+    """The name of the rule, as in the list above."""
+
     text: str
+    """The words that break the rule, or their beginning."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.rule}: {self.text}"
@@ -169,9 +182,10 @@ class Exceptions:
         ]
 
 
-def _covers(place: str, path: str) -> bool:
+def _covers(allowed_path: str, path: str) -> bool:
     """Return whether the path of an exception covers a file."""
-    return path.startswith(place) if place.endswith("/") or not place else path == place
+    is_folder = allowed_path.endswith("/") or not allowed_path
+    return path.startswith(allowed_path) if is_folder else path == allowed_path
 
 
 def tracked_files(root: Path) -> list[str]:

@@ -31,7 +31,9 @@ SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
 SELF_EXPLANATORY = {"TlsSettings.mode", "TlsSettings.certificate_file", "TlsSettings.key_file"}
 """The only settings without a docstring, because their names and their class are sufficient."""
 NOTE = "<!-- Written by scripts/reference.py (`make format`) from the code; edit the docstrings there. -->\n"
+"""The first line of each generated page."""
 FIELDS_BEGIN = "<!-- fields: written by scripts/reference.py (`make format`); edit the texts in the code -->"
+"""The mark before the generated tables of a page."""
 FIELDS_END = "<!-- end: fields -->"
 
 
@@ -41,7 +43,10 @@ class Setting:
 
     name: str
     default: str
+    """The default as it is written in the code; `required` if there is none."""
+
     reason: str
+    """The docstring of the field; empty if it has none."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class SettingsClass:
     module: str
     name: str
     purpose: str
+    """The docstring of the class in one line."""
+
     settings: tuple[Setting, ...]
 
     @property

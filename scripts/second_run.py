@@ -25,6 +25,7 @@ RUNS: Final = 10
 """The number of runs in which a test that is unreliable twice must be fixed or removed."""
 
 PASSED: Final = "passed on the second run"
+"""The result of a test that passed when it was run again."""
 
 
 def record_failures(report: Path, failed: list[str]) -> int:

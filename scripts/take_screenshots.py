@@ -19,10 +19,13 @@ from playwright.sync_api import Browser
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BYTES_MAX: Final = 300 * 1024
+"""The largest screenshot that may be in the repository."""
+
 PICTURES: Final[tuple[tuple[str, str, Scheme], ...]] = (
     ("console.png", "wide", "dark"),
     ("console-narrow.png", "narrow", "light"),
 )
+"""The name of each file, the width of the page and its theme."""
 
 
 def parser() -> argparse.ArgumentParser:

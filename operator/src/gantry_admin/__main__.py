@@ -40,6 +40,8 @@ from gantry_remoting.http_admission import HttpLimitSettings
 from gantry_wire.structs import make_structs_ready
 
 EXIT_SETTINGS: Final = 2
+"""The exit code for invalid or contradictory options."""
+
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 log = logging.getLogger("gantry_admin")

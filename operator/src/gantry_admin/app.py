@@ -29,13 +29,19 @@ from gantry_admin.sidecar import Sidecar
 from gantry_wire.version import VERSION
 
 BODY_BYTES_MAX: Final = 64 * 1024
+"""The longest body of a request, in bytes."""
+
 CONSOLE: Final = Path(__file__).parent / "console"
+"""The folder with the files of the console."""
+
 SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
+"""The headers of all answers except the files of the console."""
+
 CONSOLE_HEADERS: Final = {
     # The page may load only its own files, has no inline scripts, and no text can become markup.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -48,6 +54,7 @@ _DOCS_HEAD: Final = """<!doctype html><html lang="en"><head><meta charset="utf-8
 <p>The document itself: <a href="/openapi.json">/openapi.json</a></p>
 """
 _REASONS: Final = {404: "endpoint not found", 405: "method not allowed"}
+"""The reason in an error answer, by its HTTP status."""
 
 
 def make_app(

@@ -86,8 +86,13 @@ class Loss(StrEnum):
     """The kind of failure that a loss is computed for."""
 
     PROCESS = "process"
+    """The process of the broker is killed; its machine keeps running."""
+
     MACHINE = "machine"
+    """The machine loses power, and comes back with its disk."""
+
     MASTER = "master"
+    """The disk or the machine is gone for good, and a slave is promoted."""
 
 
 @final
@@ -127,6 +132,7 @@ def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: 
 
 
 def _risk_of(loss: Loss, wrote: int | None, safe: int | None, history: WrittenHistory, now_ns: int) -> AtRisk:
+    """Return the data at risk beyond ``safe``, the end of what the failure leaves."""
     count = bytes_beyond(wrote, safe, None if safe is None else 0)
     if count is None or safe is None:
         return AtRisk(loss=loss, bytes=None, seconds=None)

@@ -18,6 +18,7 @@ from gantry_remoting import join_address
 from gantry_remoting.audit import truncate, write_audit_line
 
 SERVER = "sidecar"
+"""The name of this program in audit lines."""
 
 
 def write_audit(

@@ -20,6 +20,8 @@ Connect = Callable[[], Awaitable[tuple[Admin, str]]]
 """The type of ``BrokerClient.connect``, for callers that use only this method."""
 
 REQUEST_TIMEOUT_MS: Final = 2_000
+"""How long a request to the broker may take."""
+
 CONNECT_TIMEOUT_MS: Final = 1_000
 
 

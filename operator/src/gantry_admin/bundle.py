@@ -29,10 +29,20 @@ from gantry_access.redaction import REDACTED, add_bundle_entry, is_secret_name, 
 from gantry_store_files import PlainDisk, list_queue_locations, segments_of
 
 TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+"""The tables in the store's folder ``config`` that a bundle contains."""
+
 FILE_BYTES_MAX: Final = 8 << 20
+"""The largest table that a bundle contains."""
+
 LOG_TAIL_BYTES: Final = 512 << 10
+"""How many bytes of the end of the broker's log a bundle contains."""
+
 LISTED_MAX: Final = 20_000
+"""How many files of queues a bundle lists."""
+
 LINES_MAX: Final = 1_000
+"""How many of the sidecar's last log lines are kept."""
+
 CHARACTERS_MAX: Final = 2_000
 """The length at which a line of the sidecar's own log is cut, in characters."""
 
@@ -70,6 +80,7 @@ def _files(root: Path, page: Path) -> Iterator[tuple[str, Path, int]]:
 
 
 def _read(path: Path, bytes_max: int, name: str, left_out: dict[str, str]) -> bytes | None:
+    """Return the content of a file; None, with an entry in ``left_out``, if it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)

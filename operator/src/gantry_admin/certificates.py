@@ -26,6 +26,8 @@ class ServedCertificate(NamedTuple):
     """The certificate that new connections are served with."""
 
     context: ssl.SSLContext
+    """The TLS context with this certificate, for new connections."""
+
     fingerprint: bytes
     """The SHA-256 fingerprint of the certificate."""
 

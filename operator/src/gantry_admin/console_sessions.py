@@ -27,7 +27,10 @@ SESSIONS_MAX: Final = 64
 """Sessions kept at a time, one per browser tab; one more drops the oldest, which has to log in again."""
 
 SECRET_BYTES: Final = 24
+"""The number of random bytes in a code or a session."""
+
 SESSION_PREFIX: Final = "session-"
+"""The beginning of a session, which separates it from a token."""
 
 
 class Grant(NamedTuple):
@@ -37,8 +40,13 @@ class Grant(NamedTuple):
     """The name of the token that requested the code."""
 
     token_digest: bytes
+    """The digest of that token, which must still be valid."""
+
     may_change: bool
+    """Whether the token may give orders."""
+
     end_s: float
+    """When the code or session expires, by the monotonic clock."""
 
 
 @final

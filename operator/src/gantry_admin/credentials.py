@@ -23,6 +23,8 @@ FILE_BYTES_MAX: Final = 64 * 1024
 
 
 class _Token(NamedTuple):
+    """A token, by its digest, and its name."""
+
     name: str
     digest: bytes
 

@@ -19,7 +19,10 @@ from gantry_client.dead_letters import ResendRequest, ResendResult, ResendRun, r
 from gantry_client.errors import ClientError, InvalidMessage, NoRoute
 
 PRODUCER_GROUP: Final = "GANTRY_RESEND"
+"""The producer group that sends dead letters again."""
+
 TIMEOUT_S: Final = 60.0
+"""How long a resend order may take, in seconds."""
 
 
 class DeadLetterPosition(NamedTuple):

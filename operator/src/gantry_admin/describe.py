@@ -26,6 +26,8 @@ from gantry_status import LogRange, Status
 from gantry_status.broker_state import BrokerState, RangeState
 
 IN_ANOTHER_FORM: Final = {"phase", "role", "slaves", "store_uuid", "log_missing_ranges", "last_error"}
+"""The fields of both documents whose values are converted."""
+
 PAGE_NAMES: Final = frozenset(StatusDocument.model_fields) & {field.name for field in fields(Status)} - IN_ANOTHER_FORM
 """The fields of a status document that are copied unchanged from the status page."""
 

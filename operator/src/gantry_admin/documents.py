@@ -56,6 +56,8 @@ class ReadyDocument(Document):
     """Whether clients should be at this broker now, with hysteresis."""
 
     ready: bool
+    """The verdict in effect, after hysteresis."""
+
     reason: str
     now: str = Field(description="The state at this moment, before hysteresis.")
     broker: LoopStateDocument
@@ -89,6 +91,7 @@ class SlaveDocument(Document):
     flushed: int | None
     behind_bytes: int | None
     silent_ms: int | None
+    """The time since the master last heard from the slave."""
 
 
 class BufferDocument(Document):
@@ -129,7 +132,9 @@ class RoleDocument(Document):
     electable: list[int]
     acks_needed: int | None = Field(description="How many slaves a send waits for; null if it is unknown.")
     acked: int | None
+    """The offset up to which enough slaves have the log."""
     dispatched: int | None
+    """The offset up to which the queues are built."""
     master: str | None
     problem: str | None = Field(validation_alias=AliasChoices("problem", "trouble"))
     """A sidecar of an earlier version names it `trouble`."""

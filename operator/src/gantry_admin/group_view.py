@@ -1,4 +1,5 @@
-"""The view of the group: own status and the peers', joined by broker name, and the durability ledger of each shard.
+"""The document of the whole group: this sidecar's status and its peers', joined by broker name, and the durability
+ledger of each shard.
 
 No election takes place here: every member that is reachable, whose broker is running or stalled, and that reports
 itself as master in the newest epoch is shown. If two do, both are shown, because an administrator has to see that.
@@ -34,6 +35,7 @@ from gantry_spec.observed import Member, ObservedLease, ObservedShard, Report, R
 from gantry_status.broker_state import SlaveState
 
 SELF: Final = "self"
+"""What stands for the URL of this sidecar itself."""
 
 
 class MemberDocument(Document):
@@ -43,7 +45,11 @@ class MemberDocument(Document):
     is_self: bool
     is_reachable: bool
     age_ms: int | None
+    """The age of the status; null if there is none."""
+
     fault: str | None
+    """Why the last request failed; null if it succeeded."""
+
     status: StatusDocument | None
 
 

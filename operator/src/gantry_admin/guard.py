@@ -26,6 +26,8 @@ from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.settings import Address, SidecarSettings, parse_address
 
 REFRESH_S: Final = 2.0
+"""The time between two checks whether a token file has changed."""
+
 UNAUTHORIZED_HEADERS: Final = {"WWW-Authenticate": 'Bearer realm="gantry"'}
 
 
@@ -33,9 +35,16 @@ class Scope(Enum):
     """The permission that an endpoint requires."""
 
     PROBE = "probe"
+    """Read probes, which need no credentials at all."""
+
     VIEW = "view"
+    """View the state of the broker and its group, without messages."""
+
     READ = "read"
+    """Read messages and ranges of the log."""
+
     CHANGE = "change"
+    """Give orders to the broker, and resend dead letters."""
 
 
 class Caller(NamedTuple):

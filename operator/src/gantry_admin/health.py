@@ -45,6 +45,8 @@ class Verdict:
 
     is_good: bool
     reason: str
+    """Why the verdict is good or bad, for people."""
+
     is_final: bool = False
     """Whether a bad verdict takes effect at once, without hysteresis."""
 
@@ -126,6 +128,7 @@ def ready(
 
 
 def _in_role(state: HaStatus, following: Following, settings: HealthSettings) -> Verdict:
+    """Return whether clients should use a broker that serves, by its role."""
     match state.role:
         case HaRole.UNASSIGNED:
             return Verdict(is_good=False, reason=f"the broker has no role{_because(state.problem)}")
@@ -139,6 +142,7 @@ def _in_role(state: HaStatus, following: Following, settings: HealthSettings) ->
 
 
 def _master(state: HaStatus) -> Verdict:
+    """Return whether clients should use a broker with the master role."""
     if state.promised_epoch > state.epoch:
         text = f"master of epoch {state.epoch}, which has promised to be no master below epoch {state.promised_epoch}"
         return Verdict(is_good=False, reason=text)
@@ -150,6 +154,7 @@ def _master(state: HaStatus) -> Verdict:
 
 
 def _slave(state: HaStatus, following: Following, settings: HealthSettings) -> Verdict:
+    """Return whether clients should use a broker with the slave role."""
     lag_bytes, idle_ms = following.lag_bytes, following.idle_ms
     if state.problem:
         return Verdict(is_good=False, reason=f"the slave reports an error: {state.problem}")

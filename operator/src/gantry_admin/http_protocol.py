@@ -26,6 +26,7 @@ from gantry_remoting.close_log import LimitedLog
 from gantry_remoting.http_admission import ConnectionSlot, Phase, Reason
 
 PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
+"""The paths that are answered even in the slots reserved for probes."""
 PIPELINED_BYTES_MAX: Final = 64 * 1024
 """Bytes of pipelined requests that a connection may hold. Clients of the project pipeline nothing, and one read of a
 busy socket returns up to 256 KiB, which all connections together would hold in memory."""

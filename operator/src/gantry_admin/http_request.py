@@ -19,8 +19,13 @@ import h11
 from gantry_remoting import join_address
 
 HEAD_BYTES_MAX: Final = 64 * 1024
+"""The longest head of an answer, in bytes."""
+
 BODY_BYTES_MAX: Final = 1 << 20
+"""The longest body of an answer, if the caller sets no other limit."""
+
 PIECE_BYTES: Final = 64 * 1024
+"""The bytes of an answer that are read at a time."""
 
 
 class HttpAnswer(NamedTuple):

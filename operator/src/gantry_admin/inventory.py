@@ -31,6 +31,7 @@ from gantry_wire.names import SYSTEM_TOPICS, dead_letter_topic, is_system_group,
 TOPICS_MAX: Final = 500
 """Topics whose queues are read; further topics are only counted."""
 REQUESTS_AT_ONCE_MAX: Final = 16
+"""The most requests to the broker at a time."""
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -41,6 +42,7 @@ class QueueEnds(NamedTuple):
     begin: int
     end: int
     last_stored_ms: int | None
+    """The store time of the newest message; None if there is none, or it is unknown."""
 
 
 class QueueLag(NamedTuple):
@@ -49,8 +51,13 @@ class QueueLag(NamedTuple):
     topic: str
     queue_id: int
     consumed: int
+    """The next offset that the group consumes."""
+
     end: int
+    """The end offset of the queue."""
+
     lag: int
+    """The number of messages that are not consumed yet."""
 
 
 @final
@@ -59,11 +66,14 @@ class Inventory:
     """Topics, queues, groups and consume offsets of one broker at one moment."""
 
     topics: Mapping[str, TopicConfig]
+    """The settings of each topic, by its name."""
     queues: Mapping[str, Mapping[int, QueueEnds]]
+    """Topic -> queue -> the ends of the queue."""
     groups: tuple[str, ...]
     consumed: Mapping[str, Mapping[tuple[str, int], int]]
     """Group -> (topic, queue) -> the next offset to consume."""
     topics_left_out: int
+    """The number of topics whose queues were not read."""
     runtime: Mapping[str, str] = field(default_factory=dict)
     """The broker's runtime table by RocketMQ's names; empty if the inventory is from disk."""
     resent: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -179,6 +189,7 @@ def inventory_from_disk(files: StoreFiles, span: Span, broker_topics: set[str]) 
 
 
 def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Span) -> dict[int, QueueEnds]:
+    """Return the ends of a topic's queues, by their files."""
     ids = set(range(min(max(config.read_queue_nums, config.write_queue_nums), 1024))) | set(files.queue_ids(topic))
     found: dict[int, QueueEnds] = {}
     for queue_id in sorted(ids):

@@ -29,13 +29,16 @@ from gantry_client.errors import ClientError
 log = logging.getLogger(__name__)
 
 FRESH_S: Final = 2.0
+"""The age up to which an inventory is answered from the cache."""
 OLD_S: Final = 10.0
+"""The age up to which the broker's last answer is preferred to newer tables on disk."""
 BROKER_WAIT_S: Final = 0.06
 """How long a request waits for the broker; together with the wait for the disk it stays under a tenth of a second."""
 SETTINGS_RETRY_S: Final = 15.0
 """The wait before a broker that did not report its settings is asked again. It ends early when a request for the
 inventory succeeds after a failed one."""
 DISK_WAIT_S: Final = 0.03
+"""How long a request waits for the tables on disk."""
 
 
 class InventorySnapshot(NamedTuple):
@@ -44,7 +47,10 @@ class InventorySnapshot(NamedTuple):
     inventory: Inventory
     source: Literal["broker", "disk"]
     at_s: float
+    """When the inventory was requested, by the monotonic clock."""
+
     reason: str | None
+    """Why it is no answer of the broker of the last seconds; None if it is."""
 
     @property
     def age_s(self) -> float:
@@ -129,6 +135,7 @@ class InventoryCache:
         return self._flush_mode
 
     async def _query_flush_mode(self) -> None:
+        """Request the broker's settings once. After a failure, end only when a further request may be sent."""
         reading = self._broker.reading
         self._has_recovered.clear()
         try:

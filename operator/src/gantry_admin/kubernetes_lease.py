@@ -30,6 +30,7 @@ from gantry_remoting.small_file import read_small_file
 from gantry_spec.lease_annotations import InvalidLeaseRecord, lease_seconds, lease_time, record_of
 
 MESSAGE_MAX: Final = 200
+"""The most characters of the API server's text that are kept."""
 
 
 @final
@@ -72,6 +73,7 @@ class KubernetesLeaseClient:
         return after
 
     async def _ask(self, method: str, body: bytes, timeout_s: float) -> HttpAnswer:
+        """Send one request for the Lease. Raises ``LeaseUnavailable`` without an answer."""
         try:
             async with asyncio.timeout(timeout_s):
                 token = await asyncio.to_thread(_authorization, self._token_file)
@@ -89,6 +91,7 @@ class KubernetesLeaseClient:
         return answer
 
     def _parse(self, answer: HttpAnswer) -> LeaseSnapshot:
+        """Return the Lease in an answer. Raises ``LeaseUnavailable`` for any other answer."""
         try:
             document = json.loads(answer.body)
             revision = document["metadata"]["resourceVersion"]

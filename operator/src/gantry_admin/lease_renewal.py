@@ -44,7 +44,9 @@ from gantry_status.orders import HaRole, HaStatus, Lease
 log = logging.getLogger(__name__)
 
 RENEWALS_PER_DURATION: Final = 3
+"""How often the Lease is renewed within its duration."""
 INTERVAL_S_MIN: Final = 0.2
+"""The least time between two renewals, in seconds."""
 RETRY_S: Final = 1.0
 """The wait after a failure, and while the record does not name this broker; shorter if the duration is short."""
 READABLE_S_MIN: Final = 30.0
@@ -55,7 +57,9 @@ a longer one, as of a suspended machine, the wait begins anew: kubelet has repor
 IDLE_S: Final = 0.5
 """The wait between two checks of a broker that is not a master; a check sends no request."""
 ASK_TIMEOUT_S: Final = 4.0
+"""The longest time of one request to the API server."""
 ORDER_TIMEOUT_S: Final = 1.0
+"""How long the broker may take to accept a renewal."""
 
 SendOrder = Callable[[Lease], Awaitable[object]]
 """A function that passes an order on to the broker, and raises ``Problem`` if that fails."""
@@ -78,7 +82,9 @@ class _Readable(NamedTuple):
     """A time in which every request for the Lease was answered, while one process of the broker had a regained role."""
 
     process: object
+    """What identifies the process of the broker."""
     since_ms: int
+    """When the Lease was first read in this time."""
     last_ms: int
     """When the Lease was read last."""
     is_enough: bool = False
@@ -165,6 +171,7 @@ class LeaseRenewal:
         return self._retry_s()
 
     async def _renew(self, state: HaStatus) -> float:
+        """Renew the Lease once, and pass the renewal to the broker. Return the seconds until the next step."""
         lease = self._lease
         if lease is None:
             lease = await self._client.read(timeout_s=self._timeout_s())

@@ -1,8 +1,8 @@
 """The limits of the sidecar's service: concurrent waiters, event streams and readers of the log, its bytes per second.
 
 Reading costs the broker memory bandwidth, page cache and a core, regardless of its load; so it is limited here, for
-both listeners together. The bucket lets a reader go into debt and then wait: a range is never refused for its size, and
-a waiting reader holds one of few places, which keeps others from queueing up behind it.
+both listeners together. The token bucket lets a reader take more bytes than it has, and wait afterwards: a range is
+never refused for its size, and a waiting reader holds one of few places, which keeps others from queueing up behind it.
 """
 
 from __future__ import annotations

@@ -30,9 +30,11 @@ from gantry_status.orders import (
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 1.0
+"""The interval between two polls, in seconds."""
 FAST_POLL_INTERVAL_S: Final = 0.05
 """The interval while a caller waits for the acknowledgements of slaves."""
 POLL_TIMEOUT_S: Final = 0.5
+"""How long the broker may take to answer a poll."""
 REPORT_AGE_MS_MAX: Final = 10_000
 """The age up to which a report is used for a verdict."""
 
@@ -43,7 +45,11 @@ class RoleReport:
     """The broker's last report about its role, and its time."""
 
     status: HaStatus | None = None
+    """The report; None before the first one."""
+
     at_boottime_ns: int | None = None
+    """When it arrived, on the machine's boot-time clock."""
+
     fault: str = "not requested yet"
     """Why the last request failed; empty if it succeeded."""
 

@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATH: Final = "/v1/log/bytes"
+"""The only path that this listener serves."""
 HEAD_BYTES_MAX: Final = 16 * 1024
+"""The longest head of a request, in bytes."""
 SEND_TIMEOUT_S: Final = 60.0
 """The time in which a reader must receive one window; a slower reader is disconnected."""
 WINDOW_BYTES: Final = 1 << 20
-"""The bytes that are taken from the bucket, and sent, in one call. A kernel without preemption keeps the core for the
-whole call, so a smaller window delays the broker less; a much smaller one costs too many turns of the event loop."""
+"""The bytes that are taken from the limit of bytes per second (``limits.TokenBucket``), and sent, in one call. A kernel
+without preemption keeps the core for the whole call, so a smaller window delays the broker less; a much smaller one
+costs too many turns of the event loop."""
 
 
 @final

@@ -21,9 +21,17 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import FLAG_COMPRESSED, StoredMessage, decode_host
 
 RESEND_MAX: Final = 500
+"""The most dead letters of one resend order."""
+
 SHOWN_BYTES: Final = 2_048
+"""How many bytes of a body are shown by default."""
+
 SHOWN_BYTES_MAX: Final = 65_536
+"""How many bytes of a body a caller may request."""
+
 PROPERTY_CHARACTERS_MAX: Final = 4_096
+"""The length at which the value of a property is cut."""
+
 _ALLOWED_CONTROLS: Final = frozenset("\t\n\r")
 
 
@@ -114,9 +122,14 @@ class ResentDocument(Document):
 
 
 class _Beginning(NamedTuple):
+    """The first bytes of a body, as they are shown."""
+
     data: bytes
+    """The first bytes of the body."""
+
     is_cut: bool
     fault: str | None
+    """Why the body could not be decompressed; None if it was."""
 
 
 def message_document(message: StoredMessage, body_bytes: int = SHOWN_BYTES) -> MessageDocument:

@@ -17,11 +17,15 @@ from gantry_status import Status
 from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter, retry_topic
 
 TOPICS_MAX: Final = 200
+"""How many topics have metrics of their own."""
 ROWS_MAX: Final = 1_000
 """Samples of one metric that has groups as a label, at most."""
 BROKER: Final = ["cluster", "broker"]
+"""The labels that all metrics of this module have."""
 _RATES: Final = (("putTps", "put"), ("getFoundTps", "getfound"), ("getMissTps", "getmiss"), ("getTotalTps", "gettotal"))
+"""The rates in the runtime table, and their names in metrics."""
 _WINDOWS: Final = ("10", "60", "600")
+"""The seconds over which the broker averages each rate."""
 
 Labels = list[str]
 

@@ -18,6 +18,8 @@ def require_whole_number(value: object) -> object:
 
 
 WHOLE = BeforeValidator(require_whole_number)
+"""Accepts whole numbers only, see ``require_whole_number``."""
+
 Epoch = Annotated[int, Field(ge=1, le=JSON_INTEGER_MAX), WHOLE]
 
 
@@ -39,7 +41,11 @@ class ExpectedBody(OrderBody):
     """The state that the broker must still have when it is promoted."""
 
     last_epoch: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
+    """The epoch of the last record in its log."""
+
     end: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
+    """The end that its log must at least have."""
+
     continues: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE] = 0
     """The epoch of which it must still be the master; 0 if it was elected."""
 
@@ -49,7 +55,11 @@ class PromoteBody(OrderBody):
 
     epoch: Epoch
     electable: Annotated[list[Annotated[int, Field(ge=0, le=(1 << 31) - 1), WHOLE]], Field(max_length=64)] = []
+    """The slaves whose acks count, and that may be promoted after this epoch."""
+
     force: Annotated[bool, Field(strict=True)] = False
+    """Whether it accepts its log as it is, although data may be lost."""
+
     expected: ExpectedBody | None = None
 
 
@@ -82,8 +92,14 @@ class PromisedDocument(Document):
 
     epoch: int
     identity: str
+    """The uuid of the store that has promised."""
+
     broker_id: int | None
     last_epoch: int
+    """The epoch of the last record in its log."""
+
     end: int | None
+    """The end of its log; null if it is unknown."""
+
     granted_ms: int
     """The remaining time for which a grant that it gave before may be valid."""

@@ -34,7 +34,11 @@ from gantry_status.broker_state import view_of
 from gantry_status.orders import HaStatus, status_of
 
 POLL_INTERVAL_S: Final = 1.0
+"""The interval between two polls of all peers, in seconds."""
+
 ASK_TIMEOUT_S: Final = 2.0
+"""How long a peer may take to answer a poll."""
+
 ANSWER_BYTES_MAX: Final = 1 << 20
 STATUS_PATH: Final = "/v1/status"
 STATUS_PATH_WITHOUT_RATES: Final = "/v1/status?rates=false"
@@ -47,9 +51,16 @@ class PeerReport:
     """The last status of a peer, and why there is no newer one."""
 
     url: str
+    """The base URL of the peer."""
+
     status: StatusDocument | None = None
+    """The last status; None before the first answer."""
+
     at_monotonic_s: float | None = None
+    """When it arrived, by the monotonic clock."""
+
     fault: str | None = "not requested yet"
+    """Why the last request failed; None if it succeeded."""
 
     def age_ms(self) -> int | None:
         return None if self.at_monotonic_s is None else int((time.monotonic() - self.at_monotonic_s) * 1000)

@@ -43,7 +43,10 @@ class PlannedRange(NamedTuple):
     start: int
     end: int
     total: int
+    """The end of the readable part of the log."""
+
     etag: str
+    """The entity tag of the log (``entity_tag``)."""
 
     @property
     def length(self) -> int:

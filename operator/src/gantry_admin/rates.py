@@ -30,21 +30,34 @@ POLL_INTERVAL_S: Final = 1.0
 POLL_AFTER_REQUEST_S: Final = 15.0
 """For how long the broker is still polled after the last request for its rates."""
 WINDOW_S: Final = 3.0
+"""The time over which a rate is computed, in seconds."""
 SAMPLE_AGE_S_MAX: Final = 5.0
 """The age up to which counters are used."""
 BUCKETS_MAX: Final = 64
+"""The most buckets of waits that are accepted from a broker."""
 
 
 class Counters(NamedTuple):
     """The counters of a broker since its start."""
 
     at_s: float
+    """When the broker was asked, by the monotonic clock."""
+
     boot: str
+    """What identifies the run of the broker: its counters begin at zero in each."""
+
     puts: int
+    """The number of messages that were stored."""
+
     put_bytes: int
     gets: int
+    """The number of messages that were delivered to consumers."""
+
     get_bytes: int | None
+    """The bytes of these messages; None if the broker does not count them."""
+
     waits: tuple[int, ...]
+    """The number of sends by the time that they waited (``AckWaitDocument.buckets``)."""
 
 
 @final
@@ -79,7 +92,8 @@ class Rates:
         return time.monotonic() - self._requested_at_s < POLL_AFTER_REQUEST_S
 
     def document(self) -> RatesDocument:
-        """Return the current rates. It is no request: the sidecar itself calls it each second for its ledgers."""
+        """Return the current rates. It is no request: the sidecar itself calls it each second for its durability
+        ledgers."""
         now_s = time.monotonic()
         samples = [one for one in self._samples if now_s - one.at_s <= SAMPLE_AGE_S_MAX]
         age_ms = int((now_s - self._samples[-1].at_s) * 1000) if self._samples else None

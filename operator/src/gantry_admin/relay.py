@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gantry_admin.sidecar import Sidecar
 
 TIMEOUT_S: Final = 4.0
+"""How long a sidecar of another shard may take to answer."""
+
 ANSWER_BYTES_MAX: Final = 16 << 20
 RELAYED_STATUSES: Final = frozenset({400, 404, 410, 416, 429, 503, 504})
 """Error statuses about the request itself, which are passed on; any other concerns the relay and becomes 502."""
@@ -29,6 +31,7 @@ RELAYED_STATUSES: Final = frozenset({400, 404, 410, 416, 429, 503, 504})
 D = TypeVar("D", bound=Document)
 
 SHARD_PATTERN: Final = r"^[%|a-zA-Z0-9._-]+$"
+"""The names that a broker may have in a parameter."""
 
 Shard = Annotated[
     str | None,

@@ -32,6 +32,8 @@ from gantry_status.orders import AnyOrder, HaRole, HaStatus, Promised, StatusReq
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 0.5
+"""The interval between two checks, in seconds."""
+
 READ_TIMEOUT_S: Final = 2.0
 ASK_TIMEOUT_S: Final = 1.0
 ORDER_TIMEOUT_S: Final = 30.0
@@ -95,6 +97,7 @@ class RoleRecovery:
             self._set_reason(f"the order to the broker failed: {problem.reason}")
 
     async def _decide(self, own: HaStatus) -> None:
+        """Collect the inputs of the decision, and send its order, if there is one."""
         lease, peers = await asyncio.gather(self._read(), self._peers.ask_all(own))
         assert self._since_s is not None, "the wait has started"
         if lease is not None and time.monotonic() - self._since_s < self._election_wait_s:

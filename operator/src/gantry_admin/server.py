@@ -31,6 +31,7 @@ from gantry_remoting.http_admission import ConnectionSlot, HttpListener
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 2
+"""How long a stop waits for answers that are being sent."""
 BACKLOG: Final = 1024
 """The kernel's queue of connections: a flood of connections must not let the packets of a probe be dropped."""
 OTHER_DESCRIPTORS: Final = 384

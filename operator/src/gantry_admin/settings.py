@@ -16,6 +16,7 @@ from gantry_remoting.http_admission import HttpLimitSettings
 MEBIBYTE = 1 << 20
 LOOPBACK_NAMES = ("localhost",)
 LOG_CONNECTIONS_MAX = 64
+"""The most connections of the port for ranges."""
 
 
 @final

@@ -50,9 +50,16 @@ from gantry_wire.version import VERSION
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_NS: Final = 5_000_000_000
+"""The time over which the rate of written bytes is averaged."""
+
 LEDGER_INTERVAL_S: Final = 1.0
+"""The interval between two updates of the durability ledgers, in seconds."""
+
 WAITERS_MAX: Final = 64
+"""The most callers that wait for an offset at a time."""
+
 STREAMS_MAX: Final = 32
+"""The most event streams at a time."""
 
 
 @final
@@ -127,7 +134,8 @@ class Sidecar:
         await asyncio.to_thread(self.broker.watch.close)
 
     async def _update_ledgers(self) -> None:
-        """Update the ledgers even without requests: the age of the data at risk comes from the update before."""
+        """Update the durability ledgers even without requests: the age of the data at risk comes from the update
+        before."""
         while True:
             self.group()
             await asyncio.sleep(LEDGER_INTERVAL_S)

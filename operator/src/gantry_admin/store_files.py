@@ -54,6 +54,8 @@ class Piece(NamedTuple):
 
     file: FileIO
     position: int
+    """Where the part begins in its file."""
+
     length: int
 
 

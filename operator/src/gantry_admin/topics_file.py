@@ -30,7 +30,11 @@ from gantry_status.orders import HaRole, HaStatus
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
+"""The interval between two reads of the file, in seconds."""
+
 RETRY_S: Final = 5.0
+"""The time after a failure before the next attempt."""
+
 FILE_BYTES_MAX: Final = 1 << 20
 
 
@@ -43,6 +47,7 @@ class TopicsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 KINDS: Final = {"topics": Topic, "groups": ConsumerGroup}
+"""The type of the entries of each list in the file."""
 
 
 def parse_topics_file(content: bytes) -> tuple[TopicsFile, list[str]]:

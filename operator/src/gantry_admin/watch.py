@@ -23,6 +23,7 @@ from gantry_status.clocks import Clock, now
 log = logging.getLogger(__name__)
 
 READ_INTERVAL_S: Final = 0.1
+"""The interval between two reads of the page, in seconds."""
 
 
 @final
@@ -31,7 +32,9 @@ class PageObservation:
     """One observation of the status page."""
 
     at_boottime_ns: int
+    """When the page was read, on the machine's boot-time clock."""
     reading: Reading | None = None
+    """The last publication of the broker; None if there is none that can be read."""
     fault: str = ""
     """Why there is no reading; empty if there is one."""
     is_absent: bool = False

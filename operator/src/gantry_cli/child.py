@@ -12,6 +12,7 @@ import sys
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
+"""The option of ``prctl`` that sets the signal at the parent's death."""
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from gantry_client import Admin, ClientError
 ANSWER_TIMEOUT_S: Final = 0.5
 PROCESS_TIMEOUT_S: Final = 2.0
 OFFERED_MAX: Final = 500
+"""The most names that are offered at a time."""
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 

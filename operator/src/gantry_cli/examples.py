@@ -3,6 +3,7 @@
 from typing import Final
 
 COLUMNS_MAX: Final = 92
+"""The widest line of a help text, in characters."""
 
 
 def examples(*pairs: tuple[str, str]) -> str:

@@ -34,9 +34,12 @@ class OrderDocument(msgspec.Struct, frozen=True, kw_only=True):
     master: str
     """The pod, or the member of the local group, that is the master now; empty if there is none."""
     epoch: int
+    """The epoch of that master; 0 if there is none."""
     before_master: str
+    """The master before the order; empty if there was none."""
     before_epoch: int
     waited_ms: int
+    """How long the command waited for the result."""
     message: str
     """The result as a sentence for people."""
 

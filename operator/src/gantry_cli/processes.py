@@ -23,15 +23,18 @@ from pathlib import Path
 from typing import Final, final
 
 DEATH_WINDOW_S: Final = 60.0
+"""The time in which deaths are counted; a shorter run is a short one."""
 STOP_TIMEOUT_S: Final = 70.0
 """The time a process gets to stop; longer than a broker's `shutdownTimeout`, so that the broker itself reports what it
 could not finish."""
 SPAWN_RETRY_S: Final = 2.0
 """The delay before the next attempt after a process could not be started, for example because a disk was full."""
 BLOCKED_POLL_S: Final = 0.1
+"""The time between two checks whether a blocked process may start."""
 LAST_LINE_BYTES: Final = 4096
 LAST_LINE_CHARS_MAX: Final = 300
 NO_OUTPUT: Final = "no output"
+"""The text for a log without a last line."""
 LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
 """The time, level and logger of a log line, which are removed in a one-line error."""
 
@@ -50,7 +53,11 @@ class RestartPolicy:
     """
 
     immediate_restarts_max: int = 1
+    """After how many deaths within a minute restarts are delayed."""
+
     delay_s_max: float
+    """The longest delay of a restart, in seconds."""
+
     short_runs_max: int | None = None
     """The number of consecutive short runs after which the server is not restarted; None for no limit."""
 
@@ -323,6 +330,7 @@ class ServerProcess:
                 await self._run_once()
 
     async def _run_once(self) -> None:
+        """Start the process, and wait until it has ended or is stopped."""
         try:
             process = await self._spawn()
         except OSError as error:  # a full disk or process table affects this process only

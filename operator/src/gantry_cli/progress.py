@@ -89,6 +89,7 @@ def _progress_display(what: str, columns: tuple[ProgressColumn, ...]) -> Iterato
 
 
 INTERVAL_S: Final = 1.0
+"""The time between two refreshes, in seconds."""
 
 
 def watch(screen: Callable[[], Iterable[RenderableType]], interval_s: float = INTERVAL_S) -> None:

@@ -30,13 +30,16 @@ class BrokerRuntimeInfo:
     log_begin: int
     log_end: int
     dispatch_behind_bytes: int
+    """How many bytes of the log are not in queues yet."""
     flush_behind_bytes: int
+    """How many bytes of the log are not flushed yet."""
     disk_used_ratio: float | None
     started_at_ms: int | None
     connections: int | None
     producer_groups: int | None
     consumer_groups: int | None
     held_pulls: int | None
+    """How many pulls wait for messages; null if the broker does not report it."""
     changed_settings: str
     """The settings that were changed at run time and override broker.conf, as key=value;key=value."""
 

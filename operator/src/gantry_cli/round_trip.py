@@ -35,6 +35,7 @@ class RoundTrip:
     queue: MessageQueue
     queue_offset: int
     elapsed_ms: float
+    """The time from the send until the message was read."""
 
 
 async def round_trip(name_server: str, settings: ClientSettings | None = None) -> RoundTrip:

@@ -39,6 +39,7 @@ class StackRecord(msgspec.Struct, kw_only=True):
     broker_name: str
     started_at_ms: int
     is_detached: bool
+    """Whether it runs in the background, by `gantry up --detach`."""
 
 
 class StackRunningError(Exception):

@@ -37,6 +37,7 @@ class DeletedPod(NamedTuple):
 
     pod: Object
     node: Object | None
+    """The Node of the pod; None if it is not known."""
 
 
 @final

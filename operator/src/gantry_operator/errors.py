@@ -28,7 +28,10 @@ class Cause(NamedTuple):
     """One cause of an error, as the API server reports it. The texts are empty where it reports none."""
 
     reason: str
+    """The reason in CamelCase, such as ``FieldValueForbidden``."""
+
     field: str = ""
+    """The path of the field that the cause is about."""
 
 
 IMMUTABLE_SPEC: Final = Cause("FieldValueForbidden", "spec")
@@ -39,6 +42,7 @@ class ApiError(OperatorError):
     """Base class of all errors of a call to the API server. It is never raised itself."""
 
     def __init__(self, what: str, reason: str, status: int = 0, causes: Sequence[Cause] = ()) -> None:
+        """``what`` names the call and its object; ``status`` is the HTTP status, 0 without an answer."""
         super().__init__(f"{what}: {reason}")
         self.what: Final = what
         self.reason: Final = reason

@@ -16,11 +16,17 @@ log = logging.getLogger(__name__)
 
 REPEAT_MS: Final = 10 * 60_000
 RETRY_MS: Final = 30_000
-"""The time after a failure before the same event is tried again: a round a second may report it."""
+"""The time after a failure before the same event is tried again: the resource's loop may report it every second."""
 
 REMEMBERED_MAX: Final = 256
+"""How many events of a resource are remembered, so that they are not repeated too soon."""
+
 MESSAGE_MAX: Final = 1_000
+"""The most characters of an event's message; Kubernetes allows 1,024."""
+
 COMPONENT: Final = "gantry-operator"
+"""The name of the operator as the source of an event."""
+
 REASONS: Final[dict[type[act.Action], str]] = {
     act.TakeEpoch: "ElectionStarted",
     act.RecordMaster: "MasterNamed",
@@ -46,7 +52,11 @@ class Event(NamedTuple):
     """An event of a resource that is not recorded yet."""
 
     reason: str
+    """The reason as one stable word in CamelCase."""
+
     text: str
+    """The message of the event, for people."""
+
     is_warning: bool = False
 
 
@@ -89,6 +99,7 @@ class EventRecorder:
             self._due_ms[event] = now_ms + REPEAT_MS
 
     def _document(self, resource: Object, event: Event) -> dict[str, Any]:
+        """Return the event as an object of Kubernetes."""
         metadata, moment = resource["metadata"], self._clock.wall()
         mark = hashlib.sha256(f"{event.reason} {event.text} {moment.isoformat()}".encode()).hexdigest()[:16]
         about = {

@@ -55,6 +55,8 @@ from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import ObservedGroup
 
 TICK_S: Final = 1.0
+"""The time between two rounds of a group without a change (a tick), in seconds."""
+
 BUSY_S: Final = 0.25
 """The time between two rounds while an action is under way, in seconds."""
 
@@ -68,6 +70,8 @@ class GroupContext(LoopContext["GroupReconciler"]):
 
     noun: ClassVar[str] = "group"
     sidecars: Sidecars
+    """The client of the sidecars of all groups."""
+
     base: Facts
     """The facts that are the same for all groups: the image, and which CRDs exist."""
 
@@ -75,7 +79,10 @@ class GroupContext(LoopContext["GroupReconciler"]):
     """The operator's key, from which the tokens of groups are derived."""
 
     render: Callable[[BrokerGroup, Facts], Sequence[Object]]
+    """Returns the desired objects of a group for these facts."""
+
     lease_duration_ms: int = DURATION_MS
+    """The duration of Leases that are created from now on."""
 
     def make_reconciler(self, key: ResourceKey, wake_now: Callable[[], None]) -> GroupReconciler:
         return GroupReconciler(key, self, wake_now)

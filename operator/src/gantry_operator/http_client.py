@@ -12,6 +12,7 @@ from typing import Final, Self
 import aiohttp
 
 CONNECTIONS_PER_HOST_MAX: Final = 8
+"""The most connections to one host at a time."""
 
 
 class HttpClient:

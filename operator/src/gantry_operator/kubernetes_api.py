@@ -37,11 +37,19 @@ from gantry_operator.errors import (
 )
 
 THREADS: Final = 8
+"""The number of threads in which calls run."""
+
 TIMEOUT_S: Final = 10.0
+"""The deadline of a call, with the wait for a thread, in seconds."""
+
 CONNECT_S: Final = 3.0
+"""The part of the deadline in which the connection must be established."""
+
 LIST_LIMIT: Final = 500
 """The largest number of objects in one page of a list."""
 MESSAGE_MAX: Final = 500
+"""The most characters of an error text that are kept."""
+
 TERMINATING: Final = "NamespaceTerminating"
 """The cause in a 403 answer that comes from the deletion of the namespace, and not from missing rights."""
 
@@ -53,7 +61,11 @@ class Request(NamedTuple):
     """One call to the API server."""
 
     verb: str
+    """The verb of Kubernetes, such as ``list``, for metrics."""
+
     method: str
+    """The method of HTTP, such as ``GET``."""
+
     path: str
     kind: Kind
     query: tuple[tuple[str, str], ...] = ()
@@ -62,6 +74,7 @@ class Request(NamedTuple):
 
     @property
     def what(self) -> str:
+        """The verb and the path as text, for errors."""
         return f"{self.verb} {self.path}"
 
 
@@ -173,6 +186,7 @@ class KubernetesApi:
     # -- one call ------------------------------------------------------------------------------------------------------
 
     async def _call(self, request: Request) -> Object:
+        """Send a request and return the answer's document. Raises leaves of ``ApiError``."""
         if request.method != "GET" and not self.may_write():
             raise NotLeader(request.what, "this process may have lost leadership")
         started_s, status = time.monotonic(), 0

@@ -51,6 +51,8 @@ class LeaderLease(NamedTuple):
     """The state of the Lease according to a read, or a write that was answered."""
 
     revision: str
+    """The resourceVersion of the Lease, which every write changes."""
+
     holder: str
     """The identity of the holder; empty if the Lease was released."""
 
@@ -60,6 +62,7 @@ class Write(NamedTuple):
 
     revision: str | None
     is_release: bool = False
+    """Whether the candidate's name is removed instead."""
 
 
 class Read(NamedTuple):

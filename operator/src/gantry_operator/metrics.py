@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from gantry_remoting.http_admission import HttpAdmission
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The upper bounds of the buckets of all histograms, in seconds."""
 
 
 @final
@@ -73,7 +74,7 @@ class Metrics:
 
     @contextmanager
     def time_reconciliation(self) -> Iterator[None]:
-        """Measure the duration of one round while the context is entered."""
+        """Measure the duration of one round of a resource's loop while the context is entered."""
         with self._reconcile.time():
             yield
 
@@ -91,7 +92,7 @@ class Metrics:
         self.registry.register(_ClosedConnections(admission))
 
     def record_unexpected_error(self) -> None:
-        """Count a round that ended with an unexpected error."""
+        """Count a round of a loop that ended with an unexpected error."""
         self._unexpected_errors.inc()
 
     def text(self) -> bytes:

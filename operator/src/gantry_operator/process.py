@@ -64,6 +64,8 @@ from gantry_operator.watched_resources import WatchedResources
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
+"""The time between two attempts to list all resources."""
+
 OWN_KINDS_S: Final = 5.0
 """How long the API server may need until it serves the CRDs that the chart has just installed."""
 SETTLE_S: Final = 1.0
@@ -145,6 +147,7 @@ class Operator:
                 await self._resign(leadership, leader_task)
 
     async def _lead(self, leadership: Leadership, leader_task: asyncio.Task[None]) -> None:
+        """Run as the leader: reconcile until a stop or the loss of leadership, then shut down in order."""
         settings = self.settings
         client = client_of(configuration(settings.kubeconfig, settings.context))
         api = KubernetesApi(client, on_call=self.metrics.record_call, may_write=leadership.is_leader)
@@ -306,7 +309,11 @@ class _Signals:
 
 
 RETRY_MISSING_S: Final = 0.5
+"""The time between two checks for the kinds of the operator's own chart."""
+
 PERIOD_MIN_S: Final = 2.0
+"""The time before the first check for missing kinds."""
+
 PERIOD_MAX_S: Final = 60.0
 """The longest time between two checks for missing kinds; the time doubles from check to check until then."""
 
@@ -343,6 +350,7 @@ class KindDiscovery:
         return True
 
     async def _is_listed(self, kind: Kind, namespaces: Sequence[str]) -> bool:
+        """Return whether the kind can be listed. The label of the request is one that no object has."""
         try:
             for namespace in namespaces or ("",):
                 await self._api.list(kind, namespace, "gantry.dev/none")

@@ -60,16 +60,20 @@ class WrittenStatus(NamedTuple):
 
     status: Mapping[str, Any]
     age_ms: int
+    """The time since this process wrote it; great if an earlier one did."""
 
 
 class Outcome(NamedTuple):
     """The result of one round."""
 
     pause_s: float
+    """The time until the next round, in seconds, unless an object changes before."""
+
     status: Mapping[str, Any] | None = None
     """The status to write; None if the status that was written last need not be replaced yet."""
 
     events: Sequence[Event] = ()
+    """The events to record after the status is written."""
 
 
 class Reconciler(Protocol):
@@ -207,6 +211,7 @@ class ResourceLoop(Generic[R]):
         self._is_urgent = False
 
     async def _reconcile_guarded(self) -> float | None:
+        """Run one round, whose errors are reported. Return the seconds until the next one."""
         try:
             with self._context.metrics.time_reconciliation():
                 return await self.reconcile_once()

@@ -35,12 +35,21 @@ from gantry_spec.sidecar_proof import NONCE_CHARACTERS, is_proven
 from gantry_status.orders import AnyOrder, Drain, Follow
 
 STATUS_TIMEOUT_S: Final = 1.0
+"""How long a request for the status may take, in seconds."""
+
 ORDER_TIMEOUT_S: Final = 10.0
+"""How long an order may take, in seconds."""
+
 ANSWER_BYTES_MAX: Final = 4 << 20
 PROOF_BYTES_MAX: Final = 16 << 10
+"""The longest answer to a request for a proof."""
+
 CONNECTIONS_MAX: Final = 512
 REASON_MAX: Final = 300
+"""The most characters of a reason that are kept."""
+
 REFUSED: Final = frozenset({400, 409, 412, 413, 422})
+"""The HTTP statuses with which a sidecar or its broker refuses an order."""
 
 
 class Peer(NamedTuple):
@@ -54,6 +63,7 @@ class Peer(NamedTuple):
     """The name of the broker; empty for any, as its number."""
 
     member: int | None = None
+    """The number of the broker; None for any."""
 
     @property
     def base(self) -> str:
@@ -105,6 +115,7 @@ class HttpSidecars(HttpClient):
     async def _ask(
         self, peer: Peer, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> Mapping[str, Any]:
+        """Send a request, and return the document of the answer. Raises leaves of ``SidecarError``."""
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_s):
@@ -139,6 +150,7 @@ def request_of(order: AnyOrder, expected: Expected | None) -> tuple[str, dict[st
 
 
 def _parse_answer(peer: Peer, status: int, text: bytes) -> Mapping[str, Any]:
+    """Return the document of an answer, or raise the error that its status stands for."""
     if len(text) > ANSWER_BYTES_MAX:
         raise SidecarUnavailable(f"{peer.base}: the answer is longer than {ANSWER_BYTES_MAX} bytes")
     try:
@@ -187,6 +199,7 @@ class ProvenCertificates:
         return self._known[peer]
 
     async def _verify(self, host: str, port: int, token: str) -> bytes:
+        """Request a proof over a new connection, and return the fingerprint of its certificate."""
         nonce = secrets.token_hex(NONCE_CHARACTERS // 2)
         try:
             reader, writer = await asyncio.open_connection(host, port, ssl=self._context)

@@ -5,8 +5,8 @@
     at most every 10 s    all other changes: of byte bands, lags, messages, and the forecast for the loss of a master
 
 Exact byte counts are in `gantry status` and the metrics; as fields of the status they would cause a write in each
-round. Texts, such as the reasons that block an action, may contain counts. A condition keeps the time of its last
-transition over restarts of the operator, because the status in the cluster is read before it is replaced.
+round of the loop. Texts, such as the reasons that block an action, may contain counts. A condition keeps the time of
+its last transition over restarts of the operator, because the status in the cluster is read before it is replaced.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ WRITE_MS: Final = 10_000
 """The minimum time between two writes of a status without an urgent change."""
 
 MESSAGE_MAX: Final = 1_000
+"""The most characters of a message in the status."""
+
 LINES_MAX: Final = 12
+"""The most lines of a list of reasons, or of a forecast."""
 
 _AMOUNT: Final = re.compile(r"\b\d+(?:\.\d+)?(?: ?[KMGTPE]iB| B|ms|s|m|h| messages?)\b")
+"""An amount of bytes, time or messages in a text."""
 
 
 class StatusFacts(NamedTuple):
@@ -190,6 +194,7 @@ def without_times_or_none(status: Mapping[str, Any]) -> Any:
 
 
 def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -> ShardStatus:
+    """Return the status of one shard."""
     name, spec = facts.group.metadata.name, facts.group.spec
     outlook = next((one for one in facts.outlooks if one.shard == shard.number), None)
     record = None if shard.lease is None else shard.lease.record
@@ -218,6 +223,7 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
 
 
 def _fence(fences: Fences, shard: int) -> str:
+    """Return the state of a shard's fence, as in ``ShardStatus.fence``."""
     if shard in fences.closed:
         return "Fenced"
     return "Fencing" if shard in fences.still_open else ""

@@ -23,6 +23,7 @@ from gantry_spec.manifest.group import BrokerGroup
 
 KEY_BYTES: Final = 32
 FIELD: Final = "key"
+"""The key in the Secret under which the operator's key is stored."""
 
 
 async def operator_key(api: Kubernetes, namespace: str, name: str) -> bytes:

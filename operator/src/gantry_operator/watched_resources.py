@@ -57,7 +57,10 @@ WATCHED_PIPELINE_KINDS: Final[dict[Kind, str]] = {
 """The kinds that are watched in addition for pipelines. Pods and StatefulSets are shared with groups."""
 
 RELIST_S: Final = 300.0
+"""The time between two full lists, in seconds."""
+
 START_MISSING_S: Final = 1.0
+"""The time between two checks for resources without a loop, in seconds."""
 
 
 @final

@@ -21,6 +21,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The base class of all actions. It is never instantiated itself."""
 
     shard: int
+    """The number of the shard, counted from 0."""
+
     why: str = ""
     """The reason for the action, for people."""
 
@@ -29,6 +31,7 @@ class MemberAction(Action, frozen=True, kw_only=True):
     """An action on one member."""
 
     member: int
+    """The member's own number, counted from 1."""
 
 
 class OrderAction(MemberAction, frozen=True, kw_only=True):
@@ -89,8 +92,14 @@ class Promote(OrderAction, frozen=True, kw_only=True):
 
     epoch: int
     electable: tuple[int, ...]
+    """The slaves whose acks count, and so those that may be promoted after this epoch."""
+
     last_epoch: int
+    """The last epoch in the member's log when it was elected."""
+
     end: int
+    """The end of the member's log when it was elected."""
+
     continues: int = 0
     """The epoch of which it must still be the master; 0 if it was elected, and its log does not change."""
 
@@ -104,6 +113,7 @@ class Resume(OrderAction, frozen=True, kw_only=True):
 
     epoch: int
     electable: tuple[int, ...]
+    """The slaves whose acks count, as in the master's promotion."""
 
 
 @final
@@ -127,6 +137,7 @@ class Drain(OrderAction, frozen=True, kw_only=True):
     """Order a master to refuse sends and flush and replicate its log, before its role moves or it is restarted."""
 
     timeout_ms: int
+    """After this time the order is answered, although not everything is flushed and replicated."""
 
 
 @final

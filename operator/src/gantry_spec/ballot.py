@@ -1,6 +1,7 @@
 """The count of an election: whether every past term is outvoted, which member wins, and how much would be lost. Pure.
 
-Each term in the Lease has to be ended by one of these proofs:
+Each term in the Lease has to be ended by one of these proofs, where S is the number of the term's electable slaves, and
+k the number of their acks that a send waited for:
 
     a quorum        S - k + 1 of its slaves have promised, so any k slaves that have acknowledged include one of them
     one promise     of a slave or of the master, only where acknowledgements did not wait for slaves (k is 0)
@@ -37,11 +38,23 @@ class Ballot(NamedTuple):
     """The state of a member that has promised an epoch, or, in a forecast, of a member that could."""
 
     number: int
+    """The member's own number, counted from 1."""
+
     identity: str
+    """The uuid of the member's store, which identifies the voter."""
+
     epoch: int
+    """The epoch in which the member last had a role; 0 before its first role."""
+
     last_epoch: int
+    """The epoch of the last record in its log."""
+
     end: int
+    """The end of its log; -1 if it is unknown."""
+
     is_complete: bool | None
+    """Whether its log has everything that it ever acknowledged; None if this is unknown."""
+
     grant_expires_ms: int
     """When the last grant that the member gave to a master expires, on the observer's clock."""
 
@@ -74,7 +87,10 @@ class ElectionResult(NamedTuple):
     """The result of counting ballots."""
 
     winner: Ballot | None
+    """The ballot of the winner; None if no member can be elected."""
+
     reason: str
+    """Why this member wins, or why no member does, for people."""
 
 
 GRANT_MS_ASSUMED = 3_000
@@ -122,8 +138,8 @@ def count_ballots(
 ) -> ElectionResult:
     """Return the winner of an election if every term is outvoted, and the reason.
 
-    The longest log wins. Among equal logs ``preferred`` wins, then a member without damaged records, then the last
-    master. Damaged records cost neither the vote nor the precedence of a longer log.
+    The longest log wins. Among equal logs the member ``preferred`` wins, then a member without damaged records, then
+    the last master. Damaged records cost neither the vote nor the precedence of a longer log.
 
     With ``is_forced`` a person gives up the data that only absent members have: the terms need not be outvoted.
 

@@ -24,6 +24,8 @@ HOUR_MS: Final = 3_600_000
 ACKED_FLUSH_INTERVAL_MS_MAX: Final = 10
 """The longest flush interval where acknowledgements wait for the disks of slaves."""
 MESSAGE_BYTES_MAX: Final = 4 << 20
+"""The largest body of a message that a broker accepts by default."""
+
 RECORD_ROOM: Final = 65_536
 """The free space that a broker requires in a file of its log in addition to the largest body."""
 
@@ -36,6 +38,8 @@ class BrokerPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the group."""
 
     shard: int
+    """The number of the shard, counted from 0."""
+
     number: int
     """The member's own number, counted from 1."""
 
@@ -43,11 +47,17 @@ class BrokerPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The IP address that is advertised to clients and slaves."""
 
     listen: str = "0.0.0.0"
+    """The IP address on which the broker listens."""
+
     port: int = BROKER_PORT
+    """The port on which the broker serves its clients."""
+
     ha_port: int = replication_port_of(BROKER_PORT)
     """The replication port; -1 for none."""
 
     name_servers: tuple[str, ...] = ()
+    """The addresses (``host:port``) of the name servers where the broker registers."""
+
     store: str
     """The folder of the member's store."""
 

@@ -16,10 +16,16 @@ from typing import Any, Final, NamedTuple
 
 GROUP_LABEL: Final = "gantry.dev/group"
 ROLE_LABEL: Final = "gantry.dev/role"
+"""The label of a pod with the role that its broker has at present."""
+
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+"""The label that separates pods of brokers from pods of name servers."""
+
 BROKER: Final = "broker"
 NAME_SERVER: Final = "nameserver"
 BROKER_CONTAINER: Final = "broker"
+"""The name of the broker's container in its pod."""
+
 CONF_VARIABLE: Final = "GANTRY_BROKER_CONF"
 """The environment variable of a broker's container that has the settings of its start."""
 
@@ -31,7 +37,11 @@ class Kind(NamedTuple):
 
     api_version: str
     name: str
+    """The name of the kind in a manifest, such as ``Pod``."""
+
     plural: str
+    """The name in paths of the API server, such as ``pods``."""
+
     is_namespaced: bool = True
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
@@ -46,6 +56,7 @@ class PodPlace(NamedTuple):
 
     shard: int
     member: int
+    """The member's own number, counted from 1."""
 
 
 def shard_name(group: str, shard: int) -> str:

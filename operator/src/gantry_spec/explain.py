@@ -27,12 +27,20 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True):
     """A member that might become master, as a candidate in the forecast."""
 
     number: int
+    """The member's own number, counted from 1."""
+
     last_epoch: int | None = None
+    """The epoch of the last record in its log; None if unknown."""
+
     end: int | None = None
+    """The end of its log; None if unknown."""
+
     gap_bytes: int | None = None
     """How many bytes the candidate's log is behind the master's; None if unknown."""
 
     has_vote: bool = False
+    """Whether the member could vote in the election."""
+
     blocked_by: str = ""
     """Why the member could not become master, or has no vote; empty otherwise."""
 
@@ -43,10 +51,20 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: int
     master: int | None = None
+    """The number of the present master; None if the Lease names none."""
+
     epoch: int = 0
+    """The newest epoch in the Lease."""
+
     candidates: tuple[CandidateOutlook, ...] = ()
+    """The other members, each as a candidate."""
+
     winner: int | None = None
+    """The number of the member that would win the election; None if none would."""
+
     loss_at_least: int = 0
+    """The fewest bytes that would be lost."""
+
     loss_at_most: int | None = None
     """The most bytes that could be lost; None if unknown."""
 
@@ -93,6 +111,7 @@ def explain(spec: Spec, observed: ObservedGroup, now_ms: int) -> tuple[Outlook, 
 
 
 def _outlook(view: ShardView, observed: ObservedGroup) -> Outlook:
+    """Return the forecast for one shard."""
     term = view.term
     ballots = view.possible_ballots(without=term.master)
     outcome = count_ballots(view.record, ballots)
@@ -126,6 +145,7 @@ def _outlook(view: ShardView, observed: ObservedGroup) -> Outlook:
 
 
 def _candidate(view: ShardView, member: Member, ballots: list[Ballot]) -> CandidateOutlook:
+    """Return one member as a candidate of the forecast."""
     ballot = next((one for one in ballots if one.number == member.number), None)
     if ballot is None:
         return CandidateOutlook(number=member.number, blocked_by="no recent report")

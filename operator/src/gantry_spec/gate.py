@@ -80,6 +80,7 @@ def check_loss(at_most: int | None, spec: Spec, *, accepted: int | None = 0) -> 
 
 
 def _may_stop(action: MemberAction, ledger: Ledger, spec: Spec) -> Verdict:
+    """Return whether a member may be stopped, removed, or lose its disk."""
     if ledger.master is None or not ledger.is_fresh or ledger.wrote is None:
         return Verdict(False, "the bytes at risk are unknown: no recent report from a master", None)
     if action.member == ledger.master:
@@ -95,6 +96,7 @@ def _may_stop(action: MemberAction, ledger: Ledger, spec: Spec) -> Verdict:
 
 
 def _may_stop_master(action: Action, ledger: Ledger) -> Verdict:
+    """Return whether the master may be stopped, removed, or lose its disk."""
     if isinstance(action, ReplaceDisk):
         return Verdict(
             False, "the member is the master, and its disk may hold the only copy", ledger.risk(Fault.DISK).bytes

@@ -32,6 +32,7 @@ UNKNOWN_MASTER: Final = -1
 FORMER_NAMES: Final = {"reigns": "terms", "wish": "promotion_request"}
 """Fields of the record and of its goal: the name in earlier versions, which is still read, and the present one."""
 FORMER_NAMES_DEPTH: Final = 2
+"""How deep in a record these fields are looked for: in the record itself and in its goal."""
 
 Terms = Annotated[tuple["Term", ...], msgspec.Meta(max_length=TERMS_MAX)]
 
@@ -41,6 +42,8 @@ class Voter(msgspec.Struct, frozen=True):
     """A slave that may be elected as the master after a term."""
 
     number: int
+    """The member's own number, counted from 1."""
+
     identity: str = ""
     """The uuid of its store; empty until first observed. A replaced disk has no vote, since it has lost its
     promises."""
@@ -59,6 +62,8 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     master: int
+    """The number of the member that is the master."""
+
     identity: str
     """The uuid of the master's store."""
 

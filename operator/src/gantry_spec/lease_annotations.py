@@ -23,7 +23,11 @@ from gantry_spec.manifest.group import API_GROUP
 from gantry_status.former_names import with_present_names
 
 RECORD: Final = f"{API_GROUP}/record"
+"""The annotation that has the record as JSON."""
+
 VERSION: Final = f"{API_GROUP}/version"
+"""The annotation that has the number of the record's version."""
+
 VERSION_DIGITS_MAX: Final = 18
 
 

@@ -22,6 +22,7 @@ from gantry_spec.observed import ObservedShard, Report, Role
 from gantry_status.broker_state import SlaveState
 
 BANDS: Final = ((0, "none"), (64 << 10, "64Ki"), (1 << 20, "1Mi"), (16 << 20, "16Mi"), (256 << 20, "256Mi"))
+"""The greatest number of bytes in each band, and the text of the band. More bytes have the band ``more``."""
 
 
 class Fault(StrEnum):
@@ -45,6 +46,8 @@ class Risk(msgspec.Struct, frozen=True, kw_only=True):
     """How much one fault would lose."""
 
     bytes: int | None = None
+    """How many acknowledged bytes would be lost; None if unknown."""
+
     age_ms: int | None = None
     """The greatest possible age of the oldest byte at risk; 0 if none is at risk, None if unknown."""
 
@@ -55,6 +58,7 @@ class Risk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNKNOWN_RISK: Final = Risk()
+"""The risk of a shard about which nothing is known."""
 
 
 @final
@@ -69,8 +73,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is such a report, and it is no older than ``failover.after``."""
 
     master: int | None = None
+    """The number of the master; None if there is none."""
+
     epoch: int = 0
     acknowledged: int | None = None
+    """The offset up to which sends may have been acknowledged; None if unknown."""
+
     wrote: int | None = None
     committed: int | None = None
     flushed: int | None = None
@@ -78,6 +86,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """How far the electable slave with the longest log has received; 0 if there is none, None if it is unknown."""
 
     acks_needed: int = 0
+    """How many slaves must have a message before it is acknowledged."""
+
     in_sync: tuple[int, ...] = ()
     """The numbers of the slaves that are within ``maxLag`` of the master."""
 
@@ -85,7 +95,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of the slaves in sync whose acks the master counts: the electable ones, or all if none is."""
 
     is_draining: bool = False
+    """Whether the master refuses sends while its log is flushed and replicated."""
+
     risks: dict[Fault, Risk] = {}
+    """How much each fault would lose now; a fault without an entry has an unknown risk."""
+
     bottleneck: str = ""
     """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing, or if it is unknown."""
 
@@ -245,6 +259,7 @@ def _age(
 
 
 def _bottleneck(report: Report, replicated: int | None) -> str:
+    """Return what the bytes at risk wait for, as in ``Ledger.bottleneck``."""
     wrote, committed, flushed = report.wrote, report.committed, report.flushed
     if wrote is None or committed is None or flushed is None:
         return ""

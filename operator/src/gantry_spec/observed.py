@@ -63,7 +63,11 @@ class Report(BrokerState, frozen=True, kw_only=True):
     """The reported state of one broker, with the time at which it was true."""
 
     asked_ms: int
+    """When the report was requested, on the observer's clock."""
+
     answered_ms: int
+    """When its answer arrived, on the observer's clock."""
+
     boot_id: str = ""
     """The id of the process or pod that reported, as its supervisor or Kubernetes names it."""
 
@@ -111,6 +115,8 @@ class Member(ObservedPart, frozen=True):
     """The member's own number, counted from 1. The member keeps it in every role."""
 
     process: Process = Process.UNKNOWN
+    """The state of the member's process or pod."""
+
     process_asked_ms: int = 0
     """When the state of the process was last requested from a source that is never out of date: the API server itself
     and not a cache, or the local supervisor; 0 if never."""
@@ -134,7 +140,11 @@ class Member(ObservedPart, frozen=True):
     """How many acks the member needs as a master, by the configuration with which it was started."""
 
     disk: Disk = Disk.UNKNOWN
+    """The state of the member's volume."""
+
     disk_lost_since_ms: int | None = None
+    """When the volume was first known to be lost; None while it is not."""
+
     is_leaving: bool = False
     """Whether the member's machine is being drained or may be removed, or its pod is being deleted or evicted."""
 
@@ -147,13 +157,22 @@ class LastReport(ObservedPart, frozen=True):
     """The newest report of the newest term's master while it was the master, kept after its process has ended."""
 
     epoch: int
+    """The epoch in which it was the master."""
+
     asked_ms: int
+    """When the report was requested, on the observer's clock."""
+
     boot_id: str = ""
     """The id of the master's process at that time."""
 
     epoch_start: int | None = None
+    """The offset at which the last epoch in its log begins; None if unknown."""
+
     wrote: int | None = None
+    """The end of its log in this report; None if unknown."""
+
     peak_bytes_per_s: int | None = None
+    """At least the growth of its log in any second of the minute before; None if unknown."""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -220,7 +239,11 @@ class ObservedShard(ObservedPart, frozen=True):
 
     members: tuple[Member, ...] = ()
     last_report: LastReport | None = None
+    """The newest report of the newest term's master from its time as master; None if there is none."""
+
     request: PromotionRequest | None = None
+    """The promotion that a person requests; None if there is none."""
+
     replace_disks: tuple[int, ...] = ()
     """The members whose lost volume may be replaced: a person has given it up, or its machine is out of service."""
 
@@ -241,7 +264,7 @@ class ObservedShard(ObservedPart, frozen=True):
 
 
 def remaining_messages(messages: Mapping[str, int]) -> dict[str, int]:
-    """Return how many messages are left on a surplus shard, by topic. A shard without any may be removed.
+    """Return how many messages are left on a shard beyond ``spec.shards``, by topic. Without any it may be removed.
 
     ``messages`` has the number of messages of every topic on the shard. RocketMQ's system topics count, too: a delayed
     message is stored in SCHEDULE_TOPIC_XXXX until it is due, and an open transaction in RMQ_SYS_TRANS_HALF_TOPIC.
@@ -258,6 +281,8 @@ class ObservedGroup(ObservedPart, frozen=True):
     """The hash of the configuration with which members should be started."""
 
     is_paused: bool = False
+    """Whether a person has ordered the operator to take no action."""
+
     is_hibernated: bool = False
     """Whether the group must be stopped: none of its processes may run."""
 

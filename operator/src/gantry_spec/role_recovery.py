@@ -60,6 +60,7 @@ class Rejoin(NamedTuple):
 
     epoch: int
     master: str
+    """The address of the master's replication port."""
 
 
 class StayUnassigned(NamedTuple):
@@ -134,6 +135,7 @@ def _is_in_same_term(known: RecoveryInput, number: int) -> bool:
 
 
 def _is_leading(peer: Report, epoch: int) -> bool:
+    """Return whether a peer is the master of this epoch or a newer one, or is being promoted in it."""
     return peer.role in (Role.MASTER, Role.COMPARING) and peer.epoch >= epoch
 
 

@@ -20,6 +20,8 @@ import hmac
 from typing import Final
 
 PURPOSE: Final = b"gantry sidecar certificate 1\0"
+"""The constant part of the proof's input, which no other use of the token has."""
+
 NONCE_CHARACTERS: Final = 64
 """The length of a nonce as it is sent, in hexadecimal digits."""
 

@@ -35,7 +35,9 @@ SOURCE_EXIT_CODES: Final[dict[type[RocketMQSourceError], int]] = {
     DataLost: EXIT_DATA_LOSS,
     LogForked: EXIT_DATA_LOSS,
 }
+"""The exit codes of errors of the Spark source; others are failures."""
 TERMINATION_LOG: Final = Path("/dev/termination-log")
+"""The file from which Kubernetes takes a container's termination message."""
 IDLE_SECONDS_MAX: Final = 900.0
 """The time without activity after which /livez fails, so that kubelet restarts a continuous run that hangs."""
 EPILOG: Final = """\

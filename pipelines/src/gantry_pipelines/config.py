@@ -38,6 +38,8 @@ class RuntimeConfig(Part, frozen=True):
     """Settings of one machine, the field `runtime` of a configuration; in a pod the operator has written them."""
 
     name_servers: list[Address] = msgspec.field(default_factory=list)
+    """Addresses (`host:port`) of name servers; empty: those of the resource."""
+
     sidecars: list[str] = msgspec.field(default_factory=list)
     """Base URLs of sidecars, for example `http://127.0.0.1:8080`."""
 
@@ -60,7 +62,11 @@ class RuntimeConfig(Part, frozen=True):
     """Whether a server certificate must name its host. In a cluster the pods of a group are checked by CA alone."""
 
     certificate_file: str = ""
+    """PEM file of the client certificate, for servers that require one."""
+
     key_file: str = ""
+    """PEM file of the key of that certificate."""
+
     destination: str = ""
     """Folder of the results, or an object store's address for an archive; in a pod, a mount point and `path`."""
 
@@ -155,6 +161,7 @@ def _parse_document(text: str | bytes) -> Value:
 
 
 def _spec_of(document: Value, kind: str) -> dict[str, Any]:
+    """Return the spec of a document, with `runtime` as one of its fields."""
     if document is None:
         return {}
     if not isinstance(document, dict):

@@ -26,8 +26,14 @@ from gantry_spec.pipelines.parts import EngineMode, PipelineSpec
 
 MEBIBYTE: Final = 1 << 20
 POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
+"""The setting of Spark with the prefix of the executor pods' names."""
+
 EXECUTOR_MAIN: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+"""The main class of Spark's executors in Kubernetes."""
+
 JAVA_OPTION: Final = re.compile(r"SPARK_JAVA_OPT_([0-9]+)")
+"""The name of a variable in which Spark passes an option of the JVM."""
+
 EXECUTOR_ARGUMENTS: Final = {
     "--driver-url": "SPARK_DRIVER_URL",
     "--executor-id": "SPARK_EXECUTOR_ID",
@@ -37,6 +43,7 @@ EXECUTOR_ARGUMENTS: Final = {
     "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
     "--podName": "SPARK_EXECUTOR_POD_NAME",
 }
+"""The arguments of the main class, and the variables that have their values."""
 
 
 def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, str] | None = None) -> dict[str, str]:

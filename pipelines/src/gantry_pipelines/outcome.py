@@ -9,6 +9,7 @@ EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 """The job failed; for a checking job: it found differences."""
 EXIT_CONFIG: Final = 2
+"""The configuration is invalid, or contradicts the archive."""
 EXIT_ABSENT: Final = 3
 """A topic, an archive or a group was not found."""
 EXIT_UNKNOWN: Final = 4
@@ -16,6 +17,7 @@ EXIT_UNKNOWN: Final = 4
 EXIT_DATA_LOSS: Final = 5
 """Messages were lost, or a log has forked: an administrator must decide how to continue."""
 EXIT_INTERRUPTED: Final = 130
+"""The run was stopped on request before it was done."""
 
 
 @final
@@ -27,8 +29,13 @@ class QueueProgress:
     broker: str
     queue: int
     done: int
+    """The offset up to which the queue is read."""
+
     latest: int
+    """The end offset of the queue when it was last read."""
+
     lag_seconds: float | None = None
+    """The age of the oldest unread message; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +43,14 @@ class Totals:
     """The counters of a run so far, and the offsets that it has reached."""
 
     rows: int = 0
+    """The number of messages that were read."""
+
     bytes: int = 0
+    """The bytes that were read or written, as the job counts them."""
+
     files: int = 0
+    """The number of files that were written."""
+
     rows_lost: int = 0
     """Messages that were deleted before they could be read."""
 
@@ -45,6 +58,8 @@ class Totals:
     """Number of the last completed batch; -1: none."""
 
     checkpoint: str = ""
+    """The folder of Spark's checkpoint; empty without one."""
+
     queues: tuple[QueueProgress, ...] = ()
 
     @property

@@ -24,6 +24,7 @@ from gantry_pipelines.stop_request import StopRequest
 from gantry_status.text import bytes_text
 
 TERMINATION_MESSAGE_BYTES_MAX: Final = 4096
+"""The longest termination message that Kubernetes keeps."""
 QUEUES_MAX: Final = 50
 """Queues in a document; those with the largest lag come first."""
 LINE_INTERVAL_SECONDS: Final = 5.0
@@ -55,8 +56,14 @@ class Output:
 
     output_format: OutputFormat = OutputFormat.TEXT
     lines: TextIO = field(default_factory=lambda: sys.stderr)
+    """The stream of progress lines."""
+
     result: TextIO = field(default_factory=lambda: sys.stdout)
+    """The stream of the result."""
+
     termination_message: Path | None = None
+    """The file for the final document; None outside of a pod."""
+
     now: Callable[[], float] = field(default=lambda: datetime.now(UTC).timestamp())
 
 

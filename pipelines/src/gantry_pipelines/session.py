@@ -25,13 +25,17 @@ from pyspark.sql import SparkSession
 from pyspark_rocketmq import DefaultSource
 
 JAVA_VERSION_MIN: Final = 17
+"""The oldest feature release of Java on which this Spark runs."""
+
 JAVA_ANSWER_TIMEOUT_S: Final = 30
 REMEDY: Final = (
     "Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless;"
     " macOS: brew install openjdk@21; or set JAVA_HOME to a Java installation"
 )
+"""How Java is installed, for the error without it."""
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+"""The settings file for the logs of the JVM."""
 
 
 @final

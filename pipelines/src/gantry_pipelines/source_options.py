@@ -24,6 +24,7 @@ from pyspark_rocketmq.options import read_token
 from pyspark_rocketmq.settings import ReadSettings
 
 EVERY_SIDECAR: Final = "*"
+"""The name that stands for all sidecars in ``runtime.tokenFiles``."""
 
 
 def connection_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:

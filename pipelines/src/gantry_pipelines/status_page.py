@@ -21,7 +21,11 @@ from typing import Any, Final, cast, final
 from gantry_pipelines.reporting import Reporter
 
 STATUS_PORT: Final = 8090
+"""The default port of the page."""
+
 TIMEOUT_SECONDS: Final = 10
+"""How long a connection may be idle, in seconds."""
+
 CONNECTIONS_MAX: Final = 32
 """Open connections at most, each with a thread. Above that the oldest is closed, so that incomplete requests cannot
 block kubelet, Prometheus and the operator, which need one connection each."""

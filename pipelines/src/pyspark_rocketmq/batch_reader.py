@@ -86,7 +86,10 @@ class BatchReader(DataSourceReader):
 
     options: ReadOptions
     columns: tuple[str, ...]
+    """The columns of a row, in their order."""
+
     pushed: PushedFilters = field(default_factory=PushedFilters)
+    """The filters of the query that narrow the read."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks as partitions. Raises InvalidOption, NoReplica, Refused, DataLost and DamagedRecord."""
@@ -133,6 +136,7 @@ class BatchReader(DataSourceReader):
         return read_partition(partition, self.options.settings, self.columns)
 
     def _narrow_by_time(self, ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[QueueRange]:
+        """Leave out messages outside of the store times that the query's filters allow."""
         queues = [one.queue for one in ranges]
         lows: dict[QueueId, int] = {}
         highs: dict[QueueId, int] = {}

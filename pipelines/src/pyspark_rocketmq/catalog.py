@@ -1,4 +1,4 @@
-"""The driver's view of what can be read: topics, queues, their readable bounds, and the replicas that have them.
+"""The driver's catalog of what can be read: topics, queues, their readable bounds, and the replicas that have them.
 
 The catalog is synchronous and keeps its connections. It queries the replicas that tasks will read, so that the bounds
 and locations it returns are those of a log that can be read; only the offsets of groups come from the masters. While no
@@ -123,6 +123,7 @@ class Catalog:
         return call_with_retries(what, attempt, self._settings.patience_ms)
 
     def _call_view(self, broker: str, what: str, request: Callable[[View], T]) -> T:
+        """Call the first replica of a broker that answers, through its view (one replica, read by one transport)."""
         return self._call_with_retries(f"{broker}: {what}", lambda: self._views.call(broker, request))
 
     def _call_per_broker(
@@ -143,6 +144,7 @@ class Catalog:
         return self._call_with_retries(f"the master of {broker}", call)
 
     def _queues_of(self, topic: str) -> list[QueueId]:
+        """Return the queues of one topic on all brokers that have it."""
         if not self._settings.has_name_servers:
             found = [
                 QueueId(topic, broker, number)

@@ -41,6 +41,7 @@ UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 STORED_BYTES_MAX: Final = 512 * 1024 * 1024
 """Bytes of bodies, as they are stored, in one batch, at most: Arrow's binary columns end at 2 GiB."""
 TIME_MS_MIN: Final = -62_135_596_800_000
+"""The beginning of the year 1, the first time that Spark can show."""
 TIME_MS_END: Final = 253_402_300_800_000
 """Years 1 to 9999, which Spark can show. A sender may have written any number as a time."""
 
@@ -103,6 +104,8 @@ class _Slice:
 
     records: Records
     queue: Numbers
+    """The queue of each record, as an index into the ranges of the task."""
+
     first: int
     end: int
     task: Task
@@ -221,6 +224,7 @@ def host_text(raw: bytes) -> str:
 
 
 def _decompress(body: bytes, sys_flag: int) -> bytes | None:
+    """Return the decompressed body; None for an unknown codec, a damaged body, or one that is too large."""
     codec = _CODECS.get(sys_flag & COMPRESSION_MASK)
     try:
         if codec is None:
@@ -233,6 +237,7 @@ def _decompress(body: bytes, sys_flag: int) -> bytes | None:
 
 
 _NEEDS_PROPERTIES: Final = frozenset({"tags", "keys", "messageId", "properties"})
+"""The columns whose values are in the properties of a message."""
 
 _COLUMN_BUILDERS: Final[dict[str, Callable[[_ColumnBuilder], Any]]] = {
     "topic": _ColumnBuilder.topic,
@@ -254,3 +259,4 @@ _COLUMN_BUILDERS: Final[dict[str, Callable[[_ColumnBuilder], Any]]] = {
     "bodySize": lambda one: one.number((one.records.body_ends - one.records.body_starts).astype(np.int32), pa.int32()),
     "properties": lambda one: one.properties.maps(),
 }
+"""The function that builds a column, by the column's name."""

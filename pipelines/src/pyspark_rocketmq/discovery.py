@@ -77,6 +77,7 @@ class Discovery:
     # -- discovery -----------------------------------------------------------------------------------------------------
 
     def _discover(self) -> dict[str, tuple[Replica, ...]]:
+        """Ask all sources, and return the replicas by broker, in the order in which they are tried."""
         found: dict[str, dict[int, _KnownReplica]] = {}
         failures: list[Exception] = []
         for add_replicas in (self._add_registered, self._add_sidecars):
@@ -124,6 +125,7 @@ class Discovery:
             }
 
     def _sort_replicas(self, by_number: dict[int, _KnownReplica]) -> tuple[Replica, ...]:
+        """Return the replicas that may be read, in the order in which they are tried."""
         settings = self._settings
         master = by_number.get(MASTER)
         if settings.read_from is ReadFrom.MASTER:

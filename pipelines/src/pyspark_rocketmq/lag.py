@@ -36,6 +36,7 @@ from pyspark_rocketmq.offsets import StreamOffset, flatten
 log = logging.getLogger(__name__)
 
 LABELS: Final = ("query", "topic", "broker", "queue")
+"""The labels of the gauges: the query's name and the queue."""
 
 
 @final
@@ -45,8 +46,13 @@ class QueueLag:
 
     queue: QueueId
     rows: int
+    """The number of unread messages."""
+
     bytes: int
+    """Their size, estimated from the size of a typical message."""
+
     seconds: float
+    """The age of the oldest unread message."""
 
 
 @final

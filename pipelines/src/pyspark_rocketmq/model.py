@@ -31,6 +31,8 @@ class ReadFrom(StrEnum):
 
     SLAVE = "slave"
     SLAVE_FIRST = "slaveFirst"
+    """Slaves first, and the master if no slave answers."""
+
     MASTER = "master"
 
 

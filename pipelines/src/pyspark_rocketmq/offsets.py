@@ -28,8 +28,11 @@ from pyspark_rocketmq.gaps import Gap, GapKind
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 FORMAT: Final = 1
+"""The version of the document's format (`v`)."""
+
 V = TypeVar("V")
 Tree = dict[str, dict[str, dict[str, V]]]
+"""Values by topic, broker and number of the queue."""
 
 
 @final
@@ -48,9 +51,16 @@ class StreamOffset:
     """The end of a batch and, where that is not the end of the one before, its beginning."""
 
     ends: Mapping[QueueId, int] = field(default_factory=dict)
+    """The offset up to which each queue was read (`o`)."""
+
     marks: Mapping[str, Mark] = field(default_factory=dict)
+    """How far the log of each broker was read (`brokers`)."""
+
     begins: Mapping[QueueId, int] = field(default_factory=dict)
+    """Where the batch begins in queues that are new in it (`b`)."""
+
     gaps: tuple[Gap, ...] = ()
+    """The messages that the batch skips (`g`)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document for Spark; sorted, because Spark compares texts."""

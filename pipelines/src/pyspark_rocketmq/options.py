@@ -43,7 +43,10 @@ READ_OPTIONS: Final = (
 """Options for reading only."""
 
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+"""The options that only a batch read has."""
+
 STREAM_ONLY: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "commitGroup")
+"""The options that only a stream has."""
 
 
 @final
@@ -62,6 +65,8 @@ class Limits:
 
 
 class _Edge(StrEnum):
+    """The first or the last position in a queue, as an option names it."""
+
     EARLIEST = "earliest"
     LATEST = "latest"
 
@@ -74,18 +79,29 @@ class ReadOptions:
     settings: ReadSettings
     subscription: Subscription
     start: QueuePosition
+    """Where the read begins in each queue; for a stream, in its first batch."""
     end: QueuePosition
+    """Where a batch read ends in each queue."""
     limits: Limits
+    """The limits of one batch of a stream."""
     columns: tuple[str, ...]
+    """The columns of a row, in their order."""
     tags: frozenset[str] | None
+    """Only messages with one of these tags; None for all."""
     is_pushdown_wanted: bool
+    """Whether the query's filters may narrow the read."""
     is_loss_fatal: bool
+    """Whether the query fails if messages are gone (`failOnDataLoss`); else they are skipped."""
     gaps_path: str
+    """The folder for the files with skipped messages; empty for none."""
     commit_group: str
+    """The consumer group to which progress is committed; empty for none."""
     bytes_target: int | None
     """Bytes of a task; None for a default that depends on the columns and on whether tags are filtered."""
     partitions_min: int
+    """The fewest tasks into which a read is split."""
     discovery_interval_ms: int
+    """The time after which a stream looks for new queues."""
 
 
 def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:

@@ -114,8 +114,13 @@ class SplitOptions:
     transport: TransportKind = TransportKind.AUTO
     tags: frozenset[str] | None = None
     bytes_target: int = BYTES_TARGET
+    """The bytes of a task, approximately at most."""
+
     partitions_min: int = 1
+    """The fewest tasks into which the read is split."""
+
     cores: int = 1
+    """The number of tasks that can run at a time."""
 
     def task(
         self, broker: str, replicas: tuple[Replica, ...], ranges: tuple[QueueRange, ...], bytes_estimated: int,
@@ -172,6 +177,7 @@ def is_dense(extents: Iterable[Extent]) -> bool:
 def _chunk_tasks(
     broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, bytes_per_task: int
 ) -> Iterable[Task]:
+    """Yield tasks of consecutive bytes of the log (chunks)."""
     begin, end = min(one.begin for one in extents), max(one.end for one in extents)
     wanted = sum(one.wanted for one in extents)
     count = max(1, min(math.ceil(wanted / bytes_per_task), sum(one.range.count for one in extents)))
@@ -185,6 +191,7 @@ def _chunk_tasks(
 def _queue_tasks(
     broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, bytes_per_task: int
 ) -> Iterable[Task]:
+    """Yield tasks of ranges of queues."""
     for ranges, size in _pack_ranges(extents, bytes_per_task):
         yield split.task(broker, replicas, ranges, size)
 

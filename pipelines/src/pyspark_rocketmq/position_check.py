@@ -31,6 +31,7 @@ RECHECK_INTERVAL_S: Final = 0.5
 """Seconds between two checks while brokers are behind."""
 
 ADVICE: Final = "set failOnDataLoss=false to skip and count them"
+"""The remedy in the errors of lost messages."""
 
 
 @final
@@ -43,9 +44,16 @@ class Fork:
 
     broker: str
     known_epoch: int
+    """The epoch of the log when these bytes were read."""
+
     epoch: int
+    """The epoch whose master has written others in their place."""
+
     begin: int
+    """The offset in the log at which that epoch begins."""
+
     read: int
+    """The offset in the log up to which the query had read."""
 
     def __str__(self) -> str:
         return (
@@ -87,9 +95,12 @@ class PositionCheck:
     """The result of a check: the logs, the readable range of each queue, and the gaps to skip."""
 
     logs: Mapping[str, LogState]
+    """The readable range and the epochs of the log of each broker."""
+
     bounds: Mapping[QueueId, Bounds]
     forks: tuple[Fork, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    """The messages to skip, if losses are accepted."""
 
     def position_after_gaps(self, queue: QueueId, position: int) -> int:
         """Return where reading of a queue continues: after expired messages, or at the begin of another gap."""

@@ -46,6 +46,7 @@ _TESTS: Final[dict[type, tuple[str, Callable[[Any, Any], bool]]]] = {
     StringEndsWith: ("ends", lambda value, wanted: value.endswith(wanted)),
     StringContains: ("contains", lambda value, wanted: wanted in value),
 }
+"""The operator of each filter, for texts, and its test of a value."""
 
 
 @final
@@ -56,11 +57,15 @@ class PushedFilters:
     tests: tuple[Filter, ...] = ()
     """Filters by topic, broker and queue."""
     offset_min: int = 0
+    """The first queue offset that can match."""
     offset_end: int | None = None
+    """The end of the queue offsets that can match; None for no limit."""
     time_min_ms: int | None = None
     """The earliest store time, with the margin subtracted."""
     time_end_ms: int | None = None
+    """The end of the store times, with the margin added; None for no limit."""
     tags: frozenset[str] | None = None
+    """Only messages with one of these tags can match; None for all."""
     is_empty: bool = False
     """Whether tags contradict each other, or a list of offsets or tags is empty; contradictory offsets: see `clamp`."""
 
@@ -91,6 +96,7 @@ def push_filters(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]
 
 
 def _apply_filter(pushed: PushedFilters, one: Filter) -> tuple[PushedFilters, bool]:
+    """Return the read narrowed by one filter, and whether Spark need not apply it again."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1:
         return pushed, False
@@ -120,6 +126,7 @@ def _has_type(value: object, wanted: type, *, is_list: bool) -> bool:
 
 
 def _narrow_by_offset(pushed: PushedFilters, one: Filter, value: Any) -> tuple[PushedFilters, bool]:
+    """Return the read narrowed by a filter of offsets, and whether Spark need not apply it again."""
     low, high, is_exact = 0, None, True
     match one:
         case EqualTo() | EqualNullSafe():

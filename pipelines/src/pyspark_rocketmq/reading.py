@@ -1,5 +1,7 @@
 """Read a task in a worker: open a replica, decode its pieces, and continue with the next replica if it fails.
 
+An open replica is a *view*: one replica, read by one transport (`replica_view`).
+
 The rows depend on the task alone: every worker gets the same rows in the same order, from any replica, in any number
 of attempts. So an attempt that was interrupted is continued where its last whole piece ended, on another replica, and
 nothing downstream notices. No row is ever left out silently: a task ends with all its rows, or with an error.

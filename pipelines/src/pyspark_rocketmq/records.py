@@ -39,7 +39,9 @@ HEAD: Final = np.dtype(
 assert HEAD.itemsize == 88
 
 _BEFORE_HOSTS: Final = 48
+"""The bytes of a record before its first host, whose length depends on the address."""
 _MIDDLE: Final = np.dtype([("reconsumed", ">i4"), ("prepared", ">i8"), ("body", ">i4")])
+"""The fields between the hosts and the body."""
 _LONG: Final = np.dtype(">i8")
 _SHORT: Final = np.dtype(">i2")
 _V6_EXTRA_BYTES: Final = 12
@@ -140,7 +142,10 @@ class Records:
         return self.data[start : start + 8 + _V6_EXTRA_BYTES * bool(is_v6[row])].tobytes()
 
     def check(self, expected: Expected, queues: Sequence[QueueId], *, is_body_verified: bool = False) -> None:
-        """Compare the records with the expected ones. Raises Damage for the first that differs."""
+        """Compare the records with the expected ones. Raises Damage for the first that differs.
+
+        With ``is_body_verified`` the CRC of every body is compared as well.
+        """
         if expected.size is not None:
             _require(self.size == expected.size, "its size differs from its queue unit")
         if expected.physical is not None:
@@ -175,5 +180,6 @@ class Records:
 
 
 def _require(holds: npt.NDArray[np.bool_], reason: str) -> None:
+    """Raise Damage for the first row for which a condition does not hold."""
     if not holds.all():
         raise Damage(int(np.argmin(holds)), reason)

@@ -1,7 +1,7 @@
 """The order in which replicas and transports are tried, and the connections that are kept between attempts.
 
-`Opener` opens views for a task. `ReplicaViews` keeps views between the requests of a driver, and calls one replica
-after the other until one answers.
+A *view* is one replica, read by one transport (`replica_view`). `Opener` opens views for a task. `ReplicaViews` keeps
+views between the requests of a driver, and calls one replica after the other until one answers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from pyspark_rocketmq.transport.sidecar import Sidecars
 
 T = TypeVar("T")
 Attempt = tuple[Replica, TransportKind]
+"""A replica, and the transport by which it is tried."""
 
 _PREFERENCE: Final = (TransportKind.FILE, TransportKind.HTTP, TransportKind.PULL)
+"""The transports, the best one first."""
 
 
 def list_attempts(replicas: Sequence[Replica], transport: TransportKind, *, is_physical: bool = False) -> list[Attempt]:

@@ -58,6 +58,7 @@ class Expected:
     physical: Numbers | None = None
     """The physical offset of each record; None if the transport does not know it."""
     size: Numbers | None = None
+    """The size of each record; None if the transport does not know it."""
 
 
 @final

@@ -38,6 +38,7 @@ sender's (UNIQ_KEY), else the broker's; `properties` has all but the record's ow
 COLUMNS: tuple[str, ...] = tuple(TYPES)
 
 _NOT_HEADER = frozenset({"properties", "body", "tags", "keys", "messageId"})
+"""The columns that need the body or the properties of a message."""
 
 HEADER_COLUMNS: tuple[str, ...] = tuple(name for name in COLUMNS if name not in _NOT_HEADER)
 """Columns that need neither body nor properties; reading only these is several times faster."""

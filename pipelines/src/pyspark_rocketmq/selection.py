@@ -15,7 +15,10 @@ from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import Bounds, QueueId
 
 EARLIEST_OFFSET: Final = -2
+"""Stands for the earliest message of a queue."""
+
 LATEST_OFFSET: Final = -1
+"""Stands for the offset after the latest message of a queue."""
 
 
 @final
@@ -24,9 +27,11 @@ class Subscription:
     """The queues that are read: topics by name, by pattern, or single queues. Exactly one of these is given."""
 
     topics: tuple[str, ...] = ()
+    """The names of the topics, all of whose queues are read."""
     pattern: str = ""
     """A regular expression that matches a whole name; it never matches RocketMQ's own topics."""
     queues: tuple[QueueId, ...] = ()
+    """Single queues; no other queue of their topics is read."""
 
     def __post_init__(self) -> None:
         given = [bool(self.topics), bool(self.pattern), bool(self.queues)]
@@ -112,11 +117,15 @@ class QueuePosition:
     option: str = ""
     """The option that gave it; for errors."""
     offsets: Mapping[QueueId, int] = field(default_factory=dict)
+    """The requested offset of each queue, for the kind OFFSETS."""
     time_ms: int | None = None
     """One timestamp for all queues that `times_ms` does not name."""
     times_ms: Mapping[QueueId, int] = field(default_factory=dict)
+    """The timestamp of single queues, for the kind TIMES."""
     unmatched_time: UnmatchedTime = UnmatchedTime.ERROR
+    """What applies to queues without a message of the timestamp or later."""
     group: str = ""
+    """The consumer group, for the kind GROUP."""
     fallback: PositionKind = PositionKind.EARLIEST
     """The position in queues in which the group has no committed offset: the earliest or the latest."""
 

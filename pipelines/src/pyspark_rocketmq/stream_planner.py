@@ -176,6 +176,7 @@ class StreamPlanner:
         return self._queues
 
     def _discover_until(self, start: StreamOffset, deadline_s: float) -> list[QueueId]:
+        """Find the queues, repeatedly while one is missing and losses are fatal, until a deadline."""
         while True:
             found, error = self._options.subscription.find_queues(self._catalog)
             if error is not None and not start.ends and not self._queues:
@@ -219,7 +220,7 @@ class StreamPlanner:
     def _marks(
         self, start: StreamOffset, check_result: PositionCheck, locations: Mapping[QueueId, tuple[int, int]]
     ) -> dict[str, Mark]:
-        """Return how far each broker's log will have been read; after a fork, how far the new branch."""
+        """Return how far each broker's log will have been read; after a fork, the log of the newer epoch."""
         marks = dict(start.marks)
         for fork in check_result.forks:
             marks[fork.broker] = Mark(check_result.logs[fork.broker].epoch, fork.begin)
@@ -237,6 +238,7 @@ class StreamPlanner:
         return min(bounds.end, self._target.get(queue, position))
 
     def _apply_limits(self, ranges: Sequence[QueueRange], *, is_first: bool) -> list[QueueRange]:
+        """Return the beginnings of these ranges that the limits of a batch allow; empty ones if it must wait."""
         limits = self._options.limits
         count = sum(one.count for one in ranges)
         waited_ms = (self._clock.now_s() - self._last_batch_s) * 1000
@@ -259,14 +261,17 @@ class StreamPlanner:
 
 
 def _first(one: QueueRange) -> int:
+    """Return the first offset of a range, whose message is measured."""
     return one.begin
 
 
 def _middle(one: QueueRange) -> int:
+    """Return the middle offset of a range, whose message is measured."""
     return one.begin + one.count // 2
 
 
 def _last(one: QueueRange) -> int:
+    """Return the last offset of a range, whose message is measured."""
     return one.end - 1
 
 

@@ -55,6 +55,7 @@ PAUSE_TO_POLL_RATIO: Final = 9
 polling takes at most a tenth of the time, or more if a poll is slow. Otherwise many queues, polled one by one, would
 keep their brokers busy."""
 POLL_INTERVAL_MAX_S: Final = 1.0
+"""Seconds between two polls, at most, unless one poll takes longer."""
 
 AGE_INTERVAL_S: Final = 1.0
 """Seconds between two lookups of the oldest unread messages; their age is reported with each batch."""

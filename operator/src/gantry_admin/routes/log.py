@@ -32,7 +32,11 @@ from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX, Piece
 
 UNITS_MAX: Final = 1 << 16
+"""The most queue units of one answer."""
+
 PIECE_BYTES: Final = 1 << 20
+"""The bytes of a file that are read at a time."""
+
 BINARY: Final[dict[str, Any]] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 router = APIRouter(prefix="/v1/log", tags=["log"], dependencies=[needs(Scope.READ)], responses=refusals(401, 403, 503))
@@ -50,6 +54,8 @@ class LogFileDocument(Document):
     """One file of the log."""
 
     base: int
+    """The offset in the log at which the file begins."""
+
     bytes: int
 
 

@@ -41,9 +41,17 @@ from gantry_wire.message import StoredMessage, parse_offset_message_id
 from gantry_wire.names import dead_letter_topic, group_fault, topic_fault
 
 MESSAGES_MAX: Final = 64
+"""The most messages of one answer about a queue."""
+
 FOUND_MAX: Final = 32
+"""The most messages that a search returns."""
+
 BROKER_TIMEOUT_S: Final = 3.0
+"""How long the broker may take to look up a key."""
+
 PASSED_OVER_SHOWN: Final = 20
+"""The most ids of skipped dead letters in an answer."""
+
 NAME: Final = r"^[%|a-zA-Z0-9_-]+$"
 PRINTABLE: Final = r"^[\x21-\x7e]+$"
 

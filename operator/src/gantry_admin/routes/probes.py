@@ -19,6 +19,7 @@ from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_spec.sidecar_proof import NONCE_CHARACTERS, proof_of
 
 WATCH_SILENT_NS = 5_000_000_000
+"""The age of the last observation of the status page from which the sidecar is not alive."""
 
 router = APIRouter(tags=["probes"], dependencies=[needs(Scope.PROBE)])
 

@@ -47,6 +47,7 @@ from gantry_status.orders import (
 ORDER_REFUSALS = refusals(400, 401, 403, 409, 413, 422, 502, 503, 504)
 ORDER_TIMEOUT_MS = 30_000
 NOW_TIMEOUT_MS_MAX = 10_000
+"""The longest time that a request may give the broker to report its role."""
 
 
 class OrderOptions(NamedTuple):
@@ -54,7 +55,10 @@ class OrderOptions(NamedTuple):
 
     timeout_ms: int
     broker_name: str = ""
+    """The name that the broker must have; empty for any."""
+
     broker_id: int | None = None
+    """The own number that the broker must have; None for any."""
 
     @property
     def names_broker(self) -> bool:

@@ -45,10 +45,16 @@ EVENT: Final[dict[str, Any]] = {
 """The schema of an event, as readers of event streams get it."""
 
 STATUS_INTERVAL_S: Final = 0.5
+"""The least time between two events with offsets."""
+
 SILENCE_S: Final = 10.0
+"""The time without an event after which a comment is sent."""
 
 Facts = dict[str, object]
+"""The values of an event by their names."""
+
 Level = Literal["flushed", "acked", "confirmed"]
+"""The log position that a caller waits for."""
 
 router = APIRouter(tags=["status"], dependencies=[needs(Scope.VIEW)], responses=refusals(401, 403))
 

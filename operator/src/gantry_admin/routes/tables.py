@@ -21,6 +21,7 @@ from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_wire.names import DEAD_LETTER_PREFIX, INTERNAL_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
 ROWS_MAX = 1_000
+"""The most rows of one answer."""
 
 router = APIRouter(
     tags=["topics and groups"], dependencies=[needs(Scope.VIEW)], responses=refusals(401, 403, 404, 422, 502, 503, 504)

@@ -22,7 +22,10 @@ from gantry_client.dead_letters import ResendRequest, ResendResult, ResendRun, r
 from gantry_wire.commands.consumers import ConsumeResult
 
 SUCCEEDED = frozenset({"CR_SUCCESS", "CR_COMMIT"})
+"""The results of a handler that has consumed the message."""
+
 EXIT_NOT_CONSUMED = 1
+"""The exit code where the handler did not consume it."""
 
 
 @click.command(
@@ -96,6 +99,7 @@ def _is_hexadecimal(text: str) -> bool:
 
 
 PRODUCER_GROUP = "GANTRY_RESEND"
+"""The producer group that sends dead letters again."""
 
 
 @click.group(

@@ -15,10 +15,13 @@ class GroupQueueDocument:
     broker: str
     queue_id: int
     consumed_offset: int
+    """The committed offset: the next message to consume."""
     fetched_offset: int
     """The offset up to which its members fetched messages; those since `consumed_offset` are in flight."""
     end_offset: int
+    """The offset after the last message of the queue."""
     lag: int
+    """The number of messages that are not consumed yet."""
     last_consumed_ms: int | None
     """The store time of the last consumed message; null if none was consumed."""
 
@@ -29,9 +32,17 @@ class GroupDocument:
 
     group: str
     settings: SubscriptionGroupConfig | None
+    """The settings of the group on a broker; null if no broker has any."""
+
     members: int
+    """The number of present members."""
+
     lag: int
+    """The sum over all queues."""
+
     consumed_per_s: float
+    """The number of messages that all members consume in a second."""
+
     queues: list[GroupQueueDocument]
 
 
@@ -43,6 +54,7 @@ class MemberDocument:
     address: str
     language: str | None
     version: int
+    """The number of the client's RocketMQ version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +63,11 @@ class MembersOfGroupDocument:
 
     group: str
     message_model: str | None
+    """`CLUSTERING` or `BROADCASTING`; null if no member has reported it."""
     consume_type: str | None
+    """RocketMQ's type of the consumer: `CONSUME_PASSIVELY` for push, `CONSUME_ACTIVELY` for pull."""
     consume_from: str | None
+    """Where members start in a queue without a committed offset."""
     subscriptions: dict[str, str]
     """The filter expression of each topic."""
     members: list[MemberDocument]
@@ -67,7 +82,11 @@ class ProcessQueueDocument:
     queue_id: int
     committed_offset: int
     messages: int
+    """The number of messages that the member has fetched and not consumed yet."""
+
     is_locked: bool
+    """Whether the member has the broker's lock of the queue, for consumption in order."""
+
     last_pull_ms: int
     last_consume_ms: int
 
@@ -81,8 +100,13 @@ class ConsumeRateDocument:
     consumed_per_s: float
     failed_per_s: float
     fetch_ms: float
+    """The average duration of a pull."""
+
     consume_ms: float
+    """The average duration of the handler for one message."""
+
     failed_in_hour: int
+    """The number of messages whose consumption failed in the last hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +115,16 @@ class RunningDocument:
 
     client_id: str
     properties: dict[str, str]
+    """The settings and facts that the client reports about itself."""
+
     subscriptions: dict[str, str]
+    """The filter expression of each topic."""
+
     queues: list[ProcessQueueDocument]
     topics: list[ConsumeRateDocument]
     stacks: str | None
+    """The stacks of its threads; null unless they were requested."""
+
     failure: str | None = None
     """Why the member's state is unknown; null if it answered."""
 
@@ -109,6 +139,7 @@ class OffsetChangeDocument:
     before: int | None
     """The committed offset before; null if there was none."""
     after: int
+    """The committed offset afterwards, or the planned one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +149,8 @@ class ResetDocument:
     group: str
     is_dry_run: bool
     members: int
+    """The number of members at the time of the plan."""
+
     queues: list[OffsetChangeDocument] = field(default_factory=list)
 
 
@@ -126,11 +159,13 @@ class CloneDocument:
     """`gantry group clone`: the new offsets of the second group."""
 
     source: str
+    """The group from which the offsets are taken."""
     group: str
     is_dry_run: bool
     is_new_group: bool
     """Whether the target group did not exist before; it is then created with the settings of the source."""
     members: int
+    """The number of members of the target group at the time of the plan."""
     queues: list[OffsetChangeDocument] = field(default_factory=list)
 
 
@@ -144,7 +179,9 @@ class DirectConsumeDocument:
     result: str | None
     """RocketMQ's result: CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION, CR_COMMIT, CR_ROLLBACK or CR_RETURN_NULL."""
     remark: str | None
+    """The text that the client gives with the result, such as its exception."""
     took_ms: int
+    """The duration of the handler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,5 +191,10 @@ class ResendDocument:
     group: str
     is_dry_run: bool
     sent: dict[str, int]
+    """The number of resent messages by original topic."""
+
     without_origin: list[str]
+    """The ids of skipped messages that name no original topic."""
+
     unreadable: list[str]
+    """The ids of skipped messages that cannot be decompressed or sent unchanged."""

@@ -30,7 +30,10 @@ class OffsetChange:
 
     queue: MessageQueue
     before: int | None
+    """The committed offset; None if there is none."""
+
     after: int
+    """The new offset to commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,9 +56,13 @@ def list_groups(name_server: str, with_internal: bool, form: OutputFormat) -> No
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
+    """The settings, members and offsets of one group, as brokers report them."""
+
     config: SubscriptionGroupConfig | None
     members: int
     per_s: float
+    """The number of messages that the group consumes in a second."""
+
     queues: dict[MessageQueue, QueueProgress]
 
 

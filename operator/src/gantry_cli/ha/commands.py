@@ -22,6 +22,7 @@ from gantry_cli.stack import DEFAULT_DIRECTORY
 from gantry_status.orders import BrokerUnreachable, OrderError, OrderRefused
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""The function of a command, which a decorator of options returns."""
 
 
 def sockets_option(command: F) -> F:

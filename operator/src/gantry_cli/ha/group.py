@@ -33,6 +33,8 @@ from gantry_status.orders import (
 )
 
 OBSERVE_TIMEOUT_S: Final = 5.0
+"""How long an observation waits for the status of a member."""
+
 SHARD: Final = 0
 """The number of the only shard of such a group."""
 
@@ -111,12 +113,17 @@ class Member:
     """One broker, or a socket at which no broker answers."""
 
     path: str
+    """The path of the member's control socket."""
+
     status: HaStatus | None
+    """The broker's status; null if it does not answer."""
+
     failure: str = ""
     """Why there is no status; empty if there is one."""
 
     @property
     def number(self) -> int:
+        """The member's own number; -1 if it does not answer."""
         return UNKNOWN if self.status is None or self.status.broker_id is None else self.status.broker_id
 
     @property
@@ -159,6 +166,7 @@ class Observation:
 
     @property
     def group_name(self) -> str:
+        """The broker name of the members that answer."""
         return next((one.status.broker_name for one in self.members if one.status is not None), "") or "broker"
 
     def member(self, number: int) -> Member | None:

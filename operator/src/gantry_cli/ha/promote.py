@@ -40,6 +40,8 @@ from gantry_spec.observed import ObservedLease, PromotionRequest
 from gantry_status.orders import AnyOrder, HaStatus, OrderError, OrderRefused, StatusRequest
 
 POLL_S: Final = 0.02
+"""The time between two observations, in seconds."""
+
 TERMS_MAX: Final = 5
 """How many epochs are taken before the command gives up, since another process gives orders to the members, too."""
 
@@ -52,6 +54,7 @@ ORDERS: Final[Mapping[type[act.Action], str]] = {
     act.Fence: "fence",
     act.Drain: "drain",
 }
+"""The name of each order in the output."""
 
 
 @final
@@ -60,8 +63,14 @@ class PromotionOptions:
     """The options of one `gantry ha promote`."""
 
     to: int | None = None
+    """The number of the member to promote; None for the best one."""
+
     electable: frozenset[int] = frozenset()
+    """The members that may become master; empty for those that the members have recorded."""
+
     old_master: int | None = None
+    """The number of the last master, where no member that answers has recorded it."""
+
     may_force: bool = False
     """Whether the promotion may be forced, if it is not possible otherwise and the person confirms."""
 
@@ -73,10 +82,17 @@ class Step(msgspec.Struct, frozen=True):
     """One step of a promotion: an order to a member, or a wait."""
 
     what: str
+    """The name of the order, or `wait`."""
+
     member: str
+    """The name of the member; empty for a step of no single member."""
+
     took_ms: float
     note: str = ""
+    """The reason of a failure, or else a detail of the order."""
+
     is_done: bool = True
+    """Whether the step has succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +100,11 @@ class PromotionDocument:
     """`gantry ha promote`: the new master. After a failure the document has only `error` and `steps`."""
 
     error: str | None
+    """Why the promotion failed; null if it succeeded."""
     epoch: int
     master: str
     number: int
+    """The master's own number in the group."""
     loss: str
     """The possible loss in words; empty if nothing can be lost."""
     is_complete: bool
@@ -102,6 +120,8 @@ class Promoted:
     epoch: int
     master: str
     number: int
+    """The master's own number in the group."""
+
     loss: str
     """The possible loss in words; empty if nothing can be lost."""
 
@@ -162,6 +182,7 @@ class Promotion:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     async def _run_decisions(self) -> None:
+        """Observe, decide and execute until the request is fulfilled."""
         actions = await self._decide()
         while True:
             refusal = next((one for one in actions if isinstance(one, act.Refuse)), None)
@@ -303,6 +324,7 @@ class Promotion:
         return self._clients[member.path]
 
     def _note(self, action: act.OrderAction) -> str:
+        """Return the detail of an order, for its step."""
         match action:
             case act.Promise(epoch=epoch):
                 return f"epoch {epoch}"
@@ -343,6 +365,7 @@ class Promotion:
         return ""
 
     def _result(self) -> Promoted:
+        """Return the result after the request is fulfilled. Raises ``CannotPromote`` for another master."""
         term = self._record.newest
         assert term is not None, "the promotion is done"
         name, to = self._observed.name(term.master), self._request.to

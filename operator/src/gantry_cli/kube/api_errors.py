@@ -12,6 +12,8 @@ from gantry_cli.kube.naming import GROUPS
 from gantry_spec.cluster_objects import Kind
 
 MESSAGE_MAX: Final = 400
+"""The most characters of the API server's text that are shown."""
+
 _CANNOT: Final = re.compile(r'cannot (\w+) resource "([^"]+)"')
 """Matches the API server's text about a missing right: versions require different ones for the same request."""
 

@@ -28,13 +28,16 @@ CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 15.0
 LIST_LIMIT: Final = 500
 LOG_LINES_MAX: Final = 20_000
+"""How many of the last lines of a log are requested."""
 CHUNK_BYTES: Final = 64 << 10
+"""The bytes of an answer that are read at a time."""
 ANSWER_BYTES_MAX: Final = 64 << 20
 FIELD_MANAGER: Final = "gantry-cli"
 IN_CLUSTER_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 KUBECONFIG_ERRORS: Final = (yaml.YAMLError, OSError, ValueError, LookupError, TypeError, AttributeError)
 """The exceptions of the package for a malformed kubeconfig."""
 INSTALL: Final = "pip install 'gantry-mq[kubernetes]'"
+"""The remedy where the package `kubernetes` is not installed."""
 
 
 class Target(NamedTuple):
@@ -103,6 +106,7 @@ class Cluster:
         self, verb: str, method: str, path: str, what: str,
         query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None,
     ) -> Object:  # fmt: skip
+        """Send a request, and return the object in the answer. ``verb`` and ``what`` describe it in errors."""
         data = self._ask(verb, method, path, what, query or {}, body)
         try:
             document = json.loads(data)
@@ -117,6 +121,7 @@ class Cluster:
         query: Mapping[str, str], body: Mapping[str, Any] | None = None,
         *, read: Callable[[Any], bytes] = lambda response: bytes(response.read() or b""),
     ) -> bytes:  # fmt: skip
+        """Send a request, and return the answer as bytes. ``read`` reads the body of the response."""
         import urllib3
         from kubernetes.client.exceptions import ApiException
 

@@ -39,6 +39,7 @@ from gantry_spec.cluster_objects import GROUP_LABEL, Kind
 from gantry_wire.version import VERSION
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+"""The annotation with which `kubectl apply` keeps a copy of the whole object."""
 
 _HARMLESS: Final = frozenset(
     {"secretname", "automountserviceaccounttoken", "imagepullsecrets", "serviceaccounttoken", "tokenexpirationseconds"}
@@ -82,9 +83,13 @@ def is_event_of(event: Object, group: str, uids: Set[str]) -> bool:
 
 
 LOG_BYTES_MAX: Final = 2 << 20
+"""How many bytes of the end of each log the bundle has."""
+
 OPERATOR_NAMESPACE: Final = "gantry-system"
+"""The operator's namespace where the user may not list all namespaces."""
 
 Entry = tuple[str, bytes]
+"""The name and the content of a file in the bundle."""
 
 
 def write_cluster_bundle(target: Target, name: str | None, file: Path | None, *, may_exec: bool) -> None:

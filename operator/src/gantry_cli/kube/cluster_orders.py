@@ -41,9 +41,12 @@ from gantry_spec.manifest.annotations import (
 )
 
 TRIES: Final = 5
+"""How often an order is tried again after a conflict."""
 CONFLICT: Final = 409
+"""The HTTP status with which the API server refuses a change of an outdated version."""
 
 Change = Mapping[str, str | None]
+"""The annotations to set; None removes an annotation."""
 
 
 # -- promote -----------------------------------------------------------------------------------------------------------
@@ -160,6 +163,7 @@ def _check_member(document: Object, shard: int, member: int) -> None:
 
 
 POLL_S: Final = 0.5
+"""The time between two reads of the group, in seconds."""
 GRACE_S: Final = 3.0
 """Without the Lease, an unchanged master counts as the result only after this wait: the status may be outdated."""
 PROGRESS_AFTER_S: Final = 2.0
@@ -171,8 +175,11 @@ class OrderOptions(NamedTuple):
 
     target: Target
     group: str | None
+    """The name of the group; None for the only one of the namespace."""
+
     form: OutputFormat
     timeout_s: float
+    """How long to wait for the result; with 0 the command does not wait."""
 
 
 @final
@@ -312,6 +319,7 @@ class OrderWaiter:
         return remedy
 
     def _show(self, message: str, now: ClusterShardStatus | None = None, *, is_done: bool = True) -> None:
+        """Print the result of the order, as a text or as a document."""
         state = self._before if now is None else now
         document = OrderDocument(
             context=self._cluster.context,
@@ -340,3 +348,4 @@ NO_SHARD: Final = ClusterShardStatus(
     number=0, master="", epoch=0, in_sync=0, lag="unknown", fence=None, at_risk="unknown", bottleneck="",
     is_durability_met=False, action="", blocked_by=[], if_master_dies=[],
 )  # fmt: skip
+"""The status of a shard that the status of the group does not have."""

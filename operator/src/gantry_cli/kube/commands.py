@@ -42,12 +42,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 TIMEOUT_S_MAX: Final = 86_400
 ONLY_CLUSTERS: Final = "for a single broker use `gantry ha fence`; a local group needs no restore"
+"""The remedy for a local group, where the command does not apply."""
 
 
 class LocalGroup(NamedTuple):
     """The group that runs in a folder of this machine."""
 
     data: Path
+    """The folder of the group, which `gantry up` got as ``--data``."""
 
 
 class ClusterGroup(NamedTuple):

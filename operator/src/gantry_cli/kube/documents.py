@@ -15,9 +15,11 @@ class GroupCondition(msgspec.Struct, frozen=True, kw_only=True):
     """One condition of the group's status."""
 
     type: str
+    """The type in CamelCase, such as `Ready`."""
     status: str
     """The status of the condition: `True`, `False` or `Unknown`."""
     reason: str
+    """The reason as one stable word in CamelCase."""
     message: str
 
 
@@ -29,6 +31,7 @@ class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     master: str
     """The master's pod; empty if no master answers."""
     epoch: int
+    """The newest epoch in the shard's Lease."""
     in_sync: int
     """How many slaves are in sync with the master."""
     lag: str
@@ -41,6 +44,7 @@ class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     bottleneck: str
     """What the bytes at risk wait for: `buffer`, `disk` or `slave`."""
     is_durability_met: bool
+    """Whether the data at risk is within `spec.durability`."""
     action: str
     """The action in progress; empty if there is none."""
     blocked_by: list[str]
@@ -56,6 +60,7 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     pod: str
     shard: int
     number: int
+    """The member's own number in its shard, counted from 1."""
     phase: str
     """The phase of the pod; `Terminating` while it is being deleted, `Missing` if there is none."""
     is_ready: bool
@@ -63,6 +68,7 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     """How often kubelet restarted the broker's container; a crashed broker is restarted inside its container."""
     node: str
+    """The name of the pod's node; empty if it has none yet."""
     label: str
     """The role in the pod's label, set by the operator: `master` or `slave`."""
     role: str | None
@@ -76,11 +82,13 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     behind_bytes: int | None
     """The bytes of its master's log that it does not have yet."""
     is_draining: bool | None
+    """Whether the broker refuses sends while its log is flushed and replicated."""
     loop_state: str | None
     """The state of the broker's event loop: `running`, `stalled`, `crashed`, ..."""
     readiness: str | None
     """Why the broker is ready or not."""
     problem: str | None
+    """Why the broker is not in its normal state; empty if it is."""
     fault: str | None
     """Why there is no usable answer of its sidecar; null if there is one, or if the sidecar was not asked."""
 

@@ -54,6 +54,8 @@ from gantry_spec.observed import (
 from gantry_status.former_names import LOOP_STATES
 
 EVENTS_KEPT: Final = 20
+"""How many of the latest events a document has."""
+
 T = TypeVar("T")
 
 
@@ -64,6 +66,7 @@ class Observation(NamedTuple):
     name_servers: list[Object]
     events: list[Object]
     left_out: list[str]
+    """What could not be read, and why, for people."""
 
 
 @final
@@ -180,6 +183,7 @@ def shards_of(status: Mapping[str, Any]) -> list[ClusterShardStatus]:
 
 
 def _members(objects: GroupObjects, group: BrokerGroup | None) -> list[ClusterMemberStatus]:
+    """Return all brokers of the group, also those without a pod."""
     pods = {
         place: pod for pod in objects.pods if (place := member_of(objects.name, pod["metadata"]["name"])) is not None
     }
@@ -205,6 +209,7 @@ def _members(objects: GroupObjects, group: BrokerGroup | None) -> list[ClusterMe
 def _member(
     objects: GroupObjects, pod: Object, place: tuple[int, int], report: Report | None, behind_bytes: int | None
 ) -> ClusterMemberStatus:
+    """Return one broker, by its pod and its sidecar's answer."""
     name, status = str(pod["metadata"]["name"]), dict_of(pod.get("status"))
     answer = objects.answers.get(name)
     document = {} if answer is None else dict_of(answer.documents.get(STATUS))
@@ -339,6 +344,7 @@ def requests_of(document: Object) -> GroupRequests:
 def _shard(
     group: BrokerGroup, objects: GroupObjects, number: int, observed_ms: int, requests: GroupRequests
 ) -> ObservedShard:
+    """Return one shard as the value that a decision takes."""
     pods = {}
     for pod in objects.pods:
         place = member_of(objects.name, pod["metadata"]["name"])
@@ -369,6 +375,7 @@ def _lease(objects: GroupObjects, number: int, observed_ms: int) -> ObservedLeas
 def _member_value(
     group: BrokerGroup, pod: Object | None, number: int, objects: GroupObjects, record: LeaseRecord | None
 ) -> Member:
+    """Return one member as the value that a decision takes."""
     acks = None if pod is None else acks_needed(pod)
     acks = group.spec.replication.acks_needed if acks is None else acks
     if pod is None:

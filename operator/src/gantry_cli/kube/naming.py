@@ -9,7 +9,10 @@ from gantry_spec.manifest.group import API_VERSION
 
 SIDECAR_CONTAINER: Final = "sidecar"
 OPERATOR_LABELS: Final = "app.kubernetes.io/name=gantry-operator"
+"""The label selector of the operator's pods and Deployment."""
+
 SHORT_NAMES: Final = ("bg", "brokergroup", "brokergroups", "brokergroup.gantry.dev", "brokergroups.gantry.dev")
+"""The names of the kind BrokerGroup that may precede the name of a group."""
 
 
 def broker_selector(group: str) -> str:

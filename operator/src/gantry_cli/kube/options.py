@@ -27,6 +27,7 @@ LOCAL_OPTIONS: Final = frozenset({"data", "name_server", "with_internal", "page"
 """Parameters that have no effect on a group in a cluster, of commands for both local groups and clusters."""
 
 LOCAL_HINT: Final = "name a local group with --data, a group in a cluster with bg/GROUP"
+"""The remedy for an option that does not apply to this kind of group."""
 
 
 def target_options(*namespace: str, group_text: str = "", context_help: str) -> Callable[[F], F]:
@@ -91,6 +92,7 @@ def parse_group_argument(word: str | None, target: Target) -> str | None:
 
 ANSWER_TIMEOUT_S: Final = 1.5
 OFFERED_MAX: Final = 500
+"""The most names that are offered at a time."""
 
 
 def complete_cluster_group(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

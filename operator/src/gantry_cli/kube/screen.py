@@ -37,9 +37,11 @@ from gantry_spec.decide.conditions import is_shown_in_status
 from gantry_spec.explain import explain as outlooks_of
 
 EVENTS_SHOWN: Final = 6
+"""How many of the latest events are shown."""
 SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk", "bottleneck", "action")
 MEMBER_COLUMNS: Final = ("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "lag", "node", "remarks")
 STATUSES: Final = {"True": True, "False": False}
+"""The status of a condition as a truth value; any other is unknown."""
 
 
 def render(status: ClusterGroupStatus) -> Iterator[RenderableType]:

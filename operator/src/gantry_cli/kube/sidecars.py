@@ -23,6 +23,8 @@ from gantry_cli.kube.cluster import ANSWER_BYTES_MAX, Cluster, Object, api_error
 from gantry_cli.kube.naming import PODS, SIDECAR_CONTAINER
 
 PROTOCOL: Final = "v4.channel.k8s.io"
+"""The protocol of the web socket by which a program runs in a pod."""
+
 OUTPUT, ERRORS, OUTCOME = 1, 2, 3
 """The channels of that protocol."""
 
@@ -30,20 +32,26 @@ STATUS: Final = "/v1/status"
 ROLE: Final = "/v1/role/now"
 BUNDLE: Final = "/v1/bundle"
 PARALLEL_REQUESTS: Final = 8
+"""How many sidecars are queried at the same time."""
+
 REQUEST_TIMEOUT_S: Final = 10.0
 BUNDLE_TIMEOUT_S: Final = 60.0
 REASON_MAX: Final = 300
 UNKNOWN_COMMAND: Final = "No such command 'get'"
+"""The error of an image of an earlier version, which has another name for the command."""
 
 
 class Answer(NamedTuple):
     """The answer of one sidecar, or the reason why there is none."""
 
     asked_ms: int
+    """When the request was sent, by ``now_ms``."""
     answered_ms: int
+    """When the answer arrived, by ``now_ms``."""
     documents: dict[str, Any]
     """The documents by their paths, without those that the sidecar refused."""
     fault: str
+    """Why there is no usable answer; empty if there is one."""
 
 
 @final

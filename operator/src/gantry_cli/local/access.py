@@ -29,7 +29,10 @@ from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest import Spec
 
 SECRET_BYTES: Final = 32
+"""The number of random bytes in the replication secret."""
+
 CODE_TIMEOUT_S: Final = 5.0
+"""How long to wait for a one-time code of the console."""
 
 
 @final
@@ -38,8 +41,14 @@ class Access:
     """The files with a group's accounts, its own credentials and its certificates; None for what it does not use."""
 
     accounts: Path | None = None
+    """The file with the accounts, `plain_acl.yml`."""
+
     credentials: Path | None = None
+    """The file with the group's own admin account."""
+
     replication: Path | None = None
+    """The file with the replication secret."""
+
     certificates: Path | None = None
     """The folder of the certificate, its key and its CA."""
 

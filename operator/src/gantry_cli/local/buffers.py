@@ -34,6 +34,7 @@ class Mount(NamedTuple):
 
     path: Path
     free_bytes: int
+    """The bytes that can still be used on it."""
 
 
 class BufferPlacement(NamedTuple):

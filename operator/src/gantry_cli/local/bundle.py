@@ -24,9 +24,14 @@ from gantry_cli.stack import StackDirectory
 from gantry_status.text import bytes_text
 
 LOG_BYTES_MAX: Final = 1 << 20
+"""How many bytes of the end of each log the bundle has."""
+
 SIDECAR_TIMEOUT_S: Final = 15.0
 TRIES: Final = 4
+"""How often a sidecar that runs but does not answer is asked."""
+
 TRY_AGAIN_S: Final = 1.0
+"""The time between two tries, in seconds."""
 
 
 def write_local_bundle(data: Path, file: Path | None) -> None:

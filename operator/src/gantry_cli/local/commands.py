@@ -100,7 +100,10 @@ def console(data: Path) -> None:
 
 
 RESTART_TEXT: Final = "restarts at once, or after a delay if it has died before within a minute"
+"""What a killed process does next, for people."""
+
 DOWN_MS_MIN: Final = 10_000
+"""The least time for which `gantry kill` keeps a broker down by default."""
 
 
 def _duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -187,6 +190,7 @@ def _processes_by_name(record: GroupRecord) -> dict[str, tuple[int | None, str]]
 
 
 def _down_ms(state: GroupState, chosen_ms: int | None) -> int:
+    """Return the chosen time for which a broker is kept down, or one that is long enough for a failover."""
     if chosen_ms is not None:
         return chosen_ms
     manifest = state.read_manifest()

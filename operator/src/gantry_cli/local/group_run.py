@@ -52,6 +52,7 @@ STARTS_MAX: Final = 3
 """Before the group is ready, a broker or name server that has failed and was started this often makes the start fail.
 A sidecar that was started this often is not waited for any longer."""
 TOPIC_INTERVAL_S: Final = 2.0
+"""The time between two reconciliations of topics and surplus shards, in seconds."""
 WITHOUT_ADMIN: Final = "no sidecars, no console: their packages are not installed (pip install 'gantry-mq[admin]')"
 
 
@@ -62,6 +63,8 @@ class UpOptions:
 
     data: Path
     manifest: Path | None
+    """The file of the manifest; None for that in the folder, or the default."""
+
     launch: LaunchOptions
 
 

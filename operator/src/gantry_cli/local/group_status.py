@@ -1,4 +1,4 @@
-"""The status of a local group: a document that its supervisor writes after each round, and how it is read and shown."""
+"""The status of a local group: a document that its supervisor writes once a second, and how it is read and shown."""
 
 from __future__ import annotations
 
@@ -37,14 +37,19 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One member as the supervisor observed it last."""
 
     name: str
+    """The member's name, such as `master-0`, which it keeps in every role."""
     shard: int
     number: int
     process: str
+    """The state of the broker's process: `running` or `stopped`."""
     pid: int | None
+    """The process id of the broker; null while it does not run."""
     starts: int
+    """How often this supervisor has started the broker, with failed attempts."""
     address: str
     sidecar_url: str
     role: str = ""
+    """The role that the broker reports; empty before its first report."""
     epoch: int = 0
     report_age_ms: int | None = None
     """The age of the member's last report; None if it has never reported."""
@@ -56,7 +61,9 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     behind_bytes: int | None = None
     """The bytes of its master's log that it does not have yet."""
     is_draining: bool = False
+    """Whether the broker refuses sends while its log is flushed and replicated."""
     problem: str = ""
+    """Why the broker is not in its normal state; empty if it is."""
     missing_bytes: int = 0
     """How many bytes of its log were on its disk and are gone."""
     damaged_bytes: int = 0
@@ -71,6 +78,7 @@ class LocalGroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The time on the wall clock."""
     group: str
     pid: int
+    """The process id of the supervisor."""
     started_at_ms: int
     name_servers: list[str]
     members: list[LocalMemberStatus]
@@ -101,6 +109,7 @@ class ExplainDocument:
 
 
 STALE_MS: Final = 10_000
+"""The age from which a status counts as outdated: its supervisor hangs or has ended."""
 
 
 def read_running_status(data: Path) -> LocalGroupStatus | None:
@@ -169,6 +178,7 @@ def explanation_lines(status: LocalGroupStatus) -> Iterator[str]:
 
 EVENTS_SHOWN: Final = 6
 REPORT_LATE_MS: Final = 3_000
+"""The age of a member's report from which the screen shows that age."""
 
 
 def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Iterator[RenderableType]:

@@ -27,6 +27,7 @@ from gantry_status.order_client import OrderClient
 from gantry_status.orders import Lease, OrderError
 
 REMEDY: Final = "restore the file, or remove it: the shard then elects a master from what its stores have recorded"
+"""The remedy for a damaged Lease file."""
 
 
 @final
@@ -69,6 +70,7 @@ class LeaseFile:
 
 
 RENEWAL_TIMEOUT_S: Final = 1.0
+"""How long a renewal waits for the answer of a master."""
 
 
 async def renew(leases: Sequence[tuple[int, LeaseFile]], member_of: Callable[[int, int], LocalMember | None]) -> None:

@@ -57,6 +57,7 @@ class ManifestWatcher:
             self._supervisor.replace_settings(replace(self._supervisor.settings, sidecars=urls))
 
     def _adopt_manifest(self) -> None:
+        """Read the changed manifest, and give the supervisor its settings, if the changes are allowed."""
         supervisor = self._supervisor
         try:
             group = supervisor.state.read_manifest()

@@ -47,8 +47,12 @@ class MemberSettings:
     group: str
     spec: Spec
     host: str
+    """The address on which brokers listen, and which they advertise."""
+
     name_servers: tuple[str, ...]
     buffers_root: Path | None
+    """The mount with the write buffers; None without write buffers."""
+
     access: Access
     sidecars: tuple[str, ...]
     """The URLs of all sidecars, so that each finds the others."""
@@ -58,6 +62,7 @@ class MemberSettings:
 
     @property
     def template(self) -> str:
+        """The hash of the settings that need a restart of a broker."""
         return template_of(self.spec, self.name_servers)
 
 
@@ -99,6 +104,7 @@ class LocalMember:
 
     @property
     def children(self) -> list[ServerProcess]:
+        """The processes of the member: its broker, and its sidecar if there is one."""
         return [self.broker] if self.sidecar is None else [self.broker, self.sidecar]
 
     @property
@@ -128,6 +134,7 @@ class LocalMember:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _broker_arguments(self) -> Sequence[str]:
+        """Write the broker's settings file, and return the arguments of its start."""
         settings, record = self._settings(), self.record
         folder = self.buffers
         if folder is not None:

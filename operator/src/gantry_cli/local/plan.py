@@ -48,6 +48,7 @@ spec:
 SINGLE_CONF: Final = {"brokerClusterName": "DefaultCluster", "brokerName": "broker-a"}
 """The names in the broker.conf that RocketMQ ships."""
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: BROKER_PORT, SIDECAR: 8080}
+"""RocketMQ's port of the first process of each kind."""
 SIDECAR_HOST: Final = "127.0.0.1"
 """The address of all sidecars, also if brokers listen elsewhere: sidecars show internals only to this machine."""
 

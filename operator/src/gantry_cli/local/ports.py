@@ -29,8 +29,14 @@ class Kind(NamedTuple):
     """One kind of process, and the ports that it needs."""
 
     what: str
+    """The name of the kind, for people."""
+
     option: str
+    """The option of `gantry up` that sets the first port."""
+
     step: int
+    """The distance between the main ports of two processes."""
+
     port_offsets: tuple[int, ...]
     """The offsets of all its ports from its main one, 0 included."""
 
@@ -51,6 +57,7 @@ class PortPlan:
     is_free: Callable[[int], bool]
     has_slaves: bool = True
     allocated: set[int] = field(default_factory=set)
+    """All ports that were allocated so far."""
 
     def allocate(self, kind: Kind, port: int, name: str) -> int:
         """Allocate the given port. Raises CliError when another program has it."""

@@ -110,7 +110,10 @@ def first_error(errors: BaseExceptionGroup[CliError]) -> CliError:
 
 
 STATE_INTERVAL_S: Final = 1.0
+"""The time between two state lines on a terminal."""
+
 PLAIN_INTERVAL_S: Final = 10.0
+"""The time between two state lines in a pipe or a log."""
 
 
 class RunOutput(Protocol):

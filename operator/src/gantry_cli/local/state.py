@@ -49,6 +49,7 @@ from gantry_spec.observed import LastReport
 from gantry_status.former_names import STATE_NAMES, with_present_names
 
 TOKEN_BYTES: Final = 24
+"""The number of random bytes in the token."""
 FORMER_NAMES: Final = {
     **STATE_NAMES, **LEASE_NAMES, "bound": "bottleneck", "has_voice": "has_vote", "words": "reports",
     "is_so": "is_true", "seen_ago_ms": "report_age_ms",
@@ -65,14 +66,17 @@ class MemberRecord(msgspec.Struct, kw_only=True):
     name: str
     shard: int
     number: int
+    """The member's own number in its shard, counted from 1."""
     port: int
     ha_port: int
+    """The replication port; -1 for none."""
     sidecar_port: int
     sidecar_url: str
     store: str
     log: str
     sidecar_log: str
     pid: int | None = None
+    """The process id of the broker; None while it does not run."""
     boot_id: str = ""
     """The boot id of the broker's process, empty while it does not run."""
     sidecar_pid: int | None = None
@@ -110,6 +114,7 @@ class GroupRecord(msgspec.Struct, kw_only=True):
 
     name: str
     host: str
+    """The address on which brokers and name servers listen."""
     is_single: bool = False
     """Whether it is the single broker of `gantry up --single`."""
     name_servers: list[NameServerRecord] = []
@@ -117,6 +122,7 @@ class GroupRecord(msgspec.Struct, kw_only=True):
     """The addresses of all name servers, also of external ones."""
     members: list[MemberRecord] = []
     console_url: str = ""
+    """The address of the console; empty without sidecars."""
     pid: int | None = None
     """The process id of its supervisor, also of one that was killed; None after a stop."""
     started_at_ms: int = 0

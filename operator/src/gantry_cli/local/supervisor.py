@@ -1,4 +1,4 @@
-"""The supervisor of a local group: a loop of observe, decide and execute, about once a second and after each event.
+"""The supervisor of a local group: rounds of observe, decide and execute, about once a second and after each event.
 
     observe    processes, control sockets, Lease files, annotations
     decide     ``gantry_spec.decide``, as in a cluster
@@ -37,10 +37,13 @@ from gantry_spec.manifest.parts import Retain
 from gantry_spec.observed import ObservedGroup, ObservedShard, PromotionRequest, Role
 
 OBSERVE_INTERVAL_S: Final = 1.0
+"""The interval between two rounds without an event, in seconds."""
 BUSY_INTERVAL_S: Final = 0.1
 """The interval after an action has started, and while a broker starts."""
 LEASE_DURATION_MS: Final = 6_000
+"""The duration of the Leases of local groups."""
 EVENTS_MAX: Final = 200
+"""How many of the latest events are kept."""
 REPEATED_EVENT_MS: Final = 5_000
 SINGLE_BROKER_PROMOTION: Final = PromotionRequest(id="single", loss_accepted=None)
 """The order of `gantry up --single`: its broker becomes the master with its own store, since no other member exists."""

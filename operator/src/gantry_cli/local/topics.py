@@ -60,6 +60,7 @@ class LocalTopicReconciler:
 
 
 CHECK_INTERVAL_S: Final = 5.0
+"""The time between two checks whether a surplus shard is empty."""
 
 
 @final
@@ -91,7 +92,8 @@ class ShardDecommissioner:
     def is_empty(self, shard: int, wrote: int | None) -> bool:
         """Return whether a shard was found empty, and has taken no message since.
 
-        A master that does not answer may have taken a message before, unless the shard was closed already.
+        A master that does not answer may have taken a message before, unless the shard was closed already: its master
+        was drained.
         """
         return shard in self._ends and (wrote == self._ends[shard] or (wrote is None and shard in self._closed))
 

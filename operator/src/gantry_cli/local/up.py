@@ -115,6 +115,7 @@ def up(
 
 
 DETACH_TIMEOUT_S: Final = 180.0
+"""How long the parent waits for the outcome of the start."""
 
 
 def detach(data: Path, arguments: Sequence[str], *, general: Sequence[str]) -> None:

@@ -77,10 +77,16 @@ class ConsumeRequest:
 
     topic: str
     group: str | None
+    """The consumer group; None to read without a group."""
+
     start: StartPosition
     tags: str | Sql
     count: int | None
+    """After how many messages reading ends; None for no limit."""
+
     follow: bool
+    """Whether to continue with new messages at the end."""
+
     format_message: MessageFormatter
 
 

@@ -12,8 +12,14 @@ class ReceiptDocument:
     """`gantry produce`: the receipt of one message."""
 
     status: str
+    """RocketMQ's send status, such as `SEND_OK`."""
+
     message_id: str
+    """The id that the producer assigned."""
+
     offset_message_id: str
+    """The id that the broker assigned: its address and the offset in its log."""
+
     topic: str
     broker: str
     queue_id: int
@@ -28,13 +34,16 @@ class MessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     queue_id: int
     queue_offset: int
     message_id: str
+    """The id that the producer assigned."""
     offset_message_id: str
+    """The id that the broker assigned: its address and the offset in its log."""
     store_timestamp_ms: int
     born_timestamp_ms: int
     born_host: str
     tags: str | None
     keys: list[str]
     reconsume_times: int
+    """How often the message was delivered again after a failure."""
     properties: dict[str, str]
     body: str | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | msgspec.UnsetType = msgspec.UNSET

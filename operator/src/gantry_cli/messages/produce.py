@@ -25,7 +25,10 @@ from gantry_client import ClientError, Codec, Message, Producer, ProducerSetting
 
 CHUNK_BYTES: Final = 64 * 1024
 CHUNKS_AHEAD_MAX: Final = 4
+"""How many chunks of standard input are read ahead of the sends."""
+
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The longest line of standard input."""
 
 
 async def standard_input_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
@@ -67,6 +70,8 @@ async def standard_input_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
 
 
 OUTSTANDING_MAX: Final = 256
+"""The most sends without an answer at a time."""
+
 RECEIPTS_SHOWN_MAX: Final = 20
 """The number of receipts that are printed; further messages are only counted."""
 

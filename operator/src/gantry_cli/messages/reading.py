@@ -31,9 +31,16 @@ from gantry_client import (
 
 
 FETCH_MESSAGES: Final = 256
+"""The most messages of one fetch from a queue."""
+
 FOLLOW_WAIT_MS: Final = 15_000
+"""How long the broker holds a fetch from a queue without new messages."""
+
 RETRY_S: Final = 1.0
+"""The time after a failed fetch before the next one, in seconds."""
+
 READ_AHEAD_MAX: Final = 1024
+"""The most new messages that wait to be printed."""
 
 
 def _do_nothing() -> None:
@@ -61,6 +68,7 @@ class Cursor:
 
     @property
     def needs_fetch(self) -> bool:
+        """Whether existing messages of the queue are left, and none of them is in ``buffer``."""
         return not self.buffer and self.next_offset < self.end
 
 
@@ -122,6 +130,7 @@ class TopicReader:
         cursor.next_offset = min(result.next_offset, cursor.end)
 
     async def _follow_queue(self, cursor: Cursor, arrived: asyncio.Queue[ReceivedMessage]) -> None:
+        """Put new messages of one queue into ``arrived``, until cancelled."""
         is_unavailable = False
         while True:
             try:
@@ -158,8 +167,13 @@ def _store_order(cursor: Cursor) -> tuple[int, str, int]:
 # gets them.
 
 COMMIT_INTERVAL_MS: Final = 500
+"""The time between two commits of printed messages."""
+
 CLOSE_TIMEOUT_MS: Final = 100
+"""How long the consumer may take to close, in milliseconds."""
+
 PROGRESS_POLL_S: Final = 0.2
+"""The time between two checks whether the group has consumed everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

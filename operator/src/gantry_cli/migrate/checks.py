@@ -43,7 +43,10 @@ class Finding:
 
     kind: Severity
     what: str
+    """The result as text for people."""
+
     remedy: str = ""
+    """What the user can do; empty if there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,24 +54,35 @@ class MigrationFacts:
     """The facts about the source broker, its name servers and this machine that the checks use."""
 
     version: str
+    """RocketMQ's version text of the source broker."""
     config: Mapping[str, str]
+    """The settings of the source broker in effect."""
     log: SourceLog
+    """The range of the source broker's log."""
     replication_address: str
+    """The replication address of the source broker."""
     replication_failure: str = ""
     """Why the replication port of the source broker cannot be reached; empty if it can."""
     half_messages_open_max: int = 0
     """How many half messages may be neither committed nor rolled back."""
     timer_messages: int = 0
+    """The number of messages in the timer wheel, which are not migrated."""
     pop_groups: Sequence[str] = ()
+    """The consumer groups that consume by pop, which is not supported."""
     registrations: Sequence[BrokerRegistration] = ()
+    """The brokers of this name at each name server."""
     old_address: str = ""
+    """The address of the source broker for clients."""
     ports_taken: Sequence[int] = ()
+    """The ports of the new broker on which another process listens."""
     free_bytes: int = 0
+    """The free disk space in the folder of the new broker."""
     copied_bytes: int = 0
     """The size of the log that an earlier run has copied."""
     copied_file_bytes: int | None = None
     """The file size of a log that an earlier run has copied."""
     target_broker_id: int = 1
+    """The brokerId with which the new broker registers as a slave."""
     has_credentials: bool = False
     """Whether this command has credentials."""
     target_conf: Mapping[str, str] = field(default_factory=dict)

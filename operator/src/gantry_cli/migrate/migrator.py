@@ -50,6 +50,7 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.documents import write_document
 
 COPY_INTERVAL_S: Final = 5.0
+"""The time between two copies of late commits, in seconds."""
 
 
 async def copy_late_commits(old: SourceBroker, target_address: str, linger_s: float) -> int:
@@ -162,14 +163,25 @@ class MigrationOptions:
     name_server: str
     directory: MigrationDirectory
     settings: Mapping[str, str]
+    """Settings of the user for the new broker's broker.conf."""
+
     broker_name: str | None = None
+    """The broker name to migrate; None for the only registered one."""
+
     host: str | None = None
+    """The address that the new broker advertises; None to determine it."""
+
     port: int = BROKER_PORT
     no_start: bool = False
+    """Whether the user starts the new broker, and the command waits for it."""
+
     dry_run: bool = False
     yes: bool = False
     timeout_s: float = 30.0
+    """The limit of the time to stop writes and to copy the rest of the log."""
+
     linger_s: float = 35.0
+    """How long late commits at the old broker are copied after the switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +189,7 @@ class MigrationResult:
     """`gantry migrate`: the result of a run."""
 
     phase: str
+    """The phase of the migration at the end of this run."""
     old_address: str
     broker_name: str
     findings: list[Finding] = field(default_factory=list)
@@ -185,6 +198,7 @@ class MigrationResult:
     address: str = ""
     """The address of the new broker; empty if this run did not make it the master."""
     epoch: int = 0
+    """The epoch of the new broker as the master; 0 before."""
     end: int = -1
     """The end of the old broker's log, at which the new broker continues to write it; -1 before the switch."""
     pause_ms: float = -1.0

@@ -35,15 +35,21 @@ from gantry_status.orders import Flush, HaRole, HaStatus, OrderError, OrderRefus
 T = TypeVar("T")
 
 POLL_S: Final = 0.02
+"""The time between two checks of a condition, in seconds."""
 STABLE_CHECK_S: Final = 0.2
 """The interval between two reads of the old log that must agree; an append in progress ends within it."""
 STATUS_TIMEOUT_S: Final = 20.0
+"""How long a request for the status of the new broker may take."""
 PROGRESS_S: Final = 1.0
+"""The time between two reports of progress, in seconds."""
 CAUGHT_UP_BYTES: Final = 16 << 20
 """The remaining size at which the new broker has caught up; the rest is copied within the write pause."""
 ROUTES_TIMEOUT_S: Final = 60.0
+"""How long to wait until all name servers route clients to the new broker."""
 STATUS_RETRY_S: Final = 120.0
+"""How long failed requests for a status are repeated, in seconds."""
 PROMOTE_TRIES: Final = 3
+"""How often the order of the promotion is sent."""
 RERUN_REMEDY: Final = "run the same command again to continue"
 
 
@@ -352,12 +358,17 @@ class Progress:
 
     copied: int
     total: int
+    """The length of the old broker's log."""
+
     per_s: float
+    """The rate at which bytes are copied, in bytes per second."""
+
     closing_per_s: float
     """The rate at which the remaining size shrinks; the old log may grow meanwhile."""
 
     @property
     def left_s(self) -> float | None:
+        """The estimated seconds until the rest is copied; None if the rest does not shrink."""
         return (self.total - self.copied) / self.closing_per_s if self.closing_per_s > 0 else None
 
 

@@ -30,6 +30,7 @@ COPIED: Final = (
 )  # fmt: skip
 """The settings that the new broker copies from the old one: those that affect clients or the format of files."""
 SLAVE_ONLY: Final = ("haMasterIsClassic", "haMasterAddress", "haMasterBrokerAddress")
+"""The settings that the new broker has only as a slave."""
 
 
 @final
@@ -63,6 +64,7 @@ class MigrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     original: dict[str, str] = {}
     """The original values of the settings of the old broker that are changed."""
     epoch: int = 0
+    """The epoch in which the new broker is promoted; 0 before the switch."""
     end: int = -1
     """The end of the old broker's log, at which the new broker continues to write it; -1 before the switch."""
     pause_ms: float = -1.0

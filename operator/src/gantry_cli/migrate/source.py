@@ -28,7 +28,9 @@ from gantry_wire.properties_text import read_valid_entries
 from gantry_wire.runtime_table import log_range
 
 NO_SAMPLES_ERROR: Final = "NoSuchElementException"
+"""The error of a broker that has just started, and has no samples of its rates yet."""
 RUNTIME_TRIES: Final = 20
+"""How often the runtime info is requested from such a broker."""
 RUNTIME_RETRY_S: Final = 0.5
 TIMEOUT_MS: Final = 10_000
 STOP_WRITES_SETTINGS: Final = {"brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerPermission": "4"}

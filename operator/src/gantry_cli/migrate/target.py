@@ -25,6 +25,7 @@ START_TIMEOUT_S: Final = 120.0
 """The time in which the new broker must answer; it recovers its copy of the log first."""
 POLL_S: Final = 0.1
 WAIT_S: Final = 1.0
+"""The time between two checks whether the user has started the broker."""
 CONNECT_TIMEOUT_S: Final = 5.0
 
 

@@ -17,6 +17,7 @@ from gantry_status.text import bytes_text
 
 PLAIN_INTERVAL_S: Final = 5.0
 MARKS: Final = {Severity.FINE: "ok", Severity.WARNING: "WARNING", Severity.BLOCKED: "BLOCKED"}
+"""The word before a finding, by severity."""
 
 
 def finding_text(one: Finding) -> str:

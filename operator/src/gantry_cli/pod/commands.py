@@ -22,8 +22,11 @@ from gantry_cli.pod.sidecar_query import READ_TOKENS, SIDECAR_PORT, query_sideca
 from gantry_cli.pod.supervisor import PodServer, PodSupervisor
 
 ALIVE_PORT: Final = 10913
+"""The port of the liveness probe, on which this process accepts connections."""
 PEERS: Final = "peers"
+"""The file in the group's ConfigMap with the URLs of sidecars."""
 PASSTHROUGH: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""The settings of click for a command that passes its options on."""
 TOLERANT: Final = {"ignore_unknown_options": True}
 """The operator that wrote a pod's arguments may be newer than the pod's image: unknown options are ignored with a note.
 Each server is started with the same rule for its settings."""

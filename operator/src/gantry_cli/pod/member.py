@@ -30,7 +30,10 @@ class PodMember(NamedTuple):
     """The member's number, from 1, which it keeps in every role."""
 
     own_service: str
+    """The Service of this member, in every role."""
+
     role_service: str
+    """The Service of the shard's master."""
 
 
 def parse_pod_name(pod: str) -> PodMember | None:
@@ -55,6 +58,7 @@ def merge_conf(conf: str, own: dict[str, str]) -> str:
 
 
 FILE: Final = "addresses.json"
+"""The file with the resolved addresses."""
 
 Resolve = Callable[[str], str]
 
@@ -109,6 +113,7 @@ class Addresses:
 
 
 CHECK_INTERVAL_S: Final = 1.0
+"""The least time between two checks, in seconds."""
 
 
 @final

@@ -19,6 +19,8 @@ from gantry_cli.errors import InvalidInput
 
 SIDECAR_PORT: Final = 8080
 READ_TOKENS: Final = Path("/etc/gantry/sidecar/read-tokens")
+"""The file with the tokens for reading."""
+
 ANSWER_TIMEOUT_S: Final = 30.0
 REASON_MAX: Final = 300
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
@@ -31,6 +33,7 @@ class Answer(NamedTuple):
     """The HTTP status; 0 for no answer."""
     body: bytes
     reason: str
+    """Why there is no usable answer; empty if there is one."""
 
     def as_document(self, content: str = "body") -> dict[str, Any]:
         """Return the answer as a document: its status, with the JSON body in the field that ``content`` names.

@@ -30,6 +30,7 @@ from gantry_cli.pod.member import NotReadyError
 from gantry_cli.processes import Phase, ProcessLifecycle, RestartPolicy, exit_text, restart_text, server_command
 
 TICK_S: Final = 1.0
+"""The longest time between two turns of the loop, in seconds."""
 EXIT_USAGE: Final = 2
 """The exit code of a server with wrong settings, which is not restarted since that would not help."""
 IMMEDIATE_RESTARTS_MAX: Final = 5
@@ -63,6 +64,8 @@ class PodServer:
     """The server that a ``PodSupervisor`` keeps running."""
 
     name: str
+    """The name of the server, for messages."""
+
     command: Callable[[], list[str]]
     """Returns the arguments of a start; called before each one. Raises ``NotReadyError``."""
 

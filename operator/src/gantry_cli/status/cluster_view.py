@@ -22,6 +22,8 @@ class BrokerView:
 
     address: BrokerAddress
     facts: BrokerRuntimeInfo | None
+    """Its runtime info; null if it does not answer."""
+
     failure: str | None
     """Why its runtime info is not available."""
 
@@ -32,12 +34,16 @@ class TopicView:
 
     name: str
     brokers: tuple[str, ...]
+    """The names of the brokers that have the topic."""
     queues: int
     messages: int
     """The number of messages that can still be read."""
     end_offset_total: int
+    """The sum of the end offsets of all queues."""
     last_message_ms: int | None
+    """The store time of the last message; null if there is none."""
     failure: str | None = None
+    """Why the topic cannot be described; null if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +53,13 @@ class GroupView:
     name: str
     topic: str
     members: int
+    """The number of present members."""
+
     consumed_offset_total: int
+    """The sum of the committed offsets of all queues."""
+
     lag: int
+    """The number of messages that are not consumed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +70,8 @@ class ClusterView:
     brokers: tuple[BrokerView, ...]
     topics: tuple[TopicView, ...]
     topics_total: int
+    """The number of all topics; `topics` has at most 200."""
+
     groups: tuple[GroupView, ...]
 
 

@@ -39,6 +39,7 @@ class ClusterDocument:
     brokers: tuple[BrokerView, ...]
     topics: tuple[TopicView, ...]
     topics_total: int
+    """The number of all topics, of which `topics` may have only a part."""
     groups: tuple[GroupView, ...]
     local_group: LocalGroupStatus | None = None
     """The group of `gantry up` in this directory, if it is this cluster, as its supervisor last observed it."""

@@ -111,6 +111,7 @@ def _damage_text(status: Status) -> str:
 
 
 def _scrub_text(status: Status) -> str:
+    """Return the progress of the scrubber, which verifies the log while the broker runs."""
     ended_ms = status.scrub_pass_ended_wall_ms
     ended = f"last pass ended {time_text(ended_ms)}" if ended_ms else "no pass ended since the start"
     return f"up to {_optional_offset(status.scrub_position)}, {ended}"
@@ -155,6 +156,7 @@ def _optional_count(value: int | None) -> str:
 
 
 def _refusals_text(counts: tuple[int, ...]) -> str:
+    """Return the counts of refused requests by reason, without those of zero."""
     return ", ".join(f"{count_text(count)} {label}" for label, count in _refusals(counts))
 
 
@@ -174,6 +176,7 @@ def _offset_with_lag(value: int | None, wrote: int | None) -> str:
 
 
 def _share_text(some: int | None, total: int | None) -> str:
+    """Return a part of a whole in percent; a dash if one of them is unknown."""
     if some is None or not total:
         return UNKNOWN
     return f"{bytes_text(some)} of {bytes_text(total)}, {some / total:.0%}"

@@ -25,17 +25,35 @@ class VerifyDocument(TypedDict):
 
     root: str
     is_in_use: bool
+    """Whether a broker has the store open."""
+
     is_clean: bool
+    """Whether the file `abort` is missing, as after a clean stop of the broker."""
+
     start: int
+    """The start of the range of the log that was read."""
+
     end: int
+    """The exclusive end of that range."""
+
     is_full_range: bool
+    """Whether the whole log was read."""
+
     is_interrupted: bool
+    """Whether the user interrupted the command."""
+
     records: int
     records_bytes: int
     records_sealed: int
+    """The number of records in ranges where a seal protects the whole record."""
+
     queues: int
     units: int
+    """The number of queue units that were read."""
+
     older_records: int
+    """The number of records of topics that were deleted, or deleted and created again."""
+
     index_files: int
     index_entries: int
     elapsed_s: float
@@ -43,7 +61,11 @@ class VerifyDocument(TypedDict):
     is_damaged: bool
     lost_messages: int
     harms: dict[str, int]
+    """The number of findings by severity."""
+
     findings_omitted: int
+    """The number of findings that are counted and not listed."""
+
     findings: list[Finding]
 
 

@@ -27,6 +27,7 @@ _REMEDIES: Final = {
     Harm.UNSETTLED: "none; the next start resolves it",
     Harm.ODD: "none",
 }
+"""What to do about a finding, by its severity."""
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------
@@ -105,6 +106,7 @@ def printable(text: str) -> str:
 
 
 def _hole_text(document: dict[str, Any]) -> str:
+    """Return the lines about a place in the log without a valid record."""
     offset, length = document["offset"], document["length"]
     extent = f"{length} bytes" if length is not None else "to the end of the log"
     lines = [f"!! {offset}  {extent}  damaged: {document['reason']}"]

@@ -46,11 +46,16 @@ from gantry_spec.manifest.quantities import quantity_bytes
 log = logging.getLogger(__name__)
 
 REAPPLY_MS: Final = 30 * 60_000
+"""The time after which objects are applied again although they have not changed."""
+
 WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, SERVICES})
 """The kinds of desired objects that are watched: an object of these that is not in the cache does not exist."""
 
 RETRY_MS: Final = 5_000
+"""The time after a failure before the same object is applied again."""
+
 HIBERNATION_ANNOTATIONS: Final = frozenset({HIBERNATED_REPLICAS_ANNOTATION, FORMER_HIBERNATED_REPLICAS_ANNOTATION})
+"""The annotations that a StatefulSet has only while its group is hibernated."""
 
 
 @final
@@ -104,12 +109,14 @@ class Applier:
         self._forget({ref for ref, _, _ in self._hashed[1]})
 
     def _forget(self, refs: set[ObjectRef]) -> None:
+        """Forget what was applied, and which problems occurred, for all objects except ``refs``."""
         for ref in self._applied.keys() - refs:
             del self._applied[ref]
         named = {str(ref) for ref in refs}
         self.problems = {name: text for name, text in self.problems.items() if name in named}
 
     async def _apply_one(self, ref: ObjectRef, document: Object) -> bool:
+        """Apply an object, by a new one if only immutable fields differ. Return whether it succeeded."""
         try:
             try:
                 self._cache.put(await self._api.apply(document))

@@ -28,6 +28,7 @@ from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.observed import LastReport
 
 TRIES_MAX: Final = 6
+"""How often a swap is tried while renewals change the revision of the Lease."""
 
 
 @final

@@ -101,6 +101,7 @@ class PodExecutor:
         await self._api.delete(ref, uid=uid, grace_s=0 if is_forced else None)
 
     async def _remove(self, action: act.Remove) -> None:
+        """Shrink the StatefulSet of a member by its last pod; see the module's docstring."""
         pod = self._objects.pod(action.shard, action.member)
         if pod is not None and action.boot_id and uid_of(pod) != action.boot_id:
             raise Conflict(

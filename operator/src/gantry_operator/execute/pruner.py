@@ -62,6 +62,7 @@ SHARD_KINDS: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCO
 """The kinds of a shard's objects except volumes. StatefulSets come last, because removed shards are found by them."""
 
 PRUNED_KINDS: Final = (SERVICES, BUDGETS, POLICIES, STATEFUL_SETS)
+"""The kinds of objects that are deleted where they are not rendered any more."""
 
 
 @final

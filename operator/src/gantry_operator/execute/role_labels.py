@@ -67,7 +67,7 @@ def plan_label_changes(
 async def relabel_shard(api: Kubernetes, cache: Cache, shard: ObservedShard, pods: Mapping[int, Object]) -> bool:
     """Change the labels of a shard's pods. Return whether at least one label has changed.
 
-    If a label could not be removed, the new master gets no label in this round.
+    If a label could not be removed, the new master gets no label before the next round of the loop.
     """
     present = {number: labels_of(pod).get(ROLE_LABEL, "") for number, pod in pods.items()}
     removed, added = plan_label_changes(shard, present)

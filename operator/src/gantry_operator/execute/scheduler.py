@@ -45,6 +45,7 @@ class ActionScheduler:
         self, objects: GroupObjects, api: Kubernetes, sidecars: Sidecars, leases: LeaseWriter, *,
         on_executed: OnExecuted, wake: Callable[[], None], empty_log_end: Callable[[int], int | None],
     ) -> None:  # fmt: skip
+        """``wake`` starts the next round early. ``empty_log_end`` returns the end of an empty shard's log, if known."""
         self._objects: Final = objects
         self._api: Final = api
         self._sidecars: Final = sidecars

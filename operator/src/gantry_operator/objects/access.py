@@ -26,7 +26,10 @@ from gantry_spec.manifest.group import BrokerGroup
 
 RBAC = "rbac.authorization.k8s.io"
 TOKEN_CHARACTERS_MIN = 32
+"""The fewest characters of a group's token."""
+
 KEY_BYTES_MIN = 32
+"""The fewest bytes of the operator's key."""
 
 
 def group_token(key: bytes, group: BrokerGroup) -> str:

@@ -26,12 +26,18 @@ from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.parts import ExternalType
 
 STORE_FOLDER: Final = "/var/lib/gantry"
+"""The folder where the volume of a broker is mounted. The following paths are those in its pod, too."""
+
 STORE: Final = f"{STORE_FOLDER}/store"
 RUN: Final = "/run/gantry"
+"""The folder that broker and sidecar share, with status page and control socket."""
+
 STATUS_PAGE: Final = f"{RUN}/status"
 CONTROL: Final = f"{RUN}/control.sock"
 BUFFERS: Final = "/var/lib/gantry-buffers"
 CONFIGURATION: Final = "/etc/gantry/group"
+"""The folder where the shard's ConfigMap is mounted."""
+
 TOPICS_FILE: Final = "topics.json"
 REPLICATION_SECRET: Final = "/etc/gantry/replication"
 SIDECAR_SECRET: Final = "/etc/gantry/sidecar"
@@ -142,6 +148,7 @@ def config_map(group: BrokerGroup, facts: Facts, shard: int) -> Object:
 
 
 def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
+    """Return all settings of the shard's brokers, of both parts."""
     spec = group.spec
     place = BrokerPlacement(
         group=group.metadata.name,

@@ -19,6 +19,7 @@ class NodeFacts(FactsPart, frozen=True):
     name: str
     memory_bytes: int
     hugepages_bytes: int = 0
+    """The size of all huge pages of 2 MiB."""
 
 
 @final
@@ -44,8 +45,14 @@ class OperatorFacts(FactsPart, frozen=True, kw_only=True):
     """The facts about the operator itself, which are the same for groups and pipelines."""
 
     pull_policy: str = "IfNotPresent"
+    """When images are pulled, as in a container's ``imagePullPolicy``."""
+
     pull_secrets: tuple[str, ...] = ()
+    """The names of the Secrets with which images are pulled."""
+
     operator_namespace: str = "gantry-system"
+    """The namespace in which the operator runs."""
+
     operator_labels: Mapping[str, str] = msgspec.field(
         default_factory=lambda: {"app.kubernetes.io/name": "gantry-operator"}
     )

@@ -24,17 +24,29 @@ from gantry_spec.manifest.parts import Medium
 from gantry_spec.manifest.quantities import parse_size, size_text
 
 HUGEPAGES: Final = "hugepages-2Mi"
+"""The name of the resource huge pages in a container."""
+
 PAGE_BYTES: Final = 2 << 20
+"""The size of a huge page."""
+
 MEMORY_DEFAULT_BYTES: Final = 1 << 30
+"""The memory of a broker's process and page cache where the spec sets none."""
+
 CPU_DEFAULT: Final = "250m"
+"""The CPU request of a broker where the spec sets none."""
+
 PROCESS_BYTES_MIN: Final = 256 << 20
 """The least memory of a broker: its process, and a page cache without which it would be bound by its disk."""
 TMPFS_DIVISOR: Final = 16
+"""A tmpfs needs memory in addition to its files: their size divided by this."""
+
 RUN_BYTES: Final = 16 << 20
 """The size of the volume with status page and sockets."""
 SIDECAR_BYTES: Final = 256 << 20
+"""The memory of a sidecar, as request and limit."""
 
 Resources = dict[str, Any]
+"""The resources of a container, as in a pod."""
 
 
 @final
@@ -137,6 +149,7 @@ def _refuse_hugepages(path: str, given: Mapping[str, Any]) -> None:
 
 
 def _memory(given: Mapping[str, Any], path: str, default: int) -> int:
+    """Return the memory in a container's requests or limits in bytes; ``default`` if none is set."""
     if "memory" not in given:
         return default
     try:

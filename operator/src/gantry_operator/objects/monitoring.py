@@ -20,6 +20,7 @@ from gantry_spec.manifest.group import BrokerGroup
 API: Final = "monitoring.coreos.com/v1"
 SCRAPE_INTERVAL: Final = "15s"
 NOT_OBSERVED: Final = "GantryGroupNotObserved"
+"""The alert for a group without metrics, which a hibernated group does not have."""
 
 
 class Alert(NamedTuple):
@@ -28,6 +29,8 @@ class Alert(NamedTuple):
     name: str
     expression: str
     for_duration: str
+    """How long the expression must hold before the alert fires."""
+
     severity: str
     summary: str
     description: str

@@ -30,6 +30,8 @@ MEMBER_LABEL: Final = f"{API_GROUP}/member"
 HOME_LABEL: Final = f"{API_GROUP}/home"
 """The label with the name of the StatefulSet that a pod belongs to, which never changes."""
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
+"""The annotation of a pod with the hash of its template."""
+
 HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/hibernated-replicas"
 """The annotation of a hibernated StatefulSet: how many pods it creates after the hibernation."""
 FORMER_HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/asleep"
@@ -37,6 +39,8 @@ FORMER_HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/asleep"
 
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 READS_PREFIX: Final = f"reads.{API_GROUP}/"
+"""The prefix of the labels of pods that read from a group (``reads_label``)."""
+
 OUR_PREFIXES: Final = (
     f"{API_GROUP}/",
     READS_PREFIX,
@@ -50,11 +54,19 @@ MASTER_ROLE: Final = "master"
 SLAVE_ROLE: Final = "slave"
 
 FAST_PORT: Final = fast_port_of(BROKER_PORT)
+"""The second port of a broker, on which clients reach it, too."""
+
 REPLICATION_PORT: Final = replication_port_of(BROKER_PORT)
 ALIVE_PORT: Final = 10913
+"""The port of the supervisor of a broker or name server, for the liveness probe."""
+
 NAME_SERVER_PORT: Final = 9876
 SIDECAR_PORT: Final = 8080
+"""The port of a sidecar for its HTTP API."""
+
 LOG_PORT: Final = 8081
+"""The port of a sidecar from which ranges of the log are read."""
+
 EXTERNAL_NAME_SERVER_PORT: Final = 9886
 """The port of name servers for clients outside of the cluster; it returns the brokers' external addresses."""
 

@@ -2,7 +2,7 @@
 
     g-0               the present master of shard 0; brokerId 0 is registered under its address, which is also in
                       message ids: so both stay valid when the role moves
-    g-0-slave-0, ...  one broker each, named as its pod: the address as a registered slave, and for its followers
+    g-0-slave-0, ...  one broker each, named as its pod: the address as a registered slave, and for its own slaves
     g-0-master, ...   headless: the host names of pods
     g-nameserver      headless: the host names of the name servers
     ...-external      optional, for clients outside of the cluster: one for each Service that clients use; name servers
@@ -84,6 +84,7 @@ def role_selector(group: BrokerGroup, facts: Facts, shard: int) -> dict[str, str
 
 
 def _headless(group: BrokerGroup, name: str, shard: int) -> Object:
+    """Return a Service without an IP address of its own: it gives pods their host names."""
     chosen = selector(group, names.BROKER, shard) | {names.HOME_LABEL: name}
     body = {
         "clusterIP": "None",
@@ -97,6 +98,7 @@ def _headless(group: BrokerGroup, name: str, shard: int) -> Object:
 def _service(
     group: BrokerGroup, name: str, shard: int, chosen: dict[str, str], ports: tuple[tuple[str, int], ...]
 ) -> Object:
+    """Return a Service that selects the pods with the labels ``chosen``."""
     body = {"type": "ClusterIP", "publishNotReadyAddresses": True, "selector": chosen, "ports": _ports(ports)}
     return make_object(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
 
@@ -152,6 +154,7 @@ def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
 
 
 def _to_brokers(group: BrokerGroup, facts: Facts) -> list[Object]:
+    """Return the rules for connections to broker pods; see ``policies``."""
     brokers = {"podSelector": {"matchLabels": selector(group, names.BROKER)}}
     readers = {"podSelector": {"matchLabels": {names.reads_label(group.metadata.name): "true"}}}
     operator = {
@@ -185,6 +188,7 @@ def _policy(group: BrokerGroup, component: str, ingress: list[Object]) -> Object
 # -- addresses outside of the cluster ----------------------------------------------------------------------------------
 
 ADDRESS_KINDS = ("ExternalIP", "ExternalDNS", "InternalIP")
+"""The types of a Node's addresses, the one to use first."""
 
 
 def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:

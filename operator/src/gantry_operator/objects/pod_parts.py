@@ -17,6 +17,8 @@ from gantry_spec.manifest.parts import Template
 from gantry_spec.pipelines.parts import PodTemplate
 
 USER: Final = 10001
+"""The user and group id with which all processes run."""
+
 HOST_KEY: Final = "kubernetes.io/hostname"
 ZONE_KEY: Final = "topology.kubernetes.io/zone"
 TEMPORARY_FOLDER: Final = "/tmp"

@@ -27,13 +27,13 @@ NAME_SERVER_DATA = "/var/lib/gantry"
 def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
     """Return the StatefulSets of the master and the slaves. Raises ``ImpossibleResources``."""
     template = broker_template(group, facts, shard)
-    twin = copy.deepcopy(template)  # a change of one object must not change the other
+    slave_template = copy.deepcopy(template)  # a change of one object must not change the other
     slaves = configuration.slaves_of(group, facts, shard)
     name = group.metadata.name
     wanted = facts.shard(shard).replicas if facts.is_hibernated else (1, slaves)
     sets = [
         _broker_set(group, shard, names.master_set(name, shard), wanted[0], template),
-        _broker_set(group, shard, names.slave_set(name, shard), wanted[1], twin),
+        _broker_set(group, shard, names.slave_set(name, shard), wanted[1], slave_template),
     ]
     for one in sets:
         if facts.is_hibernated:  # the volumes of hibernated pods must not be deleted as those of removed ones
@@ -42,7 +42,8 @@ def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
 
 
 def _broker_set(group: BrokerGroup, shard: int, name: str, replicas: int, template: Object) -> Object:
-    """Return one StatefulSet. Both of a shard have the same template, so the home label tells their pods apart."""
+    """Return one StatefulSet. Both of a shard have the same template; a label with its name (``HOME_LABEL``) separates
+    their pods."""
     home = {names.HOME_LABEL: name}
     own_labels = labels(group, names.BROKER, shard) | home
     metadata = template["metadata"]
@@ -63,10 +64,12 @@ def _broker_set(group: BrokerGroup, shard: int, name: str, replicas: int, templa
 
 
 def _member_label(group: BrokerGroup, shard: int, name: str) -> dict[str, str]:
+    """Return the label with the number of the member in the master's StatefulSet; none for that of slaves."""
     return {names.MEMBER_LABEL: "1"} if name == names.master_set(group.metadata.name, shard) else {}
 
 
 def _claim(group: BrokerGroup, shard: int, home: dict[str, str]) -> Object:
+    """Return the claim template of a broker's volume."""
     storage = group.spec.storage
     body: Object = {
         "accessModes": ["ReadWriteOnce"],
@@ -205,5 +208,6 @@ def can_lose_slave(group: BrokerGroup, facts: Facts, shard: int) -> bool:
 def _budget(
     group: BrokerGroup, name: str, own_labels: dict[str, str], chosen: dict[str, str], allowed: dict[str, int]
 ) -> Object:
+    """Return a disruption budget for the pods with the labels ``chosen``; ``allowed`` is its limit."""
     body = {"selector": {"matchLabels": chosen}, "unhealthyPodEvictionPolicy": "AlwaysAllow"} | allowed
     return make_object(group, BUDGET, name, own_labels, {"spec": body})

@@ -56,6 +56,7 @@ from gantry_spec.observed import (
 log = logging.getLogger(__name__)
 
 TOPICS_NAMED_MAX: Final = 5
+"""How many topics a text about the messages that are left names."""
 
 CURRENT: Final = "current"
 """Stands for the present template's hash, which differs from shard to shard."""
@@ -99,6 +100,7 @@ class GroupObserver:
         )
 
     async def _shard(self, group: BrokerGroup, requests: GroupRequests, number: int, token: str) -> ObservedShard:
+        """Observe one shard: its Lease, its members, and the requests for it."""
         memory = self.memory[number]
         lease = self._lease(number, memory)
         record = None if lease is None else lease.record
@@ -125,6 +127,7 @@ class GroupObserver:
         )
 
     def _lease(self, shard: int, memory: ShardMemory) -> ObservedLease | None:
+        """Return the shard's Lease by the cache; None if its record is invalid."""
         document = self.objects.lease(shard)
         if document is None:
             return memory.observe_lease("", None, self._clock.now_ms())
@@ -181,6 +184,7 @@ class GroupObserver:
             known.confirm(asked_ms)
 
     def _seems_stopped(self, shard: int, member: int) -> bool:
+        """Return whether, by the cache, a member has no pod, or one whose process does not run."""
         pod = self.objects.pod(shard, member)
         return pod is None or pods.process_state_of(pod, self.objects.machine(pod)).process is Process.STOPPED
 
@@ -278,15 +282,21 @@ class TopicMessages(msgspec.Struct, frozen=True):
 
     name: str
     messages: int
+    """The number of messages of the topic."""
 
 
 class TopicsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a sidecar's topics document that the operator reads."""
 
     source: str
+    """The origin of the figures: `broker`, or `disk` where the broker does not answer and its files were read."""
+
     left_out: int
+    """How many topics the document omits, because it has too many."""
+
     topics: list[TopicMessages]
     system_messages: dict[str, int] | None = None
+    """The number of messages of each system topic; None from a sidecar that does not report it."""
 
 
 def has_no_messages(answer: Mapping[str, Any]) -> bool | None:
@@ -317,6 +327,7 @@ def _messages_in(answer: Mapping[str, Any]) -> dict[str, int] | None:
 
 
 def _master_of(members: Mapping[int, MemberMemory]) -> tuple[int, Report] | None:
+    """Return the number and the report of the member that reports the master role in the newest epoch."""
     reports = [(number, known.report) for number, known in members.items() if known.report is not None]
     masters = [(number, report) for number, report in reports if report.role is Role.MASTER]
     return max(masters, key=lambda one: one[1].epoch, default=None)

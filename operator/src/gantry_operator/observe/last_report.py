@@ -28,7 +28,10 @@ FORMER_LAST_REPORT: Final = f"{API_GROUP}/last-word"
 """The name of the annotation in earlier versions: read, never written."""
 
 WRITE_MS: Final = 30_000
+"""The least time between two writes of the annotation."""
+
 SKEW_MS: Final = 10_000
+"""How far the clocks of two machines may be apart."""
 
 
 @final
@@ -37,10 +40,13 @@ class LastReportAnnotation(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     at: str
+    """The time of the report on the wall clock of the operator's machine."""
+
     boot_id: str = ""
     epoch_start: int | None = None
     wrote: int | None = None
     peak: int | None = None
+    """``LastReport.peak_bytes_per_s``; None if it is unknown."""
 
 
 def format_last_report(report: LastReport, clock: Clock) -> str:

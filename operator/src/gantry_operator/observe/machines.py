@@ -12,7 +12,11 @@ from gantry_operator.api import Object
 from gantry_spec.observed import Disk
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""The taint by which a user or the cloud provider declares that a machine is off."""
+
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+"""The taint that Kubernetes sets on a machine that does not answer."""
+
 LEAVING_TAINTS: Final = frozenset(
     {
         OUT_OF_SERVICE,
@@ -33,6 +37,8 @@ class Machine(NamedTuple):
 
     is_reachable: bool = True
     is_leaving: bool = False
+    """Whether the machine is to be drained, or may be removed."""
+
     is_off: bool = False
     """Whether a user or the cloud provider has declared that no process runs on it any more."""
 
@@ -53,6 +59,7 @@ def machine_of(node: Object | None) -> Machine:
 
 
 HOSTNAME = "kubernetes.io/hostname"
+"""The label by which a volume names the machine that it is bound to."""
 
 
 def disk_of(claim: Object | None, home: Machine | None) -> Disk:

@@ -21,11 +21,23 @@ class MemberMemory:
     """The memory of one member."""
 
     report: Report | None = None
+    """The newest report; None if it has never reported."""
+
     boot_id: str = ""
+    """The uid of its pod."""
+
     run: str = ""
+    """Identifies the run of its container (``ProcessState.run``)."""
+
     started_by_ms: int | None = None
+    """When this pod's process was first known to run; None if it never was."""
+
     stopped_by_ms: int | None = None
+    """When this run was first known to have ended; None while it is not."""
+
     disk_lost_since_ms: int | None = None
+    """When its disk was first known to be lost; None while it is not."""
+
     disk_id: str = ""
     confirmed_ms: int = 0
     """When its pod was last read from the API server itself, and not from a cache."""
@@ -77,10 +89,14 @@ class ShardMemory:
 
     members: dict[int, MemberMemory] = field(default_factory=dict)
     last_report: LastReport | None = None
+    """The newest report of the newest master; None if there is none."""
+
     empty_log_end: int | None = None
     """The end of the log of a shard that is scaled away, when it was found to be empty."""
 
     empty_since_ms: int = 0
+    """When the shard was first found to be empty with this end."""
+
     _lease_state: tuple[str, LeaseRecord | None] = ("", None)
     _lease_seen_ms: int | None = None
 

@@ -30,6 +30,7 @@ from gantry_spec.cluster_objects import BROKER_CONTAINER
 from gantry_spec.observed import Process
 
 ENDED: Final = ("Succeeded", "Failed")
+"""The phases of a pod whose containers have ended for good."""
 
 
 class ProcessState(NamedTuple):

@@ -19,6 +19,8 @@ CONFIGURATION: Final = "/etc/gantry/pipeline"
 CONFIGURATION_FILE: Final = "pipeline.json"
 EXECUTOR_FILE: Final = "executor.json"
 TOKEN: Final = "/etc/gantry/group"
+"""The folder with the group's token for reading. The following paths are those in a pod, too."""
+
 CREDENTIALS: Final = "/etc/gantry/credentials"
 AUTHORITY: Final = "/etc/gantry/authority"
 VOLUMES: Final = "/var/lib/gantry"
@@ -26,6 +28,7 @@ DESTINATION: Final = f"{VOLUMES}/destination"
 CHECKPOINT: Final = f"{VOLUMES}/checkpoint"
 ARCHIVE: Final = f"{VOLUMES}/archive"
 API_SERVER: Final = "k8s://https://kubernetes.default.svc"
+"""The address of the API server, as Spark expects it."""
 
 
 def pipeline_document(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:

@@ -42,8 +42,14 @@ class Source(FactsPart, frozen=True):
     """
 
     name_servers: tuple[str, ...]
+    """The addresses (``host:port``) of the name servers."""
+
     sidecars: tuple[str, ...] = ()
+    """The URLs of the sidecars; none if no group is named."""
+
     group: str = ""
+    """The name of the group; empty if none is named."""
+
     token_secret: str = ""
     """The Secret with the key `read-token`."""
 
@@ -72,6 +78,8 @@ class Problem(NamedTuple):
     """The reason why a pipeline cannot run, for its conditions."""
 
     reason: str
+    """The reason as one stable word in CamelCase."""
+
     text: str
 
 

@@ -15,15 +15,24 @@ from gantry_spec.pipelines.kinds import PIPELINE_KINDS, Pipeline
 
 PIPELINE_LABEL: Final = f"{API_GROUP}/pipeline"
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
+"""The annotation of a pod with the hash of its template and configuration."""
+
 DRIVER: Final = "driver"
 EXECUTOR: Final = "executor"
 PAGE_PORT: Final = 8090
+"""The port on which a driver serves its progress page."""
+
 DRIVER_PORT: Final = 7078
+"""The port on which executors reach the driver."""
+
 BLOCKS_PORT: Final = 7079
+"""The port on which Spark transfers blocks of data."""
+
 RESERVED: Final = (*OUR_PREFIXES, "spark-")
 """The prefixes of labels and annotations that a user's template cannot set."""
 
 JOB_OF_KIND: Final = {kind.name: kind.job for kind in PIPELINE_KINDS}
+"""The name of the job by the kind of the resource."""
 
 
 def base_of(document: Object) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from gantry_operator.pipelines.naming import DRIVER
 
 Document = Mapping[str, Any]
+"""An object of Kubernetes or a report as plain values."""
 
 
 class ObservedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,11 @@ class DriverExit(ObservedPart, frozen=True):
 
     exit_code: int
     at: str
+    """The time when it ended, as Kubernetes writes it."""
+
     reason: str = ""
+    """The reason that Kubernetes gives, such as `OOMKilled`."""
+
     report: Document | None = None
     """The driver's report, if the termination message is one."""
 
@@ -42,7 +47,11 @@ class DriverPod(ObservedPart, frozen=True):
     name: str
     uid: str
     created: str = ""
+    """The creation time, as Kubernetes writes it."""
+
     address: str = ""
+    """The IP address; empty if it has none."""
+
     is_terminating: bool = False
     is_running: bool = False
     is_over: bool = False
@@ -52,6 +61,8 @@ class DriverPod(ObservedPart, frozen=True):
     """The reason that Kubernetes gives if it does not run, such as `ImagePullBackOff` or `Unschedulable`."""
 
     restarts: int = 0
+    """How often its container was restarted."""
+
     ended: DriverExit | None = None
     """The last end of its container."""
 

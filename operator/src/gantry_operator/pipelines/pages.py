@@ -21,6 +21,8 @@ from gantry_remoting import join_address
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 2.0
+"""How long a driver may take to answer, in seconds."""
+
 ANSWER_BYTES_MAX: Final = 1 << 20
 CONNECTIONS_MAX: Final = 64
 

@@ -53,6 +53,8 @@ from gantry_spec.pipelines import Pipeline, pipeline_of
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 5.0
+"""The time between two rounds of a pipeline without a change (a tick), in seconds."""
+
 WORKLOAD_KINDS: Final = (STATEFUL_SETS, CRON_JOBS, JOBS)
 """The kinds of workloads as which a pipeline can run."""
 

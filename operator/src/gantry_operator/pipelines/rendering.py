@@ -35,6 +35,8 @@ from gantry_spec.pipelines.parts import EngineMode
 RBAC: Final = "rbac.authorization.k8s.io"
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 BACKOFF_LIMIT: Final = 6
+"""How often a failed run is tried again."""
+
 STARTING_DEADLINE_SECONDS: Final = 600
 """A run that could not start within this time is skipped; the next run does its work."""
 EXIT_CODES_FINAL: Final = (2, 3, 5)

@@ -25,7 +25,10 @@ from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.status import Lag, LastRun, PipelineStatus, QueueStatus
 
 DATA_LOSS_CODE: Final = 5
+"""The exit code of a job that found lost messages."""
+
 INTERRUPTED: Final = frozenset({130, 143})
+"""The exit codes of a driver that was stopped by SIGINT or SIGTERM."""
 
 
 @final
@@ -35,6 +38,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: Pipeline
     observed: ObservedPipeline
     problem: Problem | None = None
+    """Why the pipeline cannot run; None if it can."""
+
     unapplied: str = ""
     """Why an object could not be applied; empty if all were."""
 
@@ -42,6 +47,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """The present status of the resource."""
 
     now: str = ""
+    """The present time, as Kubernetes writes it."""
 
 
 def status_of(view: View) -> PipelineStatus:
@@ -109,6 +115,7 @@ def is_worth_a_write(status: Mapping[str, Any], written: Mapping[str, Any], age_
 
 
 def _urgent(status: Mapping[str, Any]) -> Any:
+    """Return the part of a status whose changes are written at once."""
     conditions = sorted(
         (one.get("type"), one.get("status"), one.get("reason")) for one in status.get("conditions") or []
     )
@@ -255,7 +262,11 @@ def _convert_or(value: object, kind: Any, default: Any) -> Any:
 # -- the report of a run, whose content is not trusted: values of a wrong type are ignored -----------------------------
 
 QUEUES_MAX: Final = 50
+"""How many queues of a report the status has."""
+
 FACTS_MAX: Final = 20
+"""How many additional results of a report the status has."""
+
 TEXT_MAX: Final = 1_000
 NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -321,6 +332,7 @@ def text(document: Mapping[str, Any], name: str) -> str:
 
 
 def _integer(value: object) -> int:
+    """Return a number as a whole number from -1 to ``NUMBER_MAX``; 0 for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return 0
     return max(-1, min(int(min(max(value, -1), NUMBER_MAX)), NUMBER_MAX))

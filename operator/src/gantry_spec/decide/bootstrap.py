@@ -106,6 +106,7 @@ def _restore(view: ShardView, reports: dict[int, Report], away: list[int]) -> Ac
 
 
 def _last_term(view: ShardView, reports: dict[int, Report]) -> Term:
+    """Return the newest term that a member has recorded."""
     newest = max(reports.values(), key=lambda one: (one.epoch, one.role is Role.MASTER))
     furthest = max(reports, key=lambda number: (reports[number].log_position, -number))
     master = furthest if newest.master_id is None else newest.master_id

@@ -76,6 +76,7 @@ def has_hibernated(views: Sequence[ShardView], observed: ObservedGroup) -> bool:
 
 
 def _hibernated_conditions(spec: Spec, views: Sequence[ShardView]) -> tuple[Condition, ...]:
+    """Return the conditions of a group none of whose processes runs."""
     in_order = {view.shard.number for view in views if was_stopped_in_order(view)}
     others = sorted({*range(spec.shards), *(view.shard.number for view in views)} - in_order)
     negative = [
@@ -135,5 +136,6 @@ def _durability(spec: Spec, ledgers: Sequence[Ledger], *, is_complete: bool) -> 
 
 
 def _condition(kind: str, is_true: bool, yes: str, no: str, shards: Sequence[int]) -> Condition:
+    """Return a condition with the reason ``yes`` or ``no``, and a message that names the shards, if any are given."""
     message = f"shards {list(shards)}" if shards else ""
     return Condition(type=kind, is_true=is_true, reason=yes if is_true else no, message=message)

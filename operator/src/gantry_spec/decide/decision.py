@@ -1,4 +1,4 @@
-"""The result of a decision about a group: actions, their explanation, ledgers and conditions."""
+"""The result of a decision about a group: actions, their explanation, durability ledgers, conditions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """One condition of the group: true, false, or unknown (None)."""
 
     type: str
+    """The type in CamelCase, such as ``Ready`` or ``DurabilityMet``."""
+
     is_true: bool | None
     reason: str
     """The reason as one stable word in CamelCase."""
 
     message: str = ""
+    """The reason for people; it may be empty."""
 
 
 @final
@@ -38,7 +41,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """All actions to execute now. The same observation gives the same decision."""
 
     actions: tuple[Action, ...] = ()
+    """The actions, including those that only give a reason (``Wait``, ``Refuse``)."""
+
     ledgers: tuple[Ledger, ...] = ()
+    """The durability ledger of each shard whose Lease could be read."""
+
     conditions: tuple[Condition, ...] = ()
     fences: Fences = Fences()
 

@@ -37,8 +37,8 @@ def take_epoch(
 ) -> TakeEpoch:
     """Return the action that takes a new epoch for an election.
 
-    Without a Lease the epoch ends in ``probable_master``, a member's number. ``terms`` replaces the terms of the record
-    that have to be outvoted.
+    ``goal`` is the purpose for which it is taken, which the Lease records. Without a Lease the epoch ends in
+    ``probable_master``, a member's number. ``terms`` replaces the terms of the record that have to be outvoted.
     """
     epoch = next_epoch(view.known_epochs, suffix=0 if view.manual_request is None else probable_master)
     terms = view.record.terms if terms is None else terms

@@ -3,7 +3,8 @@
 A planned disruption takes brokers of a shard away for a while, and its clients use the other shards. So only one shard
 is disrupted at a time: one whose master is already draining continues; otherwise it is the first that has a reason, and
 only while no shard without a reason is degraded. Actions that repair a shard are never delayed by this, and neither is
-the withdrawal of a shard that is fenced, scaled in or about to hibernate. Every action passes the gate."""
+the withdrawal of a shard that is fenced, scaled in or about to hibernate. Every action passes the safety gate
+(``gate.check_action``), which refuses those that would cost more availability or data than the spec allows."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from gantry_spec.observed import ObservedGroup, ObservedShard, Process
 
 
 def decide(spec: Spec, observed: ObservedGroup, now_ms: int, previous: Mapping[int, Ledger] | None = None) -> Decision:
-    """Return the actions for a group now. ``now_ms`` is on the observer's clock; ``previous`` has the last ledgers."""
+    """Return the actions for a group now. ``now_ms`` is on the observer's clock; ``previous`` has the
+    durability ledgers of the last decision, by shard."""
     before = {} if previous is None else previous
     by_number = {shard.number: shard for shard in observed.shards}
     views: list[ShardView] = []

@@ -48,6 +48,7 @@ def _reason_to_keep(view: ShardView, number: int) -> str:
 
 
 def _replace_lost_disk(view: ShardView, member: Member) -> Action:
+    """Return the replacement of a member's lost disk, or the wait before it."""
     shard, number = view.shard.number, member.number
     since_ms, after_ms = member.disk_lost_since_ms, view.spec.storage.replace_after
     is_given_up = number in view.shard.replace_disks
@@ -66,6 +67,7 @@ def _replace_lost_disk(view: ShardView, member: Member) -> Action:
 
 
 def _remove_member(view: ShardView, member: Member) -> Action:
+    """Return the removal of a member, or the wait before it."""
     shard, number = view.shard.number, member.number
     reason = _reason_to_keep(view, number)
     if not reason and number in view.record.members:

@@ -73,6 +73,7 @@ def _resume(view: ShardView, master: Report) -> Action:
 
 
 def _role_moves(view: ShardView) -> Iterator[RoleMove]:
+    """Yield the reasons to move the role now, the most important first."""
     number, request = view.term.master, view.shard.request
     goal = view.record.goal
     is_new = request is not None and request.to != number and (goal is None or goal.promotion_request != request.id)
@@ -127,6 +128,7 @@ def switchover_candidates(view: ShardView, to: int | None) -> list[int]:
 
 
 def _move(view: ShardView, master: Report, move: RoleMove) -> list[Action]:
+    """Return the actions that move the role: a drain, then a new epoch, or the wait for either."""
     shard, number = view.shard.number, view.term.master
     found = switchover_candidates(view, move.to)
     refusal = manual_promotion.check_enough_acks(view, found[0])

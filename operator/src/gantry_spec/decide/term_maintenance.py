@@ -1,10 +1,10 @@
 """Maintenance of a term: promote its master, attach the slaves, update the voters, and detect the master's failure.
 
 If a member knows a newer epoch than a healthy master, a new epoch is taken, and none of the following is done. In all
-other rounds of a healthy shard, members that do not follow the master are ordered to do so. In addition, the first of
-these steps that is due is taken: record in the Lease which stores have votes, and drop old terms; wait while the
-newest term does not contain what older ones acknowledged; change the electable set; and then the planned changes for
-people, machines and the spec. A person's request that is done is removed unless voters or terms are written.
+other decisions about a healthy shard, members that do not follow the master are ordered to do so. In addition, the
+first of these steps that is due is taken: record in the Lease which stores have votes, and drop old terms; wait while
+the newest term does not contain what older ones acknowledged; change the electable set; and then the planned changes
+for people, machines and the spec. A person's request that is done is removed unless voters or terms are written.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def keep_fenced(view: ShardView) -> list[Action]:
 
 
 def _maintain_healthy(view: ShardView, master: Report) -> list[Action]:
+    """Return the actions while the master is healthy; see the module's docstring for their order."""
     ahead = [member.number for member, report in view.reports() if max(report.epochs) > view.term.epoch]
     if ahead:
         why = f"members {ahead} know a newer epoch than {view.term.epoch}"

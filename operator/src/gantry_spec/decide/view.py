@@ -31,11 +31,17 @@ class ShardView:
     spec: Spec
     shard: ObservedShard
     now_ms: int
+    """The present time on the observer's clock."""
+
     template: str = ""
     """The hash of the configuration with which members should be started."""
 
     previous: Ledger | None = None
+    """The shard's ledger of the last round, from which the age of the bytes at risk is calculated; None if there is
+    none."""
+
     lease_duration_ms: int = DURATION_MS
+    """The duration of a Lease that is created from now on."""
 
     # -- the manual promotion ------------------------------------------------------------------------------------------
 
@@ -137,7 +143,8 @@ class ShardView:
     # -- promises ------------------------------------------------------------------------------------------------------
 
     def promised_ballots(self, epoch: int) -> list[Ballot]:
-        """Return ballots of members that promised an epoch and had no role in it. Their logs cannot change any more."""
+        """Return ballots (``Ballot``) of members that promised an epoch and had no role in it. Their logs cannot change
+        any more."""
         return [
             ballot_of(member, report)
             for member, report in self.reports()
@@ -212,7 +219,7 @@ class ShardView:
         return missing_votes(term, ballots, are_all_terms_known=self.manual_request is None)
 
     def electable_after(self, winner: int) -> frozenset[int]:
-        """Return S of the next term of ``winner``: all voters and masters of past terms that the shard still has.
+        """Return S, the electable slaves of the next term of ``winner``: voters and masters of past terms that remain.
 
         In a manual promotion these are the ``electable_members``, without failed masters that need not be waited for.
         """
@@ -223,8 +230,8 @@ class ShardView:
     def _unreachable_masters(self, winner: int) -> frozenset[int]:
         """Return silent masters of past terms that a new master must not wait for, unless the person names them.
 
-        Without acks a master waits for the grants of all of S, so a failed old master would block its successor. It may
-        be left out, unlike a slave: it is not in the recorded S, so it cannot be elected.
+        Without acks a master waits for the grants of all electable slaves (S), so a failed old master would block its
+        successor. It may be left out, unlike a slave: it is not in the recorded S, so it cannot be elected.
         """
         member = self.members.get(winner)
         if self.manual_request is None or self.manual_request.electable or member is None or member.acks_needed:

@@ -19,8 +19,14 @@ class FixedField(NamedTuple):
 
     path: str
     value: Callable[[Spec], Any]
+    """The function that returns the field's value in a spec."""
+
     may_grow: bool
+    """Whether a greater value is allowed; otherwise no other value is."""
+
     reason: str
+    """Why the edit is refused, with the remedy, for people."""
+
     cel: str
     """The same rule in CEL, over ``self`` and ``oldSelf``, the spec after and before the edit."""
 

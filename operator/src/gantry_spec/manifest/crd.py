@@ -31,6 +31,7 @@ COLUMNS: Final = (
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )
 NAME_CHARACTERS_MAX: Final = 40
+"""The longest name of a group: names of pods add more to it, and may have 63 characters."""
 
 
 def group_schema() -> Schema:

@@ -21,7 +21,10 @@ from gantry_spec.manifest.rules import broken_rules
 from gantry_spec.manifest.struct_fields import fields_of, is_part, item_of
 
 _PLACE: Final = re.compile(r"^(?P<text>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+"""An error message of the decoder: its text, and the path of the value if it names one."""
+
 _TOP: Final = {"apiVersion", "kind", "metadata", "spec", "status"}
+"""The fields that any resource of Kubernetes may have at its top level."""
 
 
 def read_group(text: str | bytes) -> BrokerGroup:

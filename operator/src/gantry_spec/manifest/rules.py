@@ -16,7 +16,11 @@ from gantry_spec.manifest.parts import AckLevel, FailoverMode, FlushMode, Medium
 from gantry_spec.manifest.quantities import duration_text, size_text
 
 PAGE_BYTES: Final = 2 << 20
+"""The size of a huge page, of which a buffer on hugetlbfs must be a multiple."""
+
 BLOCK_BYTES: Final = 4096
+"""The block size of which the size of any log file must be a multiple."""
+
 RESERVED_KEYS: Final = frozenset(
     {
         *("brokerRole", "brokerId", "brokerName", "brokerClusterName", "namesrvAddr", "flushDiskType"),
@@ -38,7 +42,11 @@ class Rule(NamedTuple):
 
     path: str
     is_kept: Callable[[Spec], bool]
+    """Whether a spec keeps the rule."""
+
     text: Callable[[Spec], str]
+    """The message for a spec that breaks the rule, with its values."""
+
     cel: str
     """The same test in CEL, over ``self``, the spec with its defaults; empty where the schema has the rule: it makes
     names unique (``schema.MAP_KEYS``)."""
@@ -48,14 +56,17 @@ class Rule(NamedTuple):
 
 
 def _acks(spec: Spec) -> int:
+    """Return how many acks of slaves a send needs."""
     return spec.replication.acks_needed
 
 
 def _replicas(spec: Spec) -> int:
+    """Return ``inSyncReplicas`` as it is written; 0 if it is not set."""
     return spec.replication.in_sync_replicas or 0
 
 
 def _segment_unit(spec: Spec) -> int:
+    """Return the number of bytes of which ``segmentSize`` must be a multiple."""
     return PAGE_BYTES if spec.write_buffer.medium is Medium.HUGE_PAGES else BLOCK_BYTES
 
 

@@ -53,6 +53,7 @@ def _default(value: Any) -> Any:
 
 
 def _kind_schema(kind: Any, bounds: msgspec.Meta | None) -> Schema:
+    """Return the schema of a type with its bounds."""
     schema = _bare_schema(kind)
     if bounds is None:
         return schema
@@ -68,6 +69,7 @@ def _kind_schema(kind: Any, bounds: msgspec.Meta | None) -> Schema:
 
 
 def _bare_schema(kind: Any) -> Schema:
+    """Return the schema of a type without bounds."""
     if kind is Size:
         return {"x-kubernetes-int-or-string": True, "pattern": SIZE_PATTERN, "maxLength": 32}
     if kind is Duration:

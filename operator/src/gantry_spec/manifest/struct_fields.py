@@ -24,6 +24,8 @@ class Field(NamedTuple):
     """The name of the field in a manifest."""
 
     attribute: str
+    """The name of the field in the Python class."""
+
     kind: Any
     """The type of the field without its bounds and without None."""
 
@@ -33,7 +35,10 @@ class Field(NamedTuple):
 
     is_required: bool
     default: Any
+    """The default of a field that is not required."""
+
     description: str
+    """The text below the field in the source."""
 
 
 def is_part(kind: Any) -> bool:

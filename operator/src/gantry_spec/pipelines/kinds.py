@@ -120,13 +120,18 @@ class PipelineKind(NamedTuple):
     """A kind of pipeline with its resource names and its spec."""
 
     name: str
+    """The kind in a manifest, such as ``TopicArchive``."""
+
     plural: str
     short: str
+    """The short name of the resource for ``kubectl``."""
+
     job: str
     """The name of its `gantry pipeline` command, which is also the end of ``Pipeline.base``."""
 
     spec: type[PipelineSpec]
     purpose: str
+    """The description of the kind in its CustomResourceDefinition."""
 
 
 ARCHIVE: Final = PipelineKind(

@@ -15,6 +15,7 @@ from gantry_spec.pipelines.parts import PipelineSpec
 from gantry_spec.pipelines.rules import broken_rules
 
 BY_NAME: Final[dict[str, PipelineKind]] = {kind.name: kind for kind in PIPELINE_KINDS}
+"""The kinds of pipelines by their names in manifests."""
 
 
 def pipeline_of(document: Mapping[str, Any]) -> Pipeline:

@@ -31,11 +31,17 @@ class Rule(NamedTuple):
 
     path: str
     is_kept: Callable[[Any], bool]
+    """Whether a spec keeps the rule."""
+
     cel: str
     """The same test in CEL, over ``self``, the spec with its defaults."""
 
     message: str
+    """What is expected, for the operator and for the API server."""
+
     kinds: tuple[PipelineKind, ...] = PIPELINE_KINDS
+    """The kinds of pipelines that have the rule."""
+
     is_general: bool = False
     """Whether the rule also applies to the configuration of `gantry pipeline`."""
 
@@ -45,6 +51,8 @@ class FixedField(NamedTuple):
 
     path: str
     cel: str
+    """The rule in CEL, over ``self`` and ``oldSelf``, the spec after and before the edit."""
+
     message: str
     kinds: tuple[PipelineKind, ...]
 

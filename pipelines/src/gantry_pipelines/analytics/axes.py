@@ -15,7 +15,10 @@ from typing import Final
 TIME_STEPS_S: Final = (
     1, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000,
 )  # fmt: skip
+"""The round intervals between two ticks of a time axis."""
+
 _ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+"""The factors of a power of ten that are round numbers."""
 
 
 class Unit(Enum):

@@ -25,18 +25,22 @@ from gantry_pipelines.analytics.axes import (
 )
 
 WIDTH: Final = 880
+"""The width of a chart, in units of its SVG, as all sizes here."""
 HEIGHT: Final = 276
 NARROW: Final = 430
 """Width of a chart beside another one."""
 LOG_SCALE_RATIO_MIN: Final = 30.0
 """Ratio of the largest to the smallest value from which lines are drawn on a logarithmic axis."""
 LEFT: Final = 66
+"""The margin on the left of the plot, for the labels of the axis."""
 RIGHT: Final = 14
 TOP: Final = 30
 BOTTOM: Final = 30
 COLOURS_COUNT: Final = 8
+"""The number of colours; further series repeat them."""
 BAR_HEIGHT: Final = 24
 _serial: Callable[[], int] = count(1).__next__
+"""Returns the next number, for ids that are unique on a page."""
 
 
 @final

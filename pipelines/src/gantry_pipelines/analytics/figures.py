@@ -18,10 +18,13 @@ from gantry_pipelines.analytics.charts import Chart, Series
 from gantry_pipelines.analytics.tables import TABLES, Tables
 
 POINTS_MAX: Final = 240
+"""The most points of a series in a chart."""
 TOPIC_SERIES_MAX: Final = 7
 """Topics that have their own series in a chart. The others share one series, if they are at least two."""
 OTHER_TOPICS: Final = "all others"
+"""The name of the series of all topics without their own."""
 Row = dict[str, Any]
+"""A row of a table, by the names of its columns."""
 
 
 @final
@@ -35,11 +38,17 @@ class Figures:
     step_ms: int
     """Interval of the charts: one window, or several."""
     messages: int
+    """The number of messages in the period."""
     bytes: int
+    """The size of these messages as stored."""
     peak_per_second: float
+    """The highest rate of all topics together in a window."""
     peak_ms: int
+    """The beginning of that window, in milliseconds since 1970."""
     rates: Chart
+    """The messages per second, by topic."""
     volumes: Chart
+    """The bytes per second, by topic."""
     topics: tuple[Row, ...]
     """Rows with topic, messages, bytes, meanPerSecond, peakPerSecond, p50Ms, p95Ms, p99Ms, maxMs, clockSkewed."""
     latencies: tuple[Chart, ...]
@@ -49,6 +58,7 @@ class Figures:
     keys: tuple[Row, ...]
     """Rows with topic, key, messages, bytes; the most messages first."""
     lag: Chart | None
+    """The lag of each group over time; None with fewer than two samples."""
     lags: tuple[Row, ...]
     """Rows with group, topic, lagMessages, lagSeconds, at the last sample."""
 

@@ -51,13 +51,16 @@ FindStoreTimes = Callable[[Mapping[QueueId, int]], dict[QueueId, int]]
 """Returns the store times of messages, without those of brokers that do not answer at once."""
 
 WRITTEN_TO: Final = "writtenTo"
+"""The key in the progress with the end of the written windows."""
 PAUSE_SECONDS: Final = 1.0
+"""The time between two attempts to read the oldest message."""
 WINDOWS_AT_ONCE_MAX: Final = 100_000
 """Windows that one run writes at most; the next run writes the following ones."""
 SAMPLES_DDL: Final = (
     "sampledAt timestamp, `group` string, topic string, broker string, queue int, committed bigint, begin bigint, "
     "end bigint, lagSeconds double"
 )
+"""The columns of lag samples, as Spark's DDL."""
 
 
 @final
@@ -81,6 +84,8 @@ class AnalyticsParameters:
     config: PipelineConfig[AnalyticsSpec]
     read_settings: ReadSettings
     options: tuple[tuple[str, str], ...]
+    """The options of the Spark source."""
+
     destination: Path
     spark_conf: tuple[tuple[str, str], ...]
 
@@ -266,6 +271,7 @@ class _AnalyticsRun:
 
 
 def _interrupted_outcome() -> Outcome:
+    """Return the outcome of a run that was asked to stop before it wrote anything."""
     return Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted; nothing was written")
 
 

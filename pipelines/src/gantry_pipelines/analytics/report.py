@@ -22,7 +22,9 @@ DAYS_MAX: Final = 7
 """Days of windows that a report shows."""
 DAY_MS: Final = 86_400_000
 TABLE_ROWS_MAX: Final = 60
+"""The most rows of a table in the page."""
 NO_VALUE: Final = "\N{EN DASH}"
+"""The text in place of a value that was not measured."""
 
 
 def write_report(tables: Tables, path: Path, now_ms: int) -> bool:

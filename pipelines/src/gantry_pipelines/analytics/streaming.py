@@ -30,8 +30,13 @@ if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
 
 POLL_SECONDS: Final = 1
+"""The time between two checks whether a query has ended."""
+
 STARTUP_POLL_SECONDS: Final = 0.2
+"""The time between two checks whether a query has started."""
+
 TableBuilders = Mapping[str, Callable[[DataFrame], DataFrame]]
+"""The function that computes a table from a query's windows, by table name."""
 
 
 def build_queries(

@@ -38,6 +38,7 @@ from gantry_remoting.durable_files import make_folders, replace_file, sync_file,
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 _WINDOW: Final[list[tuple[str, pa.DataType]]] = [("windowBegin", TIME), ("windowEnd", TIME), ("topic", pa.string())]
+"""The first columns of each table of windows."""
 
 
 @final
@@ -67,6 +68,8 @@ _SAMPLE: Final[dict[str, pa.DataType]] = {
     "sampledAt": TIME, "group": pa.string(), "topic": pa.string(), "broker": pa.string(), "queue": pa.int32(),
     "committed": pa.int64(), "end": pa.int64(), "lagMessages": pa.int64(), "lagSeconds": pa.float64(),
 }  # fmt: skip
+"""The columns of the table of lag samples."""
+
 _COUNTS: Final[list[tuple[str, pa.DataType]]] = [("messages", pa.int64()), ("bytes", pa.int64())]
 
 TABLES: Final[dict[str, Table]] = {
@@ -108,10 +111,18 @@ TABLES: Final[dict[str, Table]] = {
 """All tables, by their names."""
 
 STAGED: Final = "_staged"
+"""The folder of files that are not moved into place yet."""
+
 JOURNAL: Final = "_journal.json"
+"""The file by which a run is committed."""
+
 PROGRESS: Final = "_progress.json"
+"""The file with the end of the written windows."""
+
 LOCK: Final = "_lock"
 PART: Final = "part.parquet"
+"""The name of the only file of a table's day."""
+
 DAY_MS: Final = 86_400_000
 
 

@@ -13,7 +13,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 COUNT_COLUMNS: Final = ("topic", "broker", "queue", "bornTime", "storeTime", "size", "bodySize")
+"""The columns of messages that counts and latencies need."""
+
 KEY_COLUMNS: Final = ("topic", "storeTime", "size", "keys")
+"""The columns of messages that counts by key need."""
+
 PERCENTILE_ACCURACY: Final = 10_000
 """Accuracy of `percentile_approx`: the error of the rank is at most 1/10,000."""
 

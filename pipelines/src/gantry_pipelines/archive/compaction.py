@@ -12,8 +12,8 @@ shows either all old files or all new ones. A reader that listed before the exch
 A day may get more files after it was compacted, when the archive was behind; then it is compacted again.
 
 A day of a topic is deleted as a whole, when all its files are older than the retention. One record replaces theirs and
-marks the ranges as expired, so that ranges still tile and a run with a lost checkpoint still finds the end of the
-archive. Then the files are deleted; after a kill the next start deletes them.
+marks the ranges as expired, so that the ranges of a queue still have no gap, and a run with a lost checkpoint still
+finds the end of the archive. Then the files are deleted; after a kill the next start deletes them.
 """
 
 import secrets
@@ -35,8 +35,11 @@ from gantry_remoting.durable_files import make_folders, sync_file
 from pyspark_rocketmq.model import QueueRange
 
 TARGET_BYTES: Final = 256 << 20
+"""The default of the largest size of a merged file."""
+
 DAY_MS: Final = 24 * 3600 * 1000
 COMPACT_AFTER_MS: Final = DAY_MS
+"""The default of the time from the end of a day to its compaction."""
 
 
 @final
@@ -58,7 +61,11 @@ class CompactedDay:
     topic: str
     day: str
     files_before: int
+    """The number of files that were replaced."""
+
     files_after: int
+    """The number of files after the compaction."""
+
     bytes_after: int
 
     def __str__(self) -> str:
@@ -121,6 +128,7 @@ def _merge_day(
     rules: CompactionRules,
     packing: Packing,
 ) -> CompactedDay:
+    """Merge the files of one day, and exchange its folder; see the module's docstring."""
     folder = f"{STAGED}/merged-{secrets.token_hex(8)}"
     new: list[ArchivedFile] = []
     for run in mergeable_runs(files, rules.target_bytes):

@@ -1,11 +1,13 @@
 """Write rows to Parquet files in a worker, one file for each piece and day. No row crosses to the JVM.
 
+A *piece* is a part of a queue's range that crosses no line of the `grid`.
+
 Rows of many queues may arrive mixed, in the order of the log; those of one queue arrive by offset, and every offset of
 a piece must be there. That is checked, so that a file has exactly the rows of its name: a missing or unexpected row
 fails the task.
 
 A file ends where the day changes. After a clock was set back a day occurs again, in a file of its own; ranges still
-tile, and every row is in the folder of its own store time.
+have no gap, and every row is in the folder of its own store time.
 """
 
 import hashlib
@@ -32,6 +34,8 @@ TOPIC_COLUMN: Final = "topic"
 """Column that is read to assign rows to queues, and not written: the topic is part of the path."""
 
 ROW_GROUP_ROWS: Final = 1 << 16
+"""The most rows of one row group in a file."""
+
 ROW_GROUP_BYTES_MAX: Final = 64 << 20
 """Buffered bytes of all open files of a task, shared evenly; each file has at least 1 MiB, also with more than 64."""
 
@@ -54,7 +58,11 @@ _REPEATING: Final[tuple[str, ...]] = (
     "sysFlag",
     "reconsumeTimes",
 )
+"""The columns that are encoded with a dictionary, since few values occur often."""
+
 _REPEATING_NESTED: Final = {"properties": "properties.key_value.key"}
+"""The same for nested columns: the path in Parquet by the column's name."""
+
 _EPOCH: Final = np.datetime64("1970-01-01", "D")
 
 
@@ -64,7 +72,10 @@ class Packing:
     """How files are compressed; it may differ from run to run."""
 
     compression: str = "zstd"
+    """The compression of Parquet: `zstd`, `snappy` or `none`."""
+
     level: int | None = ZSTD_LEVEL
+    """The level of the compression; None where it has none."""
 
 
 def write_files(
@@ -112,10 +123,13 @@ def split_by_queue(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], pa.
 
 @dataclass(frozen=True, slots=True)
 class _Target:
+    """Where and how the files of a task are written."""
+
     storage: Storage
     format: ArchiveFormat
     packing: Packing
     row_group_bytes: int
+    """The buffered bytes after which a file's row group is written."""
 
 
 class _QueueWriter:
@@ -128,6 +142,7 @@ class _QueueWriter:
         self._open: _OpenFile | None = None
 
     def add(self, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
+        """Write consecutive rows of the queue, and yield each file that they complete."""
         offsets, days = np.asarray(rows.column("offset")), self._days(rows)
         begin = 0
         while begin < len(offsets):
@@ -144,10 +159,12 @@ class _QueueWriter:
             begin += count
 
     def check_complete(self) -> None:
+        """Raise ReadIncomplete unless all pieces are written."""
         if self._pieces:
             raise ReadIncomplete(f"the read ended, expected {self._describe_expected()}")
 
     def abandon(self) -> None:
+        """Delete the file that is being written, after an error."""
         if self._open is not None:
             self._open.abandon()
             self._open = None

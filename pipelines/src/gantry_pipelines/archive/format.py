@@ -1,4 +1,4 @@
-"""The format of an archive, which never changes: grid, time zone, columns.
+"""The format of an archive, which never changes: the `grid` at whose lines files end, the time zone, the columns.
 
 The first run writes it, with a random identity. A later run with other settings is refused: another grid would cut
 ranges differently, another time zone would move messages to other days, and other columns would produce incompatible
@@ -17,11 +17,13 @@ from gantry_pipelines.archive.storage import Storage
 from pyspark_rocketmq import schema
 
 VERSION: Final = 1
+"""The version of the format's document."""
 
 REQUIRED_COLUMNS: Final = ("messageId", *(name for name in schema.HEADER_COLUMNS if name != "topic"))
 """Columns of every archive; the topic is part of the path."""
 
 OPTIONAL_COLUMNS: Final = tuple(name for name in schema.COLUMNS if name != "topic" and name not in REQUIRED_COLUMNS)
+"""The columns that an archive may leave out."""
 
 ALL_COLUMNS: Final = tuple(name for name in schema.COLUMNS if name != "topic")
 
@@ -32,9 +34,16 @@ class ArchiveFormat:
     """The settings of an archive that must not change."""
 
     grid_rows: int = GRID_ROWS
+    """The distance between two lines of the grid, in messages."""
+
     time_zone: str = "UTC"
+    """The time zone of the days."""
+
     columns: tuple[str, ...] = ALL_COLUMNS
+    """The columns of all files, without the topic."""
+
     identity: str = ""
+    """A random id of the archive; empty until the archive is created."""
 
     def __post_init__(self) -> None:
         if self.grid_rows < 1:

@@ -49,6 +49,8 @@ STOP_GRACE_S: Final = 20.0
 """How long a run may continue its batch after a stop request; shorter than Kubernetes' termination grace period."""
 
 STARTS_MAX: Final = 10
+"""How often a query is started that fails because of a slow start."""
+
 SLOW_START: Final = "Python worker failed to connect back"
 """Error of a Python process of Spark that did not start within ten seconds, a limit without a setting: on a busy
 machine a query may fail with it before it has done anything, and can be started again."""
@@ -233,6 +235,7 @@ class ArchiveRun:
         )
 
     def _build_outcome(self, query: StreamingQuery) -> Outcome:
+        """Return the outcome of the run, with the facts about the archive."""
         queues, totals, manifest = self._queues(), self._totals(), self._writer.manifest
         ends, everything = manifest.ends(), manifest.data()
         latest = {QueueId(one.topic, one.broker, one.queue): one.latest for one in queues} | self._latest

@@ -29,6 +29,8 @@ from urllib.parse import quote, unquote
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 DATA: Final = "data"
+"""The folder of the files that readers see. The other folders are described above."""
+
 MANIFEST: Final = "_manifest"
 RECORDS: Final = f"{MANIFEST}/records"
 FORMAT: Final = f"{MANIFEST}/format.json"
@@ -39,7 +41,10 @@ ASIDE: Final = "_aside"
 CHECKPOINT: Final = "_checkpoint"
 DATA_SUFFIX: Final = ".parquet"
 STAGED_SUFFIX: Final = ".part"
+"""The suffix of files that are not published."""
+
 DIGITS: Final = 20
+"""The number of digits of an offset in a file name."""
 
 _FOLDER: Final = re.compile(r"data/topic=(?P<topic>[^/]+)/day=(?P<day>\d{4}-\d{2}-\d{2})/(?P<name>[^/]+)")
 _NAME: Final = re.compile(r"(?P<broker>.+)-(?P<queue>\d+)-(?P<begin>\d{20})-(?P<end>\d{20})\.parquet")
@@ -51,6 +56,8 @@ class Place:
     """The location of a range: the folder of its day, and its file name."""
 
     range: QueueRange
+    """The queue, and the half-open range of its offsets."""
+
     day: str
     """ISO date of the messages' store times, in the archive's time zone."""
 

@@ -19,6 +19,7 @@ from gantry_pipelines.archive.layout import RECORDS, Place, quote_name, stem_of
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 VERSION: Final = 1
+"""The version of the format of records."""
 
 
 class RangeKind(StrEnum):
@@ -39,6 +40,7 @@ class ArchivedFile:
 
     place: Place
     rows: int
+    """The number of messages in the file."""
     size_bytes: int
     checksum: str
     """SHA-256 of the file's bytes in hexadecimal digits, as ``sha256sum`` prints it."""
@@ -70,10 +72,13 @@ class Record:
 
     name: str
     files: tuple[ArchivedFile, ...]
+    """The ranges that the record adds, with their files."""
     replaces: tuple[str, ...] = ()
     """Names of the records that this one replaces."""
     query_id: str = ""
+    """The id of the query that wrote the batch; empty for other changes."""
     batch_id: int = -1
+    """The number of the batch; -1 for other changes."""
     exchange: str = ""
     """Of a compaction, the staged folder that replaces the day's folder."""
 
@@ -199,7 +204,7 @@ class Manifest:
         return ends
 
     def faults(self) -> list[str]:
-        """Describe where live ranges do not tile."""
+        """Describe where live ranges of a queue overlap or have a gap between them."""
         return tiling_faults(file.range for file in self.files())
 
 

@@ -1,5 +1,7 @@
 """Plan the tasks of a batch: each task writes whole pieces, so no file is written by two tasks.
 
+A *piece* is a part of a queue's range that crosses no line of the `grid`.
+
 Pieces are grouped by their position in the log. Where most of a stretch of the log is wanted, a task reads the stretch
 once for all its pieces; otherwise each piece is read from its queue. A broker that only serves queues is read by queue.
 

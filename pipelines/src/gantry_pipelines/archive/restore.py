@@ -33,12 +33,16 @@ from pyspark_rocketmq.clock import Clock, SystemClock
 from pyspark_rocketmq.model import QueueId
 
 REQUIRED_COLUMNS: Final = ("offset", "flag", "properties", "body", "messageId")
+"""The columns that an archive must have to be restored."""
 BATCH_MESSAGES: Final = 200
+"""The most messages of one send."""
 QUEUES_AT_ONCE: Final = 4
+"""The most queues that are restored at a time."""
 SETTLE_S: Final = 10.0
 """The time for which the target is read after a send whose answer is unknown. It is longer than a broker's timeouts for
 flushes and for slaves, after which the broker answers without SEND_OK."""
 PAUSE_S: Final = 0.5
+"""The time between two reads of the target, in seconds."""
 
 
 class Target(Protocol):
@@ -71,13 +75,17 @@ class RestorePlan:
     on_delivered: Callable[[int], None] = lambda _count: None
     """Called with the number of messages of each batch that is stored, from several threads."""
     is_stopped: Callable[[], bool] = lambda: False
+    """Whether a stop was requested; called before each batch."""
 
 
 class Progress(NamedTuple):
     """The progress of one queue: the next offset to send, and the target offset from which to check for it."""
 
     next: int
+    """The first message of the archive that is not known to be stored."""
+
     tail: int
+    """The offset in the target queue from which that message may be stored."""
 
 
 @final
@@ -87,9 +95,11 @@ class QueueRestoreResult:
 
     queue: QueueId
     sent: int
+    """The number of messages that were sent and acknowledged."""
     found: int
     """Messages that the target already had from an earlier run."""
     is_complete: bool
+    """Whether all messages of the queue are in the target; false after a stop request."""
 
 
 def restore(

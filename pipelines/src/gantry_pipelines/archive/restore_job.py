@@ -35,7 +35,10 @@ from gantry_wire.structs import make_structs_ready
 from pyspark_rocketmq.settings import ReadSettings
 
 GROUP: Final = "GantryRestore"
+"""The group of the restore's producer and consumer."""
+
 PULL_MESSAGES_MAX: Final = 256
+"""The most messages of one pull from the target."""
 
 
 @final
@@ -63,7 +66,11 @@ class RestoreParameters:
 
     destination: str
     topics: dict[str, str]
+    """The target topics by topics of the archive."""
+
     progress: str
+    """The folder of the progress files."""
+
     connection: ReadSettings
 
 

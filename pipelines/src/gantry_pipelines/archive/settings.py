@@ -34,9 +34,13 @@ class ArchiveParameters:
     options: dict[str, str] = field(default_factory=dict)
     """Options of the archive's data source."""
     checkpoint: str = ""
+    """The folder of Spark's checkpoint."""
     is_continuous: bool = False
+    """Whether the run continues until it is stopped."""
     trigger_ms: int = 60_000
+    """The interval at which batches of a continuous run start."""
     cores: int | None = None
+    """The number of concurrent tasks; None for that of the machine."""
     spark_conf: dict[str, str] = field(default_factory=dict)
 
 

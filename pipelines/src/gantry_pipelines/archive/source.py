@@ -1,8 +1,8 @@
 """The archive as a Spark data source: reading a batch writes its files, and yields one row for each file.
 
 Offsets, limits, forks, lost messages and replicas are those of `pyspark_rocketmq`; only two steps of its reader differ:
-ends of batches are aligned to the grid, and tasks have whole pieces. Workers write Parquet themselves, so bodies never
-cross to the JVM, which would be most of the cost.
+ends of batches are aligned to the `grid`, at whose lines files end, and tasks have whole pieces between these lines.
+Workers write Parquet themselves, so bodies never cross to the JVM, which would be most of the cost.
 
 A new checkpoint begins at the end of the manifest, queue by queue, so that losing the checkpoint loses nothing. Offsets
 have the archive's identity, and those of another archive are refused.
@@ -39,6 +39,7 @@ from pyspark_rocketmq.schema import ARROW_OF
 from pyspark_rocketmq.stream_reader import StreamReader
 
 NAME: Final = "gantry-archive"
+"""The name of the data source for `format`."""
 IDENTITY: Final = "archive"
 """Key of the archive's identity in offsets."""
 
@@ -49,6 +50,7 @@ OWN_OPTIONS: Final = (
     "archive.cores",
     "archive.taskBytes",
 )
+"""The options that `rocketmq` does not have."""
 
 FILE_TYPES: Final = {
     "topic": "string",
@@ -104,7 +106,10 @@ class TaskCapacity:
     """The number of cores and the size for which tasks are planned."""
 
     cores: int = 1
+    """The number of tasks that run at a time."""
+
     task_bytes: int = BYTES_TARGET
+    """The bytes of the log in a task, approximately at most."""
 
 
 @final

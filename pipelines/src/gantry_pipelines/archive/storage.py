@@ -22,8 +22,13 @@ from gantry_pipelines.archive.layout import STAGED, STAGED_SUFFIX
 from gantry_remoting.durable_files import make_folders, replace_file, sync_file, sync_folder
 
 _AT_FDCWD: Final = -100
+"""The descriptor of the system call that stands for the current folder."""
+
 _RENAME_EXCHANGE: Final = 2
+"""The flag of the system call that swaps the two names."""
+
 _NO_EXCHANGE: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""The errors of a file system that cannot swap names."""
 
 
 class Storage(Protocol):

@@ -26,7 +26,10 @@ from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.storage import Storage
 
 LISTINGS_MAX: Final = 5
+"""How often files are listed while a writer changes them."""
+
 READ_BYTES: Final = 8 << 20
+"""The bytes of a file that are read at a time."""
 
 
 @final
@@ -35,6 +38,8 @@ class Finding:
     """A difference between the archive and its manifest."""
 
     path: str
+    """The path of the file, or the queue for a fault of its ranges."""
+
     text: str
 
     def __str__(self) -> str:

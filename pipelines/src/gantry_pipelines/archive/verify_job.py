@@ -16,6 +16,7 @@ from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 
 FINDINGS_SHOWN_MAX: Final = 50
+"""How many findings are printed; the rest are counted."""
 
 
 @final

@@ -29,6 +29,7 @@ from gantry_pipelines.archive.storage import Folder, Storage
 log = logging.getLogger(__name__)
 
 PATHS_NAMED_MAX: Final = 5
+"""How many paths or faults an error names."""
 
 
 @final
@@ -144,6 +145,7 @@ class ArchiveWriter:
                 finish_exchange(self.storage, record)
 
     def _publish_staged(self) -> None:
+        """Publish the staged files of the manifest, and record those that are missing."""
         visible_paths = {path for path in self.storage.paths() if is_data(path)}
         staged = set(self.storage.paths(STAGED))
         missing: list[str] = []

@@ -5,7 +5,7 @@
                         compared, row by row          | 250k..270k: not archived yet, a note
 
 Messages that retention has deleted from the log cannot be compared, and messages that are not archived yet are no
-fault; both are mentioned in notes. The archive's own consistency (tiling ranges, existing files) is checked by
+fault; both are mentioned in notes. The archive's own consistency (ranges without gaps, existing files) is checked by
 `verify`, whose findings are included.
 
 A writer may be active meanwhile. So the manifest is read before the bounds of the log, which then has every archived
@@ -69,7 +69,7 @@ class ArchiveTask:
         return self.file.size_bytes
 
     def rows(self) -> Iterator[Row]:
-        """Compare the file, and yield findings and coverage."""
+        """Compare the file, and yield findings and the coverage: how much was compared."""
         return run_archive_task(self)
 
 

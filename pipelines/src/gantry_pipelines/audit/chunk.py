@@ -4,11 +4,14 @@
             |                                                                    +--> records --> units of each copy
             `-- differ --> bisect --> every copy is read, where it differs --> judge
 
+A *view* is one copy's bytes with the records that were found in them (`comparing.View`). The *coverage* of a chunk is
+how much of it was checked.
+
 Without the check of copies there are no checksums: one copy is read, and damage is reported for this copy only.
 
-A record belongs to the chunk in which it begins. If a chunk begins in the middle of a record, its walk begins at the
-next one; damage at the end is followed beyond the chunk's end. So every byte is checked by at least one chunk, and
-findings of two chunks about the same bytes are equal and counted once.
+A record belongs to the chunk in which it begins. If a chunk begins in the middle of a record, its walk (`walking`)
+begins at the next one; damage at the end is followed beyond the chunk's end. So every byte is checked by at least one
+chunk, and findings of two chunks about the same bytes are equal and counted once.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ LOOKBACK_BYTES: Final = 5 << 20
 """Bytes read before a chunk for the beginning of a record that extends into it, if its copies differ or no record
 begins in it; a body has at most 4 MiB by default."""
 ONLY_COPY_READ: Final = "the only copy that was read"
+"""The detail of damage where no other copy was read."""
 
 
 @final
@@ -56,7 +60,7 @@ class ChunkAudit:
         self._decoded = 0
 
     def run(self) -> Iterator[Row]:
-        """Yield all findings, then the chunk's queue runs, then its coverage."""
+        """Yield all findings, then the chunk's queue runs (consecutive offsets of a queue), then its coverage."""
         spans = self._find_differing_spans(self._chunk.span) if Check.COPIES in self._checks else {}
         records: list[Record] = []
         units = 0

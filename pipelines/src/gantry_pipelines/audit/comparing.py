@@ -5,7 +5,8 @@
                             [ same ..... ][ differs ]
 
 `find_differing_spans` reads checksums only. `judge` compares bytes that were read before (`View`): at each offset where
-a copy has a whole record, with what the other copies have. The record with the highest grade is right; of records with
+a copy has a whole record, with what the other copies have. The record with the highest grade, by its checksums
+(`walking`), is right; of records with
 the same grade the most frequent one, then that of the first copy. A slave is never wrong only because it is a slave.
 """
 
@@ -28,6 +29,7 @@ PIECE_BYTES_MIN: Final = 64 << 10
 RangeChecksum = Callable[[int, int], str | None]
 """Returns the checksum of a range of one copy; None if it cannot be read."""
 SealedSpans = tuple[Span, ...] | None
+"""Where every record must have a seal; None if this is unknown."""
 
 
 def find_differing_spans(one: RangeChecksum, other: RangeChecksum, span: Span, is_known: bool = False) -> list[Span]:
@@ -52,7 +54,7 @@ def find_differing_spans(one: RangeChecksum, other: RangeChecksum, span: Span, i
 @final
 @dataclass(frozen=True, slots=True)
 class View:
-    """One copy's bytes of a range, and the records that a walk found in them. Equal copies share one view."""
+    """One copy's bytes of a range, and the records that were found in them (`walking`). Equal copies share one view."""
 
     data: Bytes
     walk: Walk

@@ -19,11 +19,14 @@ from gantry_pipelines.audit.model import BY_HEAD, UNKNOWN, Check, Finding, Findi
 from gantry_store_files import UNIT, UNIT_BYTES, Unit, is_empty, is_filler
 
 UNITS_AT_ONCE: Final = 1 << 15
+"""The most units that are read at a time."""
 GAP_OFFSETS_EXAMINED_MAX: Final = 10_000
 """Messages of one gap that are examined one by one; a longer gap is reported as a whole."""
 _DAMAGE: Final = frozenset({FindingKind.MISSING, FindingKind.CORRUPT, FindingKind.SWAPPED})
+"""The kinds of findings that may have destroyed a record's topic, queue and offset."""
 
 Queue = tuple[str, int]
+"""The topic and the number of a queue."""
 
 
 @final

@@ -15,8 +15,11 @@ from typing import Final, Literal, Protocol, final
 from gantry_pipelines.audit.model import Span
 
 Algorithm = Literal["crc32", "sha256"]
+"""The algorithm of checksums: CRC-32 or SHA-256."""
 
 OFFSET_MAX: Final = 1 << 62
+"""An offset beyond any log, which stands for no limit."""
+
 CHECKSUM_BYTES: Final = 32 << 20
 """Bytes of one checksum request; less than the limit of a sidecar (`--log-range-max`, 64 MiB by default)."""
 
@@ -50,6 +53,7 @@ class CopyState:
     deleted: dict[str, int] = field(default_factory=dict)
     """Deleted topics, with the end of the log at their deletion: their records before it have no units."""
     notes: tuple[str, ...] = ()
+    """What the audit must mention about the copy, for people."""
     units_end: int = OFFSET_MAX
     """Records from here on may have no units: the copy was stopped before it learned that they are confirmed."""
 

@@ -14,6 +14,8 @@ _COLUMNS: Final[dict[str, pa.DataType]] = {
     "queue": pa.int32(), "offset": pa.int64(), "physical": pa.int64(), "size": pa.int64(), "count": pa.int64(),
     "detail": pa.string(),
 }  # fmt: skip
+"""The columns of findings, with their types."""
+
 FINDINGS: Final = pa.schema(_COLUMNS)
 """Columns of the table of findings; -1 in place of an unknown number."""
 
@@ -30,6 +32,7 @@ ROWS_DDL: Final = (
     "physical bigint, size bigint, count bigint, detail string, end bigint, units bigint, compared bigint, "
     "decoded bigint"
 )
+"""The same columns as ``ROWS``, as Spark's DDL."""
 
 
 def findings_table(findings: Iterable[Finding]) -> pa.Table:

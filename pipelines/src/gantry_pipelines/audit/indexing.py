@@ -21,10 +21,13 @@ from gantry_store_files import EXTENSION_CODE_MAX, UNIT, UNIT_BYTES, Unit, is_em
 from gantry_wire.names import SCHEDULE_TOPIC
 
 UNITS_AT_ONCE: Final = 1 << 15
+"""The most units that are read at a time."""
+
 LIVE_PATIENCE_S: Final = 5.0
 """How long a unit of a running broker may be missing: records are confirmed before their units are written."""
 
 RecordsByQueue = dict[tuple[str, int], list[Record]]
+"""The records by topic and number of the queue."""
 
 
 def group_by_queue(records: list[Record]) -> RecordsByQueue:

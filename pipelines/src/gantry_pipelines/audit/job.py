@@ -46,6 +46,7 @@ CHECKS: Final = {
     AuditCheck.INDEX: Check.INDEX,
     AuditCheck.ARCHIVE: Check.ARCHIVE,
 }
+"""The checks of a resource, as the audit names them."""
 
 
 @final
@@ -56,12 +57,21 @@ class AuditParameters:
     read_settings: ReadSettings
     checks: frozenset[Check]
     chunk_bytes: int
+    """The bytes of the log in one task."""
+
     findings_max: int
+    """The most findings in the table."""
+
     destination: str
+    """The folder of the results; empty for none."""
+
     archive: str
+    """The path or address of the archive to compare; empty for none."""
+
     access: SidecarAccess
     cores: int
     conf: tuple[tuple[str, str], ...]
+    """The settings of Spark, by their names."""
 
 
 @final

@@ -98,6 +98,7 @@ class Finding:
 
     broker: str
     replica: int
+    """The number of the replica that has the fault; -1 for an archive."""
     check: Check
     kind: FindingKind
     topic: str = ""
@@ -105,9 +106,13 @@ class Finding:
     offset: int = UNKNOWN
     """Queue offset of the message; the first of `count`."""
     physical: int = UNKNOWN
+    """Its offset in the log, in bytes."""
     size: int = 0
+    """The number of bytes of the log; 0 if no bytes are at fault."""
     count: int = 1
+    """The number of messages with consecutive offsets."""
     detail: str = ""
+    """A description of the fault, for people."""
 
 
 @final
@@ -132,11 +137,20 @@ class Coverage:
     broker: str
     span: Span
     records: int
+    """The number of records that were found."""
+
     units: int
+    """The number of queue units that were compared with records."""
+
     bytes_compared: int
+    """The bytes that were compared between copies, summed over copies."""
+
     bytes_decoded: int
+    """The bytes that were read and walked record by record."""
+
     note: str = ""
     """Why a part was not checked; this is no finding."""
 
 
 Row = Finding | QueueRun | Coverage
+"""A result of a task, which becomes one row of a table."""

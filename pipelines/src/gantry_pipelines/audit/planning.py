@@ -20,6 +20,7 @@ from gantry_pipelines.audit.copies import CopyState
 from gantry_pipelines.audit.model import Chunk, Span
 
 CHUNK_BYTES_DEFAULT: Final = 64 << 20
+"""The default size of a chunk, in bytes."""
 
 
 @final
@@ -69,6 +70,7 @@ def _covers(state: CopyState, begin: int, end: int) -> bool:
 
 
 def _notes(broker: str, states: Mapping[int, CopyState], compared: Span) -> list[str]:
+    """Return the notes on what only some of the copies have."""
     notes: list[str] = []
     for number, state in sorted(states.items()):
         name = f"{broker}:{number}"

@@ -12,10 +12,20 @@ from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED
 from gantry_pipelines.reporting import utc_text
 
 SHOWN_MAX: Final = 30
+"""How many findings of a broker or archive the report lists."""
+
 FIRST_MAX: Final = 5
+"""How many findings the document lists."""
+
 NOTES_MAX: Final = 2
+"""How many notes of a broker or archive the document lists."""
+
 BROKERS_MAX: Final = 3
+"""How many brokers the document describes."""
+
 COPIES_MAX: Final = 8
+"""How many copies the document names, those with the most findings."""
+
 TEXT_MAX: Final = 120
 """Characters of a text in the document, which is part of the container's termination message of at most 4096 bytes."""
 
@@ -29,12 +39,18 @@ class BrokerResult:
     compared: Span
     """The span that was compared between copies; empty if they were not compared."""
     copies: tuple[int, ...]
+    """The numbers of the replicas that were read."""
     records: int
+    """The number of records that were found."""
     units: int
+    """The number of queue units that were compared with records."""
     bytes_compared: int
+    """The bytes that were compared, summed over copies."""
     bytes_decoded: int
+    """The bytes that were read record by record."""
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    """What could not be checked, and why."""
 
 
 @final
@@ -54,6 +70,8 @@ class AuditResult:
     """The result for all brokers, and for an archive if it was checked."""
 
     began_s: float
+    """When the audit began, in seconds since 1970."""
+
     ended_s: float
     brokers: tuple[BrokerResult, ...]
     archive: ArchiveResult | None = None

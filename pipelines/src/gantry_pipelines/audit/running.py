@@ -35,6 +35,8 @@ class AuditTask:
     chunk: Chunk
     replicas: tuple[Replica, ...]
     states: tuple[tuple[int, CopyState], ...]
+    """The state of each copy, by the number of its replica."""
+
     settings: AuditSettings
 
     @property
@@ -146,6 +148,7 @@ def _make_tasks(plan: BrokerPlan, states: dict[int, CopyState], settings: AuditS
 def _conclude(
     plan: BrokerPlan, copies: dict[int, LogCopy], states: dict[int, CopyState], rows: list[Row], settings: AuditSettings
 ) -> BrokerResult:
+    """Return the result of one broker from the results of its tasks."""
     broker_rows = [row for row in rows if row.broker == plan.broker]
     coverage = [row for row in broker_rows if isinstance(row, Coverage)]
     findings = [row for row in broker_rows if isinstance(row, Finding)]

@@ -24,11 +24,20 @@ from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.sidecar import ANSWER_BYTES_MAX, Answer, Sidecar, reason_of
 
 PIECE_BYTES_MIN: Final = 64 << 10
+"""The size from which an unreadable range is not halved any more."""
+
 UNITS_MAX: Final = 1 << 16
+"""The most units that a sidecar returns in one answer."""
+
 TOPICS_MAX: Final = 1_000
+"""The most topics that a sidecar returns in one answer."""
+
 TIMEOUT_MS: Final = 60_000
 PAUSE_S: Final = 0.5
+"""The time between two attempts of a request, in seconds."""
+
 _BUSY: Final = frozenset({429, 502, 504})
+"""The HTTP statuses after which a request is repeated."""
 
 
 @final
@@ -100,6 +109,7 @@ class SidecarCopy:
         return Bytes(begin, bytes(data), merge_spans(holes))
 
     def _read_into(self, data: bytearray, base: int, begin: int, end: int, holes: list[Span]) -> None:
+        """Read a range into ``data``, which begins at ``base``; add what cannot be read to ``holes``."""
         while begin < end:
             stop = min(begin + self._range_max(), end)
             answer = self._get("/v1/log/bytes", {}, {"Range": f"bytes={begin}-{stop - 1}"}, self._log.get("fast_port"))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
 
 TASKS_DDL: Final = "task binary"
+"""The only input column: a pickled task."""
+
 WAVE_TASKS: Final = 8
 """Tasks of a wave for each core: tasks differ in length, and a wave ends with its longest."""
 

@@ -33,14 +33,20 @@ from gantry_wire.properties import TAGS
 from gantry_wire.seal import SEAL_BYTES, SEAL_MARK, has_seal
 
 _MAGIC_HEAD: Final = b"\xda\xa3\x20"
+"""The bytes with which the magic number of every record begins."""
+
 _MAGIC_TAILS: Final = (0xA7, 0xAB)
+"""The last byte of that number, in both versions of the format."""
+
 _MAGIC_AT: Final = 4
+"""The position of the magic number in a record."""
 
 
 class Grade(IntEnum):
     """How much of a record its checksums prove."""
 
     BAD = 0
+    """A checksum is wrong, or lengths do not match."""
     SUSPECT = 1
     """The body's CRC is valid, but the record ends with an invalid seal."""
     PLAIN = 2
@@ -58,7 +64,11 @@ class Record(NamedTuple):
     queue: int
     offset: int
     is_queued: bool
+    """Whether the record has a unit in its queue."""
+
     tags: int
+    """The tags code that its unit must have."""
+
     grade: Grade
 
     @property
@@ -74,7 +84,9 @@ class Walk:
 
     records: list[Record] = field(default_factory=list)
     damages: list[Span] = field(default_factory=list)
+    """The spans without a valid record."""
     blanks: list[Span] = field(default_factory=list)
+    """The unused ends of files (fillers)."""
     end: int = 0
     """Where the walk ended: a record or a file begins here, or the data ends."""
     needed_end: int = 0

@@ -17,18 +17,22 @@ from gantry_pipelines.migrate_check.facts import WHOLE_TOPIC, ClusterFacts, Topi
 from gantry_pipelines.migrate_check.fingerprints import SLICE
 
 SHOWN_MAX: Final = 40
+"""How many findings the report lists."""
 
 
 class DifferenceKind(StrEnum):
     """The kind of a difference between two clusters."""
 
     TOPIC_MISSING = "topic-missing"
+    """A topic that only the source has."""
     TOPIC_EXTRA = "topic-extra"
+    """A topic that only the target has."""
     QUEUES = "queues"
     """Other numbers of queues, or other brokers; the topic is then compared as a whole."""
     FEWER = "fewer-messages"
     """The target's queue ends before the source's."""
     MORE = "more-messages"
+    """The target's queue ends after the source's."""
     EXPIRED = "begins-later"
     """The target's queue begins after the source's."""
     CONTENT = "content"
@@ -48,6 +52,7 @@ class Difference:
     what: str
     """The topic or queue, or the group in it."""
     text: str
+    """A description of the difference, for people."""
     is_note: bool = False
     """Whether the difference is expected after the switch, and therefore not a finding."""
 
@@ -58,9 +63,11 @@ class CheckResult:
     """The result of a migration check."""
 
     topics: int
+    """The number of topics that were compared."""
     messages: int
     """Number of messages whose contents were compared."""
     groups: int
+    """The number of groups that were compared."""
     differences: tuple[Difference, ...]
 
     @property
@@ -174,6 +181,7 @@ def compare_groups(
 def _compare_offset(
     group: str, queue_name: str, source: int, target: int | None, *, is_over: bool
 ) -> Iterator[Difference]:
+    """Yield the difference between the offsets of a group in one queue, if there is one."""
     what = f"{group} in {queue_name}"
     if target is None:
         yield Difference(DifferenceKind.GROUP_BEHIND, what, f"no offset in target, {source} in source")
@@ -191,6 +199,7 @@ def _compare_offset(
 def _compare_remaining(
     group: str, topic: str, source: ClusterFacts, target: ClusterFacts, *, is_over: bool
 ) -> Iterator[Difference]:
+    """Yield the difference between the remaining messages of a group in a whole topic, if there is one."""
     left, right = _remaining_messages(group, topic, source), _remaining_messages(group, topic, target)
     if left is None:
         return

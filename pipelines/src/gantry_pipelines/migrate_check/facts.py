@@ -24,6 +24,8 @@ class ClusterFacts:
     """The queues and group offsets of one cluster at one moment."""
 
     bounds: Mapping[QueueId, Bounds]
+    """The readable range of each queue."""
+
     groups: Mapping[str, Mapping[QueueId, int]] = field(default_factory=dict)
     """Committed offsets by group; without the queues for which a group has none."""
 
@@ -56,6 +58,7 @@ class TopicMatch:
 
     topic: str
     pairs: tuple[QueuePair, ...] = ()
+    """The queues that correspond; empty if the topic is compared as a whole."""
 
     @property
     def is_topic_wide(self) -> bool:

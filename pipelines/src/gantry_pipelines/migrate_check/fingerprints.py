@@ -23,10 +23,13 @@ from pyspark_rocketmq.schema import SYSTEM_PROPERTIES
 SLICE: Final = 10_000
 """Number of offsets in one fingerprint, which is the precision of reported differences."""
 READ_COLUMNS: Final = ("topic", "broker", "queue", "offset", "tags", "keys", "flag", "properties", "body")
+"""The columns of messages that fingerprints need."""
 LEFT_OUT: Final = SYSTEM_PROPERTIES | {MESSAGE_TYPE, PUSH_REPLY_TIME, "DUP_INFO", "INNER_NUM", "INNER_BASE"}
 """Properties that are not part of what the sender has sent."""
 KEY: Final = ("topic", "broker", "queue", "slice")
+"""The columns that identify a slice."""
 _LOW: Final = 0xFFFFFFFF
+"""The mask of the lower half of a hash."""
 
 
 def compute_fingerprints(

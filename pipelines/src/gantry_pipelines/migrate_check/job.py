@@ -49,6 +49,7 @@ class SourceCluster(Part, frozen=True):
     """The cluster from which topics are migrated."""
 
     name_servers: Annotated[list[Address], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
+    """The addresses (`host:port`) of the source's name servers."""
     access_file: str = ""
     """File with `accessKey` and `secretKey`, in the format of RocketMQ's `tools.yml`."""
     signature: SignatureKind | None = None
@@ -73,7 +74,11 @@ class MigrateCheckParameters:
     source: ReadSettings
     target: ReadSettings
     source_reader_options: tuple[tuple[str, str], ...]
+    """The options of the Spark source for the source cluster."""
+
     target_reader_options: tuple[tuple[str, str], ...]
+    """The options of the Spark source for the target cluster."""
+
     spark_conf: tuple[tuple[str, str], ...]
 
 

@@ -34,11 +34,13 @@ class CommitResult:
     """The outcome of a commit."""
 
     rows: int
+    """The number of messages of the batch."""
     is_replay: bool
     """Whether an earlier attempt was committed instead of this one."""
     rolled_back: int
     """The number of half messages of this attempt that were rolled back."""
     halves: HalfMessageList
+    """The half messages that were committed."""
     may_have_orphans: bool
     """Whether an attempt that died may have left half messages that no marker lists."""
 

@@ -30,6 +30,7 @@ from pyspark_rocketmq.sink.options import OnForgotten
 
 log = logging.getLogger(__name__)
 SCAN_MESSAGES: Final = 32
+"""How many messages are read at a time while the queue is scanned backwards."""
 
 
 class MarkerQueue(Protocol):

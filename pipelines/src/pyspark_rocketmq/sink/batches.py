@@ -31,11 +31,15 @@ from pyspark_rocketmq.sink.requests import call_with_retries
 from pyspark_rocketmq.sink.rows import Row
 
 GROUP: Final = "SPARK_SINK"
+"""The producer group of writes that are not transactional."""
+
 CLOCK_INTERVAL_ROWS: Final = 4096
 """Rows for which the clock is read once: message ids count to 65536 for each millisecond, and reading the clock costs
 more than an id."""
 
 _Target = tuple[str, MessageQueue | None]
+"""A topic, and the queue in it; None for any queue."""
+
 _Send = Callable[..., Coroutine[Any, Any, SendReceipt]]
 
 

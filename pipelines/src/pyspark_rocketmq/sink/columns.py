@@ -13,6 +13,7 @@ from typing import Final, final
 from pyspark_rocketmq.errors import InvalidOption
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+"""The types of Spark that are accepted for a whole number."""
 
 ACCEPTED: Final[dict[str, tuple[str, ...]]] = {
     "body": ("binary", "string"),

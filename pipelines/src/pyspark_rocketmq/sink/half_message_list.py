@@ -21,6 +21,8 @@ import numpy as np
 from gantry_wire.errors import RemoteProtocolError
 
 ZLIB_LEVEL: Final = 1
+"""The fastest level: the numbers are small already."""
+
 BYTES_MAX: Final = 1 << 30
 """The maximum unpacked size of one batch: some 44 million half messages of 24 bytes."""
 
@@ -29,10 +31,12 @@ class HalfMessageRef(NamedTuple):
     """The location of one half message."""
 
     topic: str
+    """The topic to which a commit delivers the message."""
     broker: str
     half_offset: int
     """Its offset in its broker's queue of half messages, where its producer stored it."""
     physical_offset: int
+    """Its offset in the broker's log."""
 
 
 @final

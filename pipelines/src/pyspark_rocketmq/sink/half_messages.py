@@ -26,6 +26,7 @@ from pyspark_rocketmq.sink.requests import call_with_retries, map_concurrently
 from pyspark_rocketmq.sink.rows import Row
 
 CHUNK_ROWS: Final = 2048
+"""How many rows are stored at a time."""
 
 
 @final

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar, final
 
 T = TypeVar("T")
 STOP_TIMEOUT_S: Final = 5.0
+"""How long the end of a block waits for the thread."""
 
 
 @final

@@ -29,10 +29,19 @@ from pyspark_rocketmq.sink.requests import call_with_retries
 
 T = TypeVar("T")
 QUEUES: Final = 16
+"""The number of queues of a marker topic that is created here."""
+
 FETCH_MAX: Final = 32
+"""The most messages of one pull from the queue."""
+
 MARKER_GROUP: Final = "SPARK_SINK_MARKERS"
+"""The consumer group under which markers are pulled; nothing is committed for it."""
+
 MARKER_TAG: Final = "marker"
+"""The tag of all messages of the marker topic."""
+
 READ_AND_WRITE: Final = 6
+"""The permission of RocketMQ for a topic that clients read and write."""
 
 
 @final

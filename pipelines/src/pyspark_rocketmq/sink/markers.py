@@ -27,8 +27,14 @@ from gantry_wire.errors import RemoteProtocolError
 from pyspark_rocketmq.sink.half_message_list import HalfMessageList, unpack
 
 MAGIC: Final = b"GSM1"
+"""The first bytes of each marker, with the version of its format."""
+
 _HEAD: Final = struct.Struct("<4sI")
+"""The magic bytes, and the length of the JSON after them."""
+
 NO_BATCH: Final = -1
+"""Stands for the newest batch of a query that has none."""
+
 PART_BYTES_MAX: Final = 200_000
 """Bytes of one marker: brokers may be configured to accept much less than 4 MiB."""
 
@@ -37,8 +43,13 @@ class MarkerKind(StrEnum):
     """The kind of a marker."""
 
     PART = "part"
+    """A piece of a list of half messages that is too long for one marker."""
+
     COMMIT = "commit"
+    """The half messages of the attempt are the batch."""
+
     ABORT = "abort"
+    """The half messages of the attempt are never committed."""
 
 
 @final
@@ -48,12 +59,14 @@ class Marker:
 
     kind: MarkerKind
     query: str
+    """The id or name of the query."""
     batch: int
     attempt: str
     """The fingerprint of the half messages of the attempt."""
     run: str | None = None
     """The run of the query that wrote it."""
     rows: int = 0
+    """The number of half messages in the list."""
     scanned: int = 0
     """The offset up to which its writer had read the queue."""
     newest: int = NO_BATCH
@@ -61,6 +74,7 @@ class Marker:
     parts: tuple[int, ...] = ()
     """The offsets of the parts, if the payload is not in this message."""
     payload: bytes = b""
+    """The packed list of half messages; empty if it is in parts."""
 
     def encode(self) -> bytes:
         """Return the marker as the body of a message."""

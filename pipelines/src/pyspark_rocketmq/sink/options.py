@@ -18,6 +18,8 @@ from pyspark_rocketmq.settings import ReadSettings
 
 MARKER_TOPIC: Final = "SPARK_SINK_MARKERS"
 QUERY_MAX: Final = 128
+"""The most characters of the option queryId."""
+
 BATCH_BYTES_MAX: Final = 3 << 20
 """A broker takes 4 MiB in one request, but brokers count the properties of a batch differently."""
 
@@ -35,7 +37,10 @@ class OnForgotten(StrEnum):
     """How a transactional write treats a batch whose marker may have expired."""
 
     FAIL = "fail"
+    """Raise BatchForgotten: the user decides after a search."""
+
     PROCEED = "proceed"
+    """Commit the batch: its messages may then be stored twice."""
 
 
 class Reserved(StrEnum):
@@ -51,6 +56,8 @@ class SinkOptions:
     """The settings by which rows become messages."""
 
     connection: ReadSettings
+    """How name servers and brokers are reached."""
+
     topic: str | None = None
     """The topic of all rows; it overrides a column topic."""
 
@@ -59,9 +66,16 @@ class SinkOptions:
     It is required for exactly once across restarts."""
 
     is_transactional: bool = False
+    """Whether the write is exactly once, by half messages and markers."""
+
     on_unsure: OnUnsure = OnUnsure.FAIL
+    """How a send is treated that is stored, but less safely than promised."""
+
     on_forgotten: OnForgotten = OnForgotten.FAIL
+    """How a batch is treated whose marker may have expired."""
+
     reserved: Reserved = Reserved.FAIL
+    """How reserved properties in the column properties are treated."""
 
     batch_bytes: int = 512 << 10
     """Bytes of one request; larger ones save little, and are stored whole or not at all."""
@@ -70,6 +84,8 @@ class SinkOptions:
     """Pending requests of one task; 128 times as many for half messages and their ends, since each is one row."""
 
     marker_topic: str = MARKER_TOPIC
+    """The topic whose queues have the markers."""
+
     marker_broker: str | None = None
     """The broker whose queue has the markers, and on which a missing topic is created; needed if several have it."""
 

@@ -30,7 +30,11 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 DENIED_CODES: Final = frozenset({ResponseCode.NO_PERMISSION})
+"""The response codes with which a broker denies access."""
+
 PAUSE_FIRST_MS: Final = 50
+"""The pause after the first failure; it doubles with each further one."""
+
 PAUSE_MAX_MS: Final = 2_000
 
 

@@ -22,6 +22,8 @@ SPARK_ID: Final = "SPARK_ID"
 """The property that identifies the row of a message: `query:batch:partition:row`."""
 
 SHARDING_KEY: Final = "__SHARDINGKEY"
+"""The property with the sharding key of a message."""
+
 INT_MAX: Final = 2**31 - 1
 
 RESERVED: Final = SYSTEM_PROPERTIES | {SHARDING_KEY, SPARK_ID}
@@ -40,9 +42,13 @@ class Row(NamedTuple):
     properties: Sequence[tuple[str, str]]
     sharding_key: str | None
     delay_level: int
+    """RocketMQ's delay level, from 1; 0 for no delay."""
     broker: str | None
+    """The broker of the queue; None for the only one that has it."""
     queue: int | None
+    """The queue on that broker; None for any."""
     flag: int
+    """RocketMQ's flag of a message, which only applications use."""
 
 
 @final

@@ -28,8 +28,14 @@ from pyspark_rocketmq.sink.rows import RowReader
 from pyspark_rocketmq.worker import prepare_worker
 
 LOOPBACK: Final = ipaddress.ip_address("127.0.0.1").packed
+"""The address in message ids: a random salt makes the ids of a task unique."""
+
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
+"""The task property with the id of a streaming query."""
+
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
+"""The task property with the number of the batch."""
+
 RUN_PROPERTY: Final = "spark.jobGroup.id"
 """The job group of a streaming query is the id of its run, which changes at every start."""
 
@@ -40,10 +46,19 @@ class TaskIdentity:
     """The identity of a task, from its local properties."""
 
     partition: int = 0
+    """The number of the partition, from 0."""
+
     attempt: int = 0
+    """How often Spark has tried this task before."""
+
     query: str | None = None
+    """The id of the streaming query; None if Spark names none."""
+
     batch: int | None = None
+    """The number of the batch; None if Spark names none."""
+
     run: str | None = None
+    """The run of the query; None if Spark names none."""
 
 
 def task_identity() -> TaskIdentity:
@@ -72,6 +87,8 @@ class TaskResult(WriterCommitMessage):
     rows: int
     body_bytes: int
     unsure: int = 0
+    """The number of messages that are stored, but were not flushed or replicated as promised."""
+
     halves: bytes = b""
     """The packed list of half messages; empty if the write is not transactional."""
 

@@ -28,6 +28,7 @@ ONE_BATCH: Final = 0
 """The batch number of a write that is not a stream, and has only one batch."""
 
 Messages = Sequence[WriterCommitMessage | None]
+"""The results of tasks; None for a task that has failed."""
 
 
 @final

@@ -50,6 +50,7 @@ from pyspark_rocketmq.transport.pieces import UNIT, Units, locate_unit, log_piec
 RANGE_BYTES_MIN: Final = 32 * 1024 * 1024
 """Only the records of a mapped range are touched, so ranges are long, and gaps between records cost nothing."""
 GAP_BYTES_MIN: Final = RANGE_BYTES_MIN
+"""The least number of unwanted bytes between two records that begin a new range."""
 TORN_UNITS_MAX: Final = 100_000
 """How many units at the end of a queue may have no whole record, where no page of the current boot gives the range."""
 NO_DIRECTORY: Final = os.devnull
@@ -136,6 +137,7 @@ class Store:
         return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, np.uint8)
 
     def _map_at(self, offset: int) -> tuple[int, Bytes]:
+        """Return the mapped file that has an offset, and the offset at which it begins."""
         for base, data in self._maps.items():
             if base <= offset < base + len(data):
                 return base, data

@@ -27,10 +27,12 @@ from pyspark_rocketmq.replica_view import Bytes, Expected, Numbers, Piece, tag_c
 from pyspark_rocketmq.settings import ReadSettings
 
 UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+"""A queue unit: the offset in the log, the size, and the tags code of one message."""
 assert UNIT.itemsize == UNIT_BYTES
 Units = npt.NDArray[Any]
 
 UNITS_PER_REQUEST: Final = 1 << 16
+"""The most units that are read at a time."""
 UNITS_PER_PROBE: Final = 1 << 12
 """A binary search ends with one request for this many units, which costs as much as a request for one."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -76,6 +78,7 @@ def log_pieces(task: Task, source: LogSource, settings: ReadSettings) -> Iterato
 
 
 def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
+    """Yield the records of each range of the task, one range after the other."""
     for number, wanted in enumerate(task.ranges):
         for begin in range(wanted.begin, wanted.end, UNITS_PER_REQUEST):
             end = min(begin + UNITS_PER_REQUEST, wanted.end)
@@ -92,6 +95,7 @@ def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> It
 
 
 def _in_log_order(task: Task, span: tuple[int, int], source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
+    """Yield the records in a span of the log that are in the ranges of the task."""
     begin, end = span
     parts = [
         _locate(source, number, wanted.queue, first, min(first + UNITS_PER_REQUEST, stop))

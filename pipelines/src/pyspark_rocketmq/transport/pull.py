@@ -35,6 +35,7 @@ CONCURRENT_PULLS: Final = 8
 STRETCH_MIN: Final = 32
 """The number of small messages that every broker returns in one response."""
 STRETCH_MAX: Final = 2000
+"""The most messages that one pull requests."""
 _HEAD_BYTES: Final = RECORD_HEAD.size
 
 
@@ -107,6 +108,7 @@ class PullView:
             yield from self._range_pieces(task, number, wanted)
 
     def _range_pieces(self, task: Task, number: int, wanted: QueueRange) -> Iterator[Piece]:
+        """Yield the records of one range of the task."""
         left = wanted
         while left.begin < left.end:
             answers = self._brokers.call(partial(self._pull_next, wanted=left))

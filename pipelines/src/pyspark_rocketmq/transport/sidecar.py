@@ -31,6 +31,7 @@ from pyspark_rocketmq.settings import ReadSettings
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of a response that is not a range of the log, at most."""
 RETRY_S_MAX: Final = 5.0
+"""The longest pause that a busy sidecar can request."""
 IDLE_MAX: Final = 8
 """Connections that are kept while they are not in use."""
 

@@ -7,7 +7,7 @@
 
 const KEY = "gantry-token";
 const TIMEOUT_MS = 8000;
-const EVENTS_SILENT_MS = 25_000;
+const EVENTS_SILENT_MS = 25_000; // A stream that is silent for longer is broken: the sidecar sends a comment every 10 s.
 
 /** An error answer, with its status and the sidecar's reason. */
 export class Refused extends Error {

@@ -5,14 +5,17 @@ import { h } from "./dom.js";
 import { duration, UNKNOWN } from "./format.js";
 import { SPAN_MS } from "./series.js";
 
-const SPAN_MIN_MS = 60_000;
+const SPAN_MIN_MS = 60_000; // The shortest period that a chart shows.
 
 const WIDTH = 300;
 const HEIGHT = 80;
-const GAP_MS = 5000;
+const GAP_MS = 5000; // Points that are further apart are not connected.
 const pointed = new Map(); // chart -> the selected position, as a share of its width
 
-/** Return a chart. `lines` are `{name, tone, points}`; `format` converts a value to a text. */
+/**
+ * Return a chart. `lines` are `{name, tone, points}`; `format` converts a value to a text. `redraw` is called when
+ * another point in time is selected. `base` is 1024 for bytes.
+ */
 export function chart({ title, hint, lines, format, redraw, base = 1000 }) {
   const nowMs = Date.now();
   const spanMs = Math.min(Math.max(nowMs - (lines[0].points[0]?.atMs ?? nowMs), SPAN_MIN_MS), SPAN_MS);

@@ -1,23 +1,24 @@
-// The durability ledger of one shard as a live picture.
+// The durability ledger of one shard (the data at risk) as a live picture.
 //
 //     wrote      ===================================================O
 //     committed  ==============================================O/////      the hatched part is at risk;
 //     flushed    ======================O/////////////////////////////      the grid moves as the
 //     acked      ================================================O///      log grows
 //
-// All lanes share one axis, whose right end is `wrote` and whose width follows the largest gap. Between two updates the
-// heads are animated, unless the user prefers reduced motion. The exact figures beside the lanes are those of the last
-// update and are never interpolated.
+// A lane is the bar of one log position or slave, and its head is the mark at its right end. All lanes share one axis,
+// whose right end is `wrote` and whose width follows the largest gap. Between two updates the heads are animated, unless
+// the user prefers reduced motion. The exact figures beside the lanes are those of the last update and are never
+// interpolated.
 
 import { h } from "./dom.js";
 import { bytes, count, duration } from "./format.js";
 import { LEVELS, LOSSES } from "./model.js";
 import { icon } from "./parts.js";
 
-const WINDOW_MIN = 64 * 1024;
-const TICKS = 6;
-const HEAD = 0.965;
-const FRAME_MS = 30;
+const WINDOW_MIN = 64 * 1024; // The least width of the axis, in bytes.
+const TICKS = 6; // The number of lines of the grid.
+const HEAD = 0.965; // The position of `wrote` on the axis, as a share of its width.
+const FRAME_MS = 30; // The least time between two frames.
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Return the lanes from top to bottom: the levels, then every slave. */
@@ -112,6 +113,7 @@ class LaneAnimation {
     this.drawnMs = 0;
   }
 
+  /** Move all heads to the positions of an update. */
   feed(lanes, isNow) {
     const isNew = lanes.some((lane, index) => lane.value !== this.lanes[index]?.value || lane.second !== this.lanes[index]?.second);
     if (!isNew && lanes.length === this.lanes.length) return;
@@ -129,6 +131,7 @@ class LaneAnimation {
     }
   }
 
+  /** Set where a head moves to; without an animation if it jumps, or if the figures are not of a running broker. */
   aim(key, value, isNow, nowMs) {
     const now = this.at(key, nowMs);
     const isFar = now === null || value === null || value < now - 1 || !isNow || reducedMotion.matches || this.fedMs === 0;
@@ -137,10 +140,10 @@ class LaneAnimation {
 
   /** Return the offset at which a head is drawn at this moment. */
   at(key, nowMs) {
-    const course = this.shown.get(key);
-    if (course === undefined || course.to === null) return null;
+    const movement = this.shown.get(key);
+    if (movement === undefined || movement.to === null) return null;
     const part = Math.min((nowMs - this.fedMs) / this.tookMs, 1);
-    return course.from + (course.to - course.from) * part;
+    return movement.from + (movement.to - movement.from) * part;
   }
 
   frame(nowMs) {

@@ -14,7 +14,7 @@ import { currentView, go } from "./router.js";
 import { changed, state, withShard } from "./store.js";
 import { shardSelector } from "./topics.js";
 
-const BATCH = 200;
+const BATCH = 200; // The most dead letters of one order.
 const WHY = "Reading dead letters requires a token.";
 const open = new Set();
 const shown = { group: null, shard: null, document: null, fault: null, result: null, isBusy: false, isStopped: false };

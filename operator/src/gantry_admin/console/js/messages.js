@@ -113,13 +113,14 @@ export function messageItem(message, openOnes, actions = null) {
         h("svg", { class: "icon turn", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, h("path", { d: "M6 3.500 10.500 8 6 12.500" })),
         h("span", { class: "number message-offset" }, count(message.queue_offset)),
         h("span", { class: "number faint" }, moment(message.stored_wall_ms)),
-        h("span", { class: "message-gist" }, gist(message))),
+        h("span", { class: "message-gist" }, summaryOf(message))),
       message.tags ? badge("plain", plain(message.tags)) : null,
       actions),
     isOpen ? messageDetails(message) : null);
 }
 
-function gist(message) {
+/** Return the beginning of a message's body as one line, or a word on what it is. */
+function summaryOf(message) {
   if (message.body_bytes === 0) return "empty body";
   if (message.body.form === "hex") return `${bytes(message.body_bytes)} of binary`;
   return plain(message.body.shown.slice(0, 160).replaceAll(/\s+/g, " "));

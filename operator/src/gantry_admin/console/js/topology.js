@@ -6,14 +6,14 @@ import { bytes, count, duration } from "./format.js";
 import { followingOf, healthOf, hostOf, titleOf } from "./model.js";
 import { badge, dot, meter } from "./parts.js";
 
-/** Return the topology of one shard. */
+/** Return the topology of one shard. A *flow* is the state of the replication to one slave (`followingOf`). */
 export function topology(shard) {
   const masters = shard.members.filter((member) => isMasterOf(member, shard));
   const others = shard.members.filter((member) => !isMasterOf(member, shard));
   const flows = others.map((member) => followingOf(member, shard.master));
   return h("div", { class: `topology${others.length === 0 ? " alone" : ""}`, key: "topology" },
     h("div", { class: "topology-side", key: "masters" },
-      masters.length === 0 ? vacancy() : masters.map((member) => card(member, shard, null))),
+      masters.length === 0 ? noMasterCard() : masters.map((member) => card(member, shard, null))),
     others.length === 0 ? null : links(flows),
     others.length === 0 ? null : h("div", { class: "topology-side", key: "others" },
       others.map((member, index) => card(member, shard, flows[index]))));
@@ -21,7 +21,8 @@ export function topology(shard) {
 
 const isMasterOf = (member, shard) => shard.master === member || (shard.isSplit && member.status?.role === "master" && member.status.epoch === shard.epoch);
 
-const vacancy = () =>
+/** Return the card that stands for the master of a shard without one. */
+const noMasterCard = () =>
   h("div", { class: "card vacant", key: "vacant" }, h("strong", null, "No master"),
     h("p", null, "No broker accepts sends in this shard. To see the candidates and the possible loss, run:"), h("code", null, "gantry explain"));
 
@@ -37,6 +38,7 @@ function links(flows) {
     }));
 }
 
+/** Return the card of one member; `flow` is null for a master. */
 function card(member, shard, flow) {
   const { status } = member;
   const health = healthOf(member);
@@ -53,17 +55,20 @@ function card(member, shard, flow) {
     h("p", { class: `member-health ${health.tone}` }, h("b", null, health.word), h("span", null, health.reason)),
     status === null ? null : figures(member, flow, shard),
     h("footer", { class: "card-foot" },
-      flow === null ? h("span", { class: "faint" }, followers(status)) : h("span", { class: "faint" }, following(flow)),
+      flow === null ? h("span", { class: "faint" }, slavesText(status)) : h("span", { class: "faint" }, masterText(flow)),
       h("button", { type: "button", class: "button quiet", "aria-label": `Details of ${titleOf(member)}`, onclick: () => openDetails(member.url) }, "Details")));
 }
 
-function followers(status) {
-  const seen = status?.slaves.length ?? 0;
-  return seen === 0 ? "no slaves" : `followed by ${seen === 1 ? "slave" : "slaves"} ${status.slaves.map((slave) => slave.slave_id).join(", ")}`;
+/** Return the text on a master's slaves. */
+function slavesText(status) {
+  const number = status?.slaves.length ?? 0;
+  return number === 0 ? "no slaves" : `followed by ${number === 1 ? "slave" : "slaves"} ${status.slaves.map((slave) => slave.slave_id).join(", ")}`;
 }
 
-const following = (flow) => (flow.follows === null ? "follows no master" : `${flow.isRunning ? "follows" : "would follow"} ${flow.follows}`);
+/** Return the text on the master that a slave follows. */
+const masterText = (flow) => (flow.follows === null ? "follows no master" : `${flow.isRunning ? "follows" : "would follow"} ${flow.follows}`);
 
+/** Return the figures in the card of a member. */
 function figures(member, flow, shard) {
   const { status } = member;
   const { disk, buffer } = status;
