@@ -9,7 +9,7 @@ from typing import Final
 
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
 from gantry_broker.store.inspect.verify import Verifier, VerifyOptions, VerifyReport
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld
 
 LOG: Final = "commitlog/00000000000000000000"
@@ -33,7 +33,7 @@ def flush(world: StoreWorld) -> None:
 
 
 def verify(world: StoreWorld, order: VerifyOptions = ALL) -> VerifyReport:
-    return Verifier(ReadingTwin(world.disk), world.root, order).run()
+    return Verifier(FaultyReadingDisk(world.disk), world.root, order).run()
 
 
 def only(report: VerifyReport) -> Finding:

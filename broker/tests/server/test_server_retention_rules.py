@@ -31,7 +31,7 @@ from gantry_broker.store.retention import (
     plan_retention,
 )
 from gantry_broker.store.settings import RetentionSettings
-from gantry_testing.head import remove_before
+from gantry_testing.log_head import remove_before
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_wire.names import RETRY_PREFIX, SCHEDULE_TOPIC
 

@@ -12,7 +12,7 @@ from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.index_file import ENTRY, SLOT
 from gantry_broker.store.inspect.findings import Harm, Kind, Message
 from gantry_broker.store.inspect.summary import inspect_store
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_testing.verifying import QUEUE, fill_store, flush, kinds, only, verify
 
@@ -254,7 +254,7 @@ def test_a_table_that_no_start_needs_is_odd_when_it_is_damaged(world: StoreWorld
     world.disk.write_file(world.path(f"config/{name}.json"), b"{")
 
     assert kinds(verify(world)) == {(Kind.CONFIG, Harm.ODD)}
-    assert "would fail" not in inspect_store(ReadingTwin(world.disk), world.root).next_start
+    assert "would fail" not in inspect_store(FaultyReadingDisk(world.disk), world.root).next_start
 
 
 def test_a_table_that_was_rolled_back_is_judged_by_its_newer_copy(world: StoreWorld) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, only, overwrite_log, place, verify
 from gantry_wire.message import decode_record, encode_record
@@ -194,10 +194,10 @@ def test_damage_that_a_start_takes_for_the_end_is_reported_as_cut(world: StoreWo
 def test_unreadable_page_costs_only_its_records(world: StoreWorld) -> None:
     """EIO in the middle is reported as such, and the records after it are verified."""
     world.close()
-    twin = ReadingTwin(world.disk)
-    twin.break_page(world.path(LOG), 8192)
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.break_page(world.path(LOG), 8192)
 
-    report = Verifier(twin, world.root, ALL).run()
+    report = Verifier(reading_disk, world.root, ALL).run()
 
     found = only(report)
     touched = [start for start, record in world.records.items() if start < 12288 and start + len(record) > 8192]

@@ -21,8 +21,8 @@ from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.log_end import LogEndFile, decode_log_end
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
-from gantry_testing.head import remove_before as remove_head
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
+from gantry_testing.log_head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_testing.verifying import verify
 
@@ -508,7 +508,7 @@ def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case
         (world.path(name), Kind.LOG_FILE, Harm.LOST) for name in names
     ]
     assert any(found.kind is Kind.MISSING for found in report.findings.kept)
-    assert "would accept no messages" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+    assert "would accept no messages" in str(inspect_store(FaultyReadingDisk(world.disk), world.root).next_start)
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_verify_names_small_files_of_another_store(tmp_path: Path, names: list[s
     found = verify(world).findings.kept
     assert [one.path for one in found] == [names[0]]
     assert text in found[0].text
-    is_refused = "would fail" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+    is_refused = "would fail" in str(inspect_store(FaultyReadingDisk(world.disk), world.root).next_start)
     assert is_refused == (len(names) == 2)
 
 

@@ -16,7 +16,7 @@ from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 FILE = TINY.mapped_file_size_commit_log
@@ -340,10 +340,10 @@ def test_tools_judge_a_killed_store_as_its_start_does() -> None:
     start, stop = world.sent[9][0], world.sent[10][0]
     before = roll_back(world, 10)
     spoil(world, start)
-    twin, boot_id = ReadingTwin(world.disk), world.clock.boot_id()
+    reading_disk, boot_id = FaultyReadingDisk(world.disk), world.clock.boot_id()
 
-    plan = RepairPlanner(twin, world.root, boot_id=boot_id).run()
-    report = Verifier(twin, world.root, VerifyOptions(boot_id=boot_id)).run()
+    plan = RepairPlanner(reading_disk, world.root, boot_id=boot_id).run()
+    report = Verifier(reading_disk, world.root, VerifyOptions(boot_id=boot_id)).run()
 
     assert plan.damaged == [(start, stop)]
     assert plan.missing == [LostRange(before, world.sent[-1][0], LossCause.TAIL)]

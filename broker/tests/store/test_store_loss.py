@@ -33,7 +33,7 @@ from gantry_broker.store.loss import (
 )
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings
-from gantry_testing.head import remove_before as remove_head
+from gantry_testing.log_head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world
 
 SIZE = 16 * 1024

@@ -14,7 +14,7 @@ from gantry_broker.ports import RealDisk
 from gantry_broker.store.reader import ReadStatus
 from gantry_broker.store.removal import newest_store_time
 from gantry_broker.store.settings import PoolSettings
-from gantry_testing.head import remove_before, remove_files, write_point
+from gantry_testing.log_head import remove_before, remove_files, write_recovery_point
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_wire.message import decode_records
 
@@ -269,7 +269,7 @@ def test_log_without_its_head_is_opened(world: StoreWorld, ending: str) -> None:
     """After any end of the last run queues begin where the log does, and appending continues."""
     fill(world, 5)
     if ending == "killed-after-a-point":
-        write_point(world)
+        write_recovery_point(world)
     remove_files(world.store, 3)
     if ending == "clean":
         world.close()
@@ -368,7 +368,7 @@ def test_power_loss_while_deleting_leaves_no_gap(faulty: StoreWorld, seed: int) 
     """With any surviving files, the log begins at a file, has no gap, and the queues match."""
     fill(faulty, 6)
     if seed % 2:
-        write_point(faulty)
+        write_recovery_point(faulty)
     operations = 0
 
     def cut(operation: str, path: str) -> None:
@@ -464,7 +464,7 @@ def test_files_that_are_being_synced_are_closed_by_the_syncing_thread(faulty: St
 
     def flush() -> None:
         try:
-            write_point(faulty)
+            write_recovery_point(faulty)
         except BaseException as error:  # noqa: BLE001 - the test must report any error
             failures.append(error)
 
@@ -481,7 +481,7 @@ def test_files_that_are_being_synced_are_closed_by_the_syncing_thread(faulty: St
 
     assert failures == []
     assert faulty.fatal == []
-    write_point(faulty)
+    write_recovery_point(faulty)
     with pytest.raises(OSError, match="closed"):
         first.file.pread(1, 0)
     faulty.close()

@@ -15,7 +15,7 @@ from gantry_broker.store.commit_log import blank_record
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
-from gantry_testing.head import remove_files
+from gantry_testing.log_head import remove_files
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_testing.verifying import fill_store, flush, overwrite_log, place
 from gantry_wire.message import INT, decode_records

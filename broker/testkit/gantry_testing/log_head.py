@@ -25,7 +25,7 @@ def remove_files(store: MessageStore, count: int) -> int:
     return store.log.min_physical
 
 
-def write_point(world: StoreWorld) -> None:
+def write_recovery_point(world: StoreWorld) -> None:
     """Have a recovery point written, everything before it synced, and retired files closed."""
     world.clock.advance(CLOCK_STEP_MS)
     world.store.flush_step()
