@@ -39,6 +39,7 @@ TINY: Final = StoreSettings(
     index_reserve_bytes=400,
     is_preallocating=False,
 )
+"""Settings with files so small that a few hundred messages fill several of each kind."""
 
 
 @final
@@ -61,8 +62,9 @@ class StoreWorld:
         """The scope in which memory survives a kill, like the uid of a pod; a test changes it between two processes."""
         self.clock: Final = FakeClock()
         self.fatal: Final[list[Exception]] = []
+        """Errors after which a broker would end, as the store has reported them."""
         self.sent: Final[list[tuple[int, str, int, int, bytes]]] = []
-        """(end of the record, topic, queue id, queue offset, body) of every message but half messages, in order."""
+        """(end of the record in the log, topic, queue id, queue offset, body) of all messages but half messages."""
         self.records: Final[dict[int, bytes]] = {}
         """Every record as it was written, by its physical offset."""
         self._store: MessageStore | None = None

@@ -57,7 +57,7 @@ class JavaBroker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self.connections += 1
-        self.java.connected()
+        self.java.accept_connection()
         while data := await reader.read(1 << 16):
             self.java.receive(data)
             self.push()
@@ -159,7 +159,7 @@ async def test_slave_behind_expired_log_copies_again() -> None:
         java.fill(5 * FILE_BYTES)
         java.expire(3 * FILE_BYTES)
         broker.push()
-        broker.say(java.beat())
+        broker.say(java.heartbeat())
         assert slave.world.store.log.wrote < java.begin
 
         await slave.follower.tables.fetch()

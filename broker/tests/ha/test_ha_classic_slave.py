@@ -54,7 +54,7 @@ class Slave:
         if not self.store.is_prepared(welcome):
             self.store.prepare(welcome)
         session = ClassicSlaveSession(self.store, start, FILE_BYTES)
-        master.connected()
+        master.accept_connection()
         master.receive(session.begin())
         return session
 
@@ -161,7 +161,7 @@ def test_empty_java_master_is_followed() -> None:
     """The slave copies from the master's first message on, while the stream waits."""
     master, slave = JavaMaster(), Slave()
     session = slave.connect(master)
-    assert session.receive(master.beat()) == b""
+    assert session.receive(master.heartbeat()) == b""
 
     master.send(10)
     session.receive(master.pump())

@@ -21,7 +21,7 @@ from gantry_broker.store.damage import DamageState
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until
 from gantry_testing.store_world import TINY, StoreWorld
-from gantry_testing.verifying import overwrite_log, place
+from gantry_testing.verifying import locate_record, overwrite_log
 
 COUNT = 200
 DAMAGED = 57
@@ -96,7 +96,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 def damage(pair: Pair, side: str, *, at: int = 90, number: int = DAMAGED) -> int:
     """Damage a record of one side, and return its offset."""
-    start = place(pair.master, number)[0]
+    start = locate_record(pair.master, number)[0]
     overwrite_log(pair.world(side), start + at, b"\xee")
     return start
 
@@ -140,7 +140,7 @@ async def test_readers_skip_damage_without_a_replica() -> None:
     world = make_world(0)
     healer = Healer(world.store, list, nullcontext)
     world.send("orders", COUNT)
-    overwrite_log(world, place(world, DAMAGED)[0] + 90, b"\xee")
+    overwrite_log(world, locate_record(world, DAMAGED)[0] + 90, b"\xee")
 
     sent = world.sent_bodies("orders")
     assert read_bodies(world) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
@@ -215,7 +215,7 @@ async def test_several_damaged_records_are_no_other_history(is_found: bool) -> N
         for number in (DAMAGED, DAMAGED + 1, DAMAGED + 2):
             damage(both, "master", number=number)
             if is_found:
-                both.master.store.guard.damage.report(*place(both.master, number)[:2])
+                both.master.store.guard.damage.report(*locate_record(both.master, number)[:2])
 
         await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
         both.healers["master"].retry_damaged(1e6)
@@ -231,7 +231,7 @@ async def test_slave_with_long_damage_is_accepted_and_healed() -> None:
         numbers = range(20, 190)
         for number in numbers:
             damage(both, "slave", number=number)
-            both.slave.store.guard.damage.report(*place(both.master, number)[:2])
+            both.slave.store.guard.damage.report(*locate_record(both.master, number)[:2])
 
         await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
         guard = both.slave.store.guard
@@ -272,7 +272,7 @@ async def test_diverged_history_with_damage_is_refused() -> None:
     both.slave.send("orders", COUNT - 60)
     both.slave.clock.advance(7)
     both.slave.send("orders", 60)
-    overwrite_log(both.slave, place(both.slave, COUNT - 50)[0] + 90, b"\xee")
+    overwrite_log(both.slave, locate_record(both.slave, COUNT - 50)[0] + 90, b"\xee")
     await both.server.start("127.0.0.1", 0)
     task = await both.follow()
     try:
@@ -287,7 +287,7 @@ async def test_new_replica_is_asked_for_damaged_records() -> None:
     """Damage that no replica could heal is tried again when another one connects, and after a while."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
+    start = locate_record(world, DAMAGED)[0]
     sources: list[GivenSource] = []
     healer = Healer(world.store, lambda: sources, nullcontext)
     overwrite_log(world, start + 90, b"\xee")
@@ -312,7 +312,7 @@ async def test_lost_record_is_counted_once() -> None:
     """It is requested again and again with the same result: the counter shows messages, not attempts."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
+    start = locate_record(world, DAMAGED)[0]
     source = GivenSource(b"", start)
     healer = Healer(world.store, lambda: [source], nullcontext)
     overwrite_log(world, start + 90, b"\xee")
@@ -329,7 +329,7 @@ async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_ex
     """One of two slaves lacks it: readers wait for the other one, and the record is healed when that connects."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
+    start = locate_record(world, DAMAGED)[0]
     sources = [GivenSource(b"", start)]
     healer = Healer(world.store, lambda: sources, nullcontext, count_expected=lambda: count_expected)
     overwrite_log(world, start + 90, b"\xee")
@@ -354,7 +354,7 @@ async def test_healed_record_is_dispatched_to_its_queue(start: str) -> None:
     """A start that builds queues skips damage; after healing, the message is in its queue at its place."""
     world = make_world(0)
     world.send("orders", COUNT)
-    places = [place(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
+    places = [locate_record(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
     world.close()
     for offset in places:
         overwrite_log(world, offset + 90, b"\xee")
@@ -415,8 +415,8 @@ async def test_invalid_records_of_a_replica_are_never_written(change: str) -> No
     """A replica's records are verified like any others."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
-    other = place(world, DAMAGED + 1)[0]
+    start = locate_record(world, DAMAGED)[0]
+    other = locate_record(world, DAMAGED + 1)[0]
     given = {
         "bit": world.records[start][:-30] + bytes((world.records[start][-30] ^ 1,)) + world.records[start][-29:],
         "other place": world.records[other],

@@ -13,13 +13,13 @@ from gantry_testing.local import (
     frame_head,
     send_ext,
 )
-from gantry_testing.refusals import Place, strict_place
+from gantry_testing.refusals import BrokerAndClient, strict_broker
 from gantry_wire import Command, RequestCode
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with strict_place(tmp_path) as one:
+async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
+    async with strict_broker(tmp_path) as one:
         yield one
 
 
@@ -45,7 +45,7 @@ BAD_FRAMES = {
 
 @pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
 async def test_bad_frame_closes_its_connection_and_logs_one_line(
-    place: Place, data: bytes, caplog: pytest.LogCaptureFixture
+    place: BrokerAndClient, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S1: a peer that breaks the protocol is closed with one log line; all others are served on, nothing is changed."""
     before = place.state()
@@ -69,7 +69,7 @@ async def test_bad_frame_closes_its_connection_and_logs_one_line(
     await peer.close()
 
 
-async def test_requests_before_a_bad_frame_are_answered(place: Place) -> None:
+async def test_requests_before_a_bad_frame_are_answered(place: BrokerAndClient) -> None:
     """Good requests before the bad frame are carried out and answered before the connection ends."""
     peer = await RawPeer.open(place.broker.port)
     send = Command(code=310, ext=send_ext(310), body=b"before the bad one")
@@ -84,7 +84,7 @@ async def test_requests_before_a_bad_frame_are_answered(place: Place) -> None:
     await peer.close()
 
 
-async def test_truncated_frame_leaves_nothing_behind(place: Place) -> None:
+async def test_truncated_frame_leaves_nothing_behind(place: BrokerAndClient) -> None:
     """S1: a frame that ends with its connection is forgotten with it."""
     before = place.state()
     whole = Command(code=310, ext=send_ext(310), body=b"x" * 1000).encode()
@@ -98,7 +98,7 @@ async def test_truncated_frame_leaves_nothing_behind(place: Place) -> None:
     assert place.state() == before
 
 
-async def test_frame_may_arrive_in_any_pieces(place: Place) -> None:
+async def test_frame_may_arrive_in_any_pieces(place: BrokerAndClient) -> None:
     """Bytes that dribble in make the same frames as bytes that come at once."""
     peer = await RawPeer.open(place.broker.port)
     whole = Command(code=310, ext=send_ext(310), body=b"piecewise").encode() + GOOD

@@ -15,7 +15,17 @@ from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
 from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.log_head import remove_before
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, only, overwrite_log, place, verify
+from gantry_testing.verifying import (
+    ALL,
+    LOG,
+    fill_store,
+    flush,
+    kinds,
+    locate_record,
+    only_finding,
+    overwrite_log,
+    verify,
+)
 
 
 @pytest.fixture(params=["real", "faulty"])
@@ -122,8 +132,8 @@ def test_expired_files_of_the_log_are_no_damage(world: StoreWorld) -> None:
 
 def test_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld) -> None:
     """Nothing before or after the part is reported, and nothing that exists is called missing."""
-    first, _, _ = place(world, 50)
-    last, _, _ = place(world, 150)
+    first, _, _ = locate_record(world, 50)
+    last, _, _ = locate_record(world, 150)
     world.close()
 
     report = verify(world, VerifyOptions(start=first + 20, end=last))
@@ -135,13 +145,13 @@ def test_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld
 
 def test_verification_of_a_part_finds_only_its_damage(world: StoreWorld) -> None:
     """It also holds for a part that begins in the middle of the damage."""
-    inside, size, name = place(world, 130)
-    before, _, _ = place(world, 20)
+    inside, size, name = locate_record(world, 130)
+    before, _, _ = locate_record(world, 20)
     world.close()
     overwrite_log(world, inside + 90, b"\0\0")
     overwrite_log(world, before + 90, b"\0\0")
 
-    found = only(verify(world, VerifyOptions(start=inside + 5)))
+    found = only_finding(verify(world, VerifyOptions(start=inside + 5)))
 
     assert (found.offset, found.length, found.lost) == (inside, size, [name])
 
@@ -150,7 +160,7 @@ def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world
     """It reads everything after the recovery point; before it the heads of files and both ends of every queue."""
     flush(world)
     world.send("orders", 10)
-    middle, _, _ = place(world, 130)
+    middle, _, _ = locate_record(world, 130)
     world.kill()
     overwrite_log(world, middle + 90, b"\0\0")
 
@@ -204,12 +214,12 @@ def test_partial_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None
 
 def test_damage_is_found_in_a_store_in_use(world: StoreWorld) -> None:
     """Only the moving end is excused, not damage before it."""
-    start, size, name = place(world, 130)
+    start, size, name = locate_record(world, 130)
     overwrite_log(world, start + 90, b"\0\0")
     reading_disk = FaultyReadingDisk(world.disk)
     reading_disk.holder = LockHolder(4711)
 
-    found = only(Verifier(reading_disk, world.root, ALL).run())
+    found = only_finding(Verifier(reading_disk, world.root, ALL).run())
 
     assert (found.kind, found.offset, found.length, found.lost) == (Kind.ROT, start, size, [name])
 
@@ -256,7 +266,7 @@ def test_concurrently_expired_messages_are_no_error(world: StoreWorld, moment: i
 
 def test_ctrl_c_returns_the_findings_so_far(world: StoreWorld) -> None:
     """An interrupted verification still reports its findings."""
-    start, _, _ = place(world, 20)
+    start, _, _ = locate_record(world, 20)
     world.close()
     overwrite_log(world, start + 90, b"\0\0")
     reading_disk = FaultyReadingDisk(world.disk)
@@ -272,7 +282,7 @@ def test_ctrl_c_returns_the_findings_so_far(world: StoreWorld) -> None:
 
     assert report.is_interrupted
     assert not report.is_full_range
-    assert only(report).offset == start
+    assert only_finding(report).offset == start
 
 
 @pytest.mark.parametrize("place", [0, 1, -1], ids=["oldest", "middle", "newest"])
