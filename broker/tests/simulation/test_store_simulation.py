@@ -141,9 +141,9 @@ def test_record_torn_in_its_properties_ends_the_log() -> None:
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=3)
-    start = world.sent[1][0]
+    start = world.sent[1].end
     world.kill()
-    world.overwrite("commitlog/00000000000000000000", world.sent[2][0] - 20, bytes(20))
+    world.overwrite("commitlog/00000000000000000000", world.sent[2].end - 20, bytes(20))
 
     assert world.open().end == start
 
@@ -167,7 +167,7 @@ def test_one_crash_after_one_flush_keeps_a_prefix(sizes: list[int], flush_after:
 
     report = world.open()
 
-    assert flushed <= report.end <= (world.sent[-1][0])
+    assert flushed <= report.end <= (world.sent[-1].end)
     world.forget_after(report.end)
     assert world.find_altered() is None
     for queue_id in (0, 1):

@@ -51,7 +51,7 @@ def test_intact_store_has_no_findings(world: StoreWorld, end: str) -> None:
     counts = (report.records, report.records_sealed, report.units, report.queues, report.index_entries)
     assert counts == (200, 200, 200, 5, 200)
     assert report.index_files == 2
-    assert (report.start, report.end, report.is_full_range) == (0, world.sent[-1][0], True)
+    assert (report.start, report.end, report.is_full_range) == (0, world.sent[-1].end, True)
 
 
 def test_an_empty_directory_is_a_store_without_messages(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_a_buffer_with_a_gap_before_it_is_set_aside(pooled: StoreWorld) -> None:
     pooled.open()
     pooled.send(count=5)
     pooled.kill()
-    end = pooled.sent[9][0]
+    end = pooled.sent[9].end
     pooled.overwrite("commitlog/00000000000000000000", end, bytes(16 * 1024 - end))
 
     report = pooled.open()
@@ -351,7 +351,7 @@ def test_buffer_never_overwrites_other_bytes(pooled: StoreWorld) -> None:
     """If the file holds bytes that are neither zero nor those of the buffer, the buffer is set aside."""
     pooled.send(count=5)
     pooled.kill()
-    pooled.overwrite("commitlog/00000000000000000000", pooled.sent[2][0], b"\x77")
+    pooled.overwrite("commitlog/00000000000000000000", pooled.sent[2].end, b"\x77")
 
     report = pooled.open()
 

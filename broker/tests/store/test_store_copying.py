@@ -355,7 +355,7 @@ def test_cut_applies_to_log_queues_and_index(pool: PoolSettings, share: float) -
     assert_cut(world, end)
     for start in [start for start in world.records if start >= end]:
         del world.records[start]
-    world.sent[:] = [one for one in world.sent if one[0] <= end]
+    world.sent[:] = [message for message in world.sent if message.end <= end]
     world.send("orders", 30)
     world.store.flush_step()
     world.kill()

@@ -82,7 +82,7 @@ def put_a_directory(world: StoreWorld, path: str) -> None:
 
 def truncate_between_records(world: StoreWorld, path: str) -> None:
     base = int(path.rpartition("/")[2])
-    resize(world, path, next(end for end, *_ in world.sent if end > base + 5000) - base)
+    resize(world, path, next(message.end for message in world.sent if message.end > base + 5000) - base)
 
 
 HARMS: list[Callable[[StoreWorld, str], None]] = [truncate, empty, enlarge, put_a_directory]

@@ -79,8 +79,8 @@ def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> 
     world.store.dispatcher.hold()
     world.send(count=2)
     world.append([world.draft("orders", i % 2) for i in range(6)])
-    through = world.sent[6][0]
-    world.store.dispatcher.release(world.sent[9][0])
+    through = world.sent[6].end
+    world.store.dispatcher.release(world.sent[9].end)
     world.clock.advance(60_000)
     world.store.flush_step()
     world.kill()

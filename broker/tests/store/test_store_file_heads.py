@@ -199,7 +199,7 @@ def test_damaged_first_record_is_damage_and_no_foreign_file(kind: str, tmp_path:
 
 
 def cut(world: StoreWorld, dice: random.Random) -> None:
-    ends = sorted({end for end, *_ in world.sent})
+    ends = sorted({message.end for message in world.sent})
     end = dice.choice(ends[len(ends) // 2 :] or [world.store.log.wrote])
     world.store.flush()
     world.store.truncate(
@@ -220,7 +220,7 @@ def remove(world: StoreWorld, dice: random.Random) -> None:
     if begin < world.store.log.wrote - SIZE:
         world.store.flush()
         remove_head(world.store, begin)
-        world.sent[:] = [one for one in world.sent if one[0] > begin]
+        world.sent[:] = [message for message in world.sent if message.end > begin]
         for start in [start for start in world.records if start < begin]:
             del world.records[start]
 
@@ -279,7 +279,7 @@ def test_intact_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int
 def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
     """The log after a cut is rewritten with other records, which older heads must not call foreign."""
     world = make("faulty", tmp_path)
-    old, end = heads_of(world), world.sent[len(world.sent) // 4][0]
+    old, end = heads_of(world), world.sent[len(world.sent) // 4].end
     world.store.truncate(end)
     world.forget_after(end)
     fill(world, "another")
@@ -481,7 +481,7 @@ def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> 
     """Other records are written there, and a kill may happen before their own heads are recorded."""
     world = make("faulty", tmp_path)
     begin_two_files(world)
-    end = next(end for end, *_ in world.sent if end > 3 * SIZE)
+    end = next(message.end for message in world.sent if message.end > 3 * SIZE)
     world.store.truncate(end)
     world.forget_after(end)
     assert not [base for base in decode_log_end(world.disk.read_file(world.path("log-end"))).heads if base >= end]

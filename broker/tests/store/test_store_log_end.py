@@ -244,7 +244,7 @@ def test_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: 
     world = pooled("faulty", tmp_path)
     world.open()
     world.send(count=20)
-    end = world.sent[9][0]
+    end = world.sent[9].end
 
     class Killed(Exception):
         pass
@@ -264,7 +264,7 @@ def test_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: 
 
     report = world.open()
     assert len(kills) == (point is not None)
-    assert report.missing == [] and report.end in ((end,) if point is None else (end, world.sent[-1][0]))
+    assert report.missing == [] and report.end in ((end,) if point is None else (end, world.sent[-1].end))
 
 
 def test_restarted_log_is_no_loss(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_log_end_of_an_earlier_start_is_ignored(tmp_path: Path) -> None:
     old = world.disk.read_file(world.path("log-end"))
     world.close()
     world.open()
-    world.store.truncate(world.sent[4][0])
+    world.store.truncate(world.sent[4].end)
     world.kill()
     world.disk.write_file(world.path("log-end"), old)
 
@@ -373,7 +373,7 @@ def test_offline_recovery_detects_the_lost_end_of_a_broker_in_a_pod(tmp_path: Pa
     world = make_world("real", tmp_path)
     world.open()
     world.send(count=20)
-    end, start = world.store.log.wrote, world.sent[-5][0]
+    end, start = world.store.log.wrote, world.sent[-5].end
     identity = world.store.identity
     world.kill()
     machine = f"{SystemClock().boot_id()}/{scope}"

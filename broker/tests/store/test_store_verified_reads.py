@@ -47,7 +47,7 @@ def flip(world: StoreWorld, offset: int) -> None:
 def damage(world: StoreWorld, field: str, stop: str = "running") -> tuple[str, int, int, bytes]:
     """Flip a bit of a record. Return topic, queue, queue offset and body of its message."""
     start, size, name = locate_record(world, DAMAGED)
-    body = world.sent[DAMAGED][4]
+    body = world.sent[DAMAGED].body
     flush(world)
     flip(world, start + PLACES[field](size))
     if stop == "clean":
@@ -137,7 +137,7 @@ def test_many_consecutive_damaged_messages_are_skipped(world: StoreWorld) -> Non
     for number in numbers[5:35]:
         flip(world, locate_record(world, number)[0] + 90)
 
-    assert world.bodies("rows") == [world.sent[number][4] for number in (*numbers[:5], *numbers[35:])]
+    assert world.bodies("rows") == [world.sent[number].body for number in (*numbers[:5], *numbers[35:])]
     assert world.store.guard.damage.counters.found == 30
 
 

@@ -21,7 +21,7 @@ def lose_written_end(tmp_path: Path) -> tuple[StoreWorld, int, int]:
     """Return a killed store that lacks its last record, which only its page ``log-end`` shows, and that range."""
     world = fill_store(tmp_path)
     end, identity = world.store.log.wrote, world.store.identity
-    start = world.sent[-2][0]
+    start = world.sent[-2].end
     world.kill()
     size = world.settings.mapped_file_size_commit_log
     page = encode_log_end(LogEndOwner(identity.uuid, identity.generation, f"{SystemClock().boot_id()}/"), end)
