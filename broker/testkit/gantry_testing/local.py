@@ -312,7 +312,8 @@ class RawPeer:
         local = None if source is None else (source, 0)
         return cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=local))
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
+        """Send exactly these bytes."""
         self.writer.write(data)
         await self.writer.drain()
 

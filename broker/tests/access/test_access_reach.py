@@ -68,7 +68,7 @@ async def say(broker: Broker, header: str, body: bytes = b"") -> Command:
     peer = await RawPeer.open(broker.port)
     try:
         data = header.encode()
-        await peer.say(struct.pack(">ii", 4 + len(data) + len(body), len(data)) + data + body)
+        await peer.send(struct.pack(">ii", 4 + len(data) + len(body), len(data)) + data + body)
         return decode_command(await peer.frame())
     finally:
         await peer.close()
@@ -120,7 +120,7 @@ async def test_binary_header_is_authorized_like_json(
     ):
         if sign is not None:
             sign(command)
-        await peer.say(command.encode(Serialization.ROCKETMQ))
+        await peer.send(command.encode(Serialization.ROCKETMQ))
         assert decode_command(await peer.frame()).code == expected
     await peer.close()
 

@@ -68,7 +68,8 @@ class JavaBroker:
         if self._writer is not None:
             self._writer.write(self.java.pump())
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Send these bytes to the slave, after the data of the stream so far."""
         assert self._writer is not None
         self._writer.write(data)
 
@@ -141,7 +142,7 @@ async def test_invalid_data_ends_the_stream() -> None:
     java.send(20)
     async with following(java) as (broker, slave):
         await wait_until(lambda: slave.log() == java.log)
-        broker.say(b"\x00" * 12)
+        broker.send(b"\x00" * 12)
         await wait_until(lambda: slave.follower.problem is not None)
         assert slave.follower.problem == f"the master sent offset 0, but offset {java.end} was expected"
 
@@ -159,7 +160,7 @@ async def test_slave_behind_expired_log_copies_again() -> None:
         java.fill(5 * FILE_BYTES)
         java.expire(3 * FILE_BYTES)
         broker.push()
-        broker.say(java.heartbeat())
+        broker.send(java.heartbeat())
         assert slave.world.store.log.wrote < java.begin
 
         await slave.follower.tables.fetch()

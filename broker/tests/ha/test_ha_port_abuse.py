@@ -100,7 +100,7 @@ async def test_unidentified_peers_make_room_for_new_connections() -> None:
         await wait_until(lambda: len(server.streams) == STREAMS_MAX)
 
         late = await RawPeer.open(server.port)
-        await late.say(PREAMBLE)
+        await late.send(PREAMBLE)
         assert await late.reader.read(1), "expected the master's challenge"
 
         assert len(server.streams) == STREAMS_MAX

@@ -54,7 +54,7 @@ async def test_bad_frame_closes_its_connection_and_logs_one_line(
 
     with caplog.at_level(logging.INFO):
         caplog.clear()
-        await peer.say(data)
+        await peer.send(data)
         assert await peer.is_closed_by_peer()
 
     lines = [record for record in caplog.records if record.name.startswith("gantry_remoting")]
@@ -74,7 +74,7 @@ async def test_requests_before_a_bad_frame_are_answered(place: BrokerAndClient) 
     peer = await RawPeer.open(place.broker.port)
     send = Command(code=310, ext=send_ext(310), body=b"before the bad one")
 
-    await peer.say(send.encode() + GOOD + frame_head(0x7FFFFFFF, 1))
+    await peer.send(send.encode() + GOOD + frame_head(0x7FFFFFFF, 1))
 
     first, second = await peer.frame(), await peer.frame()
     assert b'"queueOffset":"1"' in first.header
@@ -91,7 +91,7 @@ async def test_truncated_frame_leaves_nothing_behind(place: BrokerAndClient) -> 
 
     for cut in (1, 3, 4, 7, 8, 9, 200, len(whole) - 1):
         peer = await RawPeer.open(place.broker.port)
-        await peer.say(whole[:cut])
+        await peer.send(whole[:cut])
         await peer.close()
 
     assert (await place.client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
@@ -104,7 +104,7 @@ async def test_frame_may_arrive_in_any_pieces(place: BrokerAndClient) -> None:
     whole = Command(code=310, ext=send_ext(310), body=b"piecewise").encode() + GOOD
 
     for position in range(0, len(whole), 7):
-        await peer.say(whole[position : position + 7])
+        await peer.send(whole[position : position + 7])
 
     assert b'"queueOffset":"1"' in (await peer.frame()).header
     assert b'"offset":"2"' in (await peer.frame()).header

@@ -240,8 +240,8 @@ async def test_oneway_request_is_never_answered(place: BrokerAndClient) -> None:
         Command(code=17, ext={}, flag=2),
     ]
 
-    await peer.say(b"".join(command.encode() for command in bad))
-    await peer.say(Command(code=9999, opaque=4711).encode(Serialization.ROCKETMQ))
+    await peer.send(b"".join(command.encode() for command in bad))
+    await peer.send(Command(code=9999, opaque=4711).encode(Serialization.ROCKETMQ))
 
     assert b'"opaque":4711' in (await peer.frame()).header
     await peer.close()
@@ -252,11 +252,11 @@ async def test_send_with_too_many_fields_closes_its_connection(place: BrokerAndC
     """The limit of fields holds for plain sends, too, also of a topic that is known."""
     peer = await RawPeer.open(place.broker.port)
     plain = Command(code=code, ext=send_ext(code), body=b"x")
-    await peer.say(plain.encode())
+    await peer.send(plain.encode())
     assert b'"code":0' in (await peer.frame()).header
 
     many = {f"f{number}": "" for number in range(EXT_FIELDS_MAX)}
-    await peer.say(Command(code=code, ext=send_ext(code) | many, body=b"x").encode())
+    await peer.send(Command(code=code, ext=send_ext(code) | many, body=b"x").encode())
 
     assert await peer.is_closed_by_peer()
     assert [message.body for message in await place.client.read(1)] == [b"x"]
@@ -278,7 +278,7 @@ async def test_bad_send_does_not_affect_other_sends(place: BrokerAndClient) -> N
         fields = [{}, {"topic": "../x"}, {"properties": "k\x01\ud7ff\x02"}][number % 3]
         commands.append(Command(code=310, opaque=number, ext=send_ext(310, **fields), body=b"%d" % number))
 
-    await peer.say(b"".join(command.encode() for command in commands))
+    await peer.send(b"".join(command.encode() for command in commands))
 
     codes = {}
     for _ in commands:

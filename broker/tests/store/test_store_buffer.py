@@ -84,7 +84,7 @@ def test_uncommitted_messages_survive_a_kill(pooled: StoreWorld) -> None:
 
 
 def test_uncommitted_messages_are_lost_without_the_replay(pooled: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart of the test above: without the replay all of them are lost."""
+    """The twin of the test above: without the replay all of them are lost."""
     from gantry_broker.store.opening import WritePools
 
     pooled.send(count=7)

@@ -88,7 +88,7 @@ def test_start_detects_swapped_index_files(
 def test_start_detects_the_index_file_of_another_store(
     tmp_path: Path, number: int, is_clean: bool, is_guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even with the right header its entries do not lead to messages with their keys. The counterpart accepts it."""
+    """Even with the right header its entries do not lead to messages with their keys. The twin accepts it."""
     if not is_guarded:
         monkeypatch.setattr(DerivedFiles, "_is_index_file_of_log", lambda *_: True)
     world, other = make_world("faulty", tmp_path), make_world("faulty", tmp_path / "other")

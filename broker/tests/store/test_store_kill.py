@@ -34,7 +34,7 @@ def numbers(world: StoreWorld, topic: str = "orders", queue_id: int = 0) -> list
     return [message.queue_offset for message in world.messages(topic, queue_id)]
 
 
-def spoil(world: StoreWorld, start: int) -> None:
+def damage_record(world: StoreWorld, start: int) -> None:
     """Flip a bit in the body of the record at ``start``."""
     name, position = f"commitlog/{start - start % FILE:020d}", start % FILE + 90
     byte = world.disk.read_file(world.path(name))[position]
@@ -63,7 +63,7 @@ def test_damage_after_the_last_flush_is_skipped_after_a_kill(world: StoreWorld) 
     world.send(count=250)
     end, (start, stop) = world.store.log.wrote, (world.sent[99].end, world.sent[100].end)
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     report = world.open()
 
@@ -74,12 +74,12 @@ def test_damage_after_the_last_flush_is_skipped_after_a_kill(world: StoreWorld) 
 
 
 def test_without_the_rule_messages_after_the_damage_are_cut(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart: if damage after the mark always ended the log, good messages would be cut with it."""
+    """The twin: if damage after the durable mark always ended the log, good messages would be cut with it."""
     monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     start = world.sent[9].end
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     assert world.open().end == start
     world.send()
@@ -96,7 +96,7 @@ def test_damage_ends_the_log_after_a_reboot(world: StoreWorld, is_another_run: b
         world.clock.reboot(0)
     else:
         world.memory_scope = "another pod"
-    spoil(world, start)
+    damage_record(world, start)
 
     report = world.open()
 
@@ -108,7 +108,7 @@ def test_damaged_record_never_reappears(world: StoreWorld) -> None:
     world.send(count=20)
     start, stop = world.sent[9].end, world.sent[10].end
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
     world.open()
     world.send()
     world.kill()
@@ -127,7 +127,7 @@ def test_queue_offset_of_a_lost_message_is_not_reused(world: StoreWorld) -> None
     world.send(count=5)
     start = world.sent[7].end - (world.sent[7].end - world.sent[6].end)
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     world.open()
 
@@ -192,14 +192,14 @@ def test_missing_file_is_restored_from_its_buffer(commits: int) -> None:
 
 
 def test_missing_file_that_is_not_refilled_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart: the log would continue in the preallocated file, with no place for the buffer's records."""
+    """The twin: the log would continue in the preallocated file, with no place for the buffer's records."""
     monkeypatch.setattr(recovery_execution, "plan_refills", lambda *_: [])
 
     with pytest.raises(AssertionError):
         test_missing_file_is_restored_from_its_buffer(5)
 
 
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded, the twin"])
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
 def test_slave_continues_past_damage_that_its_start_skipped(is_guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave shows its master's confirmed records from its own log, where a damaged head has no length."""
     if not is_guarded:
@@ -267,7 +267,7 @@ def test_queue_offsets_since_the_recovery_point_are_not_reused(world: StoreWorld
 
 
 def test_without_the_log_end_an_older_copy_is_not_detected(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart: sealed files alone do not know the newest writes, so queue offsets are reused."""
+    """The twin: sealed files alone do not know the newest writes, so queue offsets are reused."""
     monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     roll_back(world, 10)
@@ -282,7 +282,7 @@ def test_a_damaged_last_message_is_a_loss_after_a_kill(world: StoreWorld) -> Non
     world.send(count=20)
     start, end = world.sent[-2].end, world.sent[-1].end
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     assert world.open().missing == [LostRange(start, end, LossCause.TAIL)]
 
@@ -339,7 +339,7 @@ def test_tools_judge_a_killed_store_as_its_start_does() -> None:
     world.send(count=20)
     start, stop = world.sent[9].end, world.sent[10].end
     before = roll_back(world, 10)
-    spoil(world, start)
+    damage_record(world, start)
     reading_disk, boot_id = FaultyReadingDisk(world.disk), world.clock.boot_id()
 
     plan = RepairPlanner(reading_disk, world.root, boot_id=boot_id).run()

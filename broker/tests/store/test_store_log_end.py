@@ -84,7 +84,7 @@ def flipped(world: StoreWorld, name: str, older: Pieces) -> None:
     world.volume.pieces[name][30] ^= 1
 
 
-HARMS = [removed, all_removed, truncated, zeroed, rolled_back, swapped, flipped]
+DAMAGES = [removed, all_removed, truncated, zeroed, rolled_back, swapped, flipped]
 
 
 @pytest.fixture(params=["real", "faulty"])
@@ -92,9 +92,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_content_of_damaged_write_buffer_is_reported_and_its_offsets_are_not_reused(
-    kind: str, tmp_path: Path, harm: Callable[[StoreWorld, str, Pieces], None]
+    kind: str, tmp_path: Path, damage: Callable[[StoreWorld, str, Pieces], None]
 ) -> None:
     """After a kill the log must reach the recorded end: the rest is missing until the loss is accepted."""
     world = pooled(kind, tmp_path)
@@ -103,16 +103,16 @@ def test_content_of_damaged_write_buffer_is_reported_and_its_offsets_are_not_reu
     world.store.flush()
     world.send(count=20)
     older = copy_of(world.volume.pieces)
-    held_then = world.store.log.wrote
+    wrote_before = world.store.log.wrote
     world.send(count=20)
     committed, wrote, name = world.store.log.committed, world.store.log.wrote, current_buffer(world)
     world.kill()
-    harm(world, name, older)
+    damage(world, name, older)
 
     for _ in range(2):
         report = world.open()
         [lost] = report.missing
-        start = held_then if harm is rolled_back else committed
+        start = wrote_before if damage is rolled_back else committed
         assert lost == LostRange(start, wrote, LossCause.TAIL) and report.end == start
         world.kill()
     world.open()
@@ -251,12 +251,12 @@ def test_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: 
 
     kills = []
 
-    def reached(name: str) -> None:
+    def end_at_point(name: str) -> None:
         if name == point:
             kills.append(name)
             raise Killed
 
-    monkeypatch.setattr(crash_points, "hit", reached)
+    monkeypatch.setattr(crash_points, "hit", end_at_point)
     with suppress(Killed):
         world.store.truncate(end)
     monkeypatch.undo()

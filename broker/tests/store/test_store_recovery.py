@@ -171,7 +171,7 @@ def tear_second_last_record(world: StoreWorld) -> int:
 
 
 def test_torn_record_ends_the_log_and_the_rest_is_cut(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """After the durable mark the first bad record is the end, and a warning has the number of bytes cut."""
+    """After the durable mark, the flushed end, the first bad record ends the log; a warning has the bytes cut."""
     world.send(count=20)
     torn = tear_second_last_record(world)
 

@@ -45,7 +45,7 @@ def fill(world: StoreWorld, files: int) -> None:
     world.store.flush()
 
 
-def survivors(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
+def remaining_bodies(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
     """Return what was sent to a queue and does not lie before the log's beginning."""
     return [
         body
@@ -58,7 +58,7 @@ def assert_rest_is_complete(world: StoreWorld) -> None:
     """Check that every queue begins with the log's first message of it, and lacks none from there on."""
     for topic, queue_id in (("orders", 0), ("orders", 1), ("bills", 0)):
         messages = world.messages(topic, queue_id)
-        expected = survivors(world, topic, queue_id)
+        expected = remaining_bodies(world, topic, queue_id)
         queue = world.store.queues.get(topic, queue_id)
         assert queue is not None
         assert [message.body for message in messages] == expected
@@ -109,7 +109,7 @@ def test_readers_below_the_beginning_get_the_first_offset(world: StoreWorld) -> 
     assert result.status is ReadStatus.OFFSET_TOO_SMALL
     assert result.next_offset == result.min_offset > 3
     first = world.store.read("bills", 0, result.next_offset, count_max=1, bytes_max=65536)
-    assert [message.body for message in decode_records(first.body)] == survivors(world, "bills", 0)[:1]
+    assert [message.body for message in decode_records(first.body)] == remaining_bodies(world, "bills", 0)[:1]
     assert world.store.guard.message_at(0) is None
     assert world.store.times.earliest_time("bills", 0) > 0
 
@@ -169,10 +169,10 @@ def test_file_with_a_write_buffer_is_kept(tmp_path: Path) -> None:
     assert [file.is_removable for file in world.store.removal.describe_oldest_files()] == [True] * 3 + [False]
     remove_files(world.store, 3)
     world.send(count=10)
-    assert world.bodies() == survivors(world, "orders", 0)
+    assert world.bodies() == remaining_bodies(world, "orders", 0)
     world.kill()
     world.open()
-    assert world.bodies() == survivors(world, "orders", 0)
+    assert world.bodies() == remaining_bodies(world, "orders", 0)
 
 
 def test_index_files_of_deleted_messages_are_deleted(world: StoreWorld) -> None:
