@@ -43,7 +43,7 @@ class JavaBroker:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def close(self) -> None:
-        self.cut()
+        self.disconnect()
         if self._server is not None:
             self._server.close()
         await self._listener.close()
@@ -73,7 +73,7 @@ class JavaBroker:
         assert self._writer is not None
         self._writer.write(data)
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """End the connection to the slave."""
         if self._writer is not None:
             self._writer.transport.abort()
@@ -125,7 +125,7 @@ async def test_stream_resumes_after_every_disconnect() -> None:
         for breaks in range(3):
             java.send(50)
             broker.push()
-            broker.cut()
+            broker.disconnect()
             java.send(50)
             await wait_until(lambda: slave.log() == java.log)
             assert broker.connections >= breaks + 2
@@ -185,7 +185,7 @@ async def test_diverged_log_is_not_followed() -> None:
         broker.java = other
         while other.end < java.end:
             other.log += other.log
-        broker.cut()
+        broker.disconnect()
         await wait_until(lambda: "differs from the master" in (slave.follower.problem or ""))
         assert slave.follower.confirmed == -1 and not slave.follower.is_streaming
         assert slave.log() == java.log and java.end not in other.acks

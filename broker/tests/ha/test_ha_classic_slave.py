@@ -1,4 +1,4 @@
-"""Our slave follows a Java master: wherever the stream is cut or changed, its log is a prefix of the master's.
+"""Gantry's slave follows a Java master: wherever the stream is cut or changed, its log is a prefix of the master's.
 
 Two logs that differ are never mixed.
 """
@@ -40,6 +40,7 @@ class Slave:
         self.store = SlaveStore(self.world.store)
 
     def reopen(self) -> None:
+        """Stop the store cleanly, and start it again."""
         self.world.close()
         self.world.open()
         self.store = SlaveStore(self.world.store)

@@ -1,4 +1,4 @@
-"""A damaged record is fetched from a replica over the replication stream, while both run."""
+"""A damaged record is *healed*: fetched from a replica over the replication stream, while both run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from gantry_testing.store_world import TINY, StoreWorld
 from gantry_testing.verifying import locate_record, overwrite_log
 
 COUNT = 200
+"""The number of messages in the log."""
+
 DAMAGED = 57
+"""The number of the message that is damaged, counted from 0."""
 
 
 def make_world(number: int) -> StoreWorld:
@@ -72,7 +75,8 @@ class Pair:
         return asyncio.ensure_future(self.follower.run())
 
     @property
-    def is_level(self) -> bool:
+    def has_caught_up(self) -> bool:
+        """Whether the slave has, shows and has acknowledged the whole log."""
         dispatched = self.slave.store.dispatcher.dispatched
         return dispatched == self.master.store.log.wrote == max((one.received for one in self.slaves), default=-1)
 
@@ -84,7 +88,7 @@ async def pair() -> AsyncIterator[Pair]:
     await one.server.start("127.0.0.1", 0)
     task = await one.follow()
     try:
-        await wait_until(lambda: one.is_level)
+        await wait_until(lambda: one.has_caught_up)
         yield one
     finally:
         task.cancel()
@@ -95,7 +99,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def damage(pair: Pair, side: str, *, at: int = 90, number: int = DAMAGED) -> int:
-    """Damage a record of one side, and return its offset."""
+    """Damage the byte ``at`` of a record of one side, and return the record's offset."""
     start = locate_record(pair.master, number)[0]
     overwrite_log(pair.world(side), start + at, b"\xee")
     return start
@@ -192,7 +196,7 @@ async def test_damage_does_not_keep_a_returning_slave_away(side: str, numbers: t
         for turn, number in enumerate(numbers):
             damage(both, ("master", "slave")[turn % 2] if side == "both in turn" else side, number=number)
 
-        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
         for healer in both.healers.values():
             healer.retry_damaged(1e6)
         guards = [world.store.guard for world in (both.master, both.slave)]
@@ -217,7 +221,7 @@ async def test_several_damaged_records_are_no_other_history(is_found: bool) -> N
             if is_found:
                 both.master.store.guard.damage.report(*locate_record(both.master, number)[:2])
 
-        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
         both.healers["master"].retry_damaged(1e6)
         await wait_until(lambda: not both.master.store.guard.damage.damaged)
         assert read_bodies(both.master) == both.master.sent_bodies("orders")
@@ -233,7 +237,7 @@ async def test_slave_with_long_damage_is_accepted_and_healed() -> None:
             damage(both, "slave", number=number)
             both.slave.store.guard.damage.report(*locate_record(both.master, number)[:2])
 
-        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
         guard = both.slave.store.guard
         for _ in range(60):
             both.healers["slave"].retry_damaged(1e6)
@@ -256,7 +260,7 @@ async def test_history_with_shifted_records_is_refused(body_bytes: int) -> None:
     await both.server.start("127.0.0.1", 0)
     task = await both.follow()
     try:
-        await wait_until(lambda: both.follower is not None and bool(both.follower.problem or both.is_level))
+        await wait_until(lambda: both.follower is not None and bool(both.follower.problem or both.has_caught_up))
         assert both.follower is not None
         assert "fork" in (both.follower.problem or "")
     finally:
@@ -288,14 +292,14 @@ async def test_new_replica_is_asked_for_damaged_records() -> None:
     world = make_world(0)
     world.send("orders", COUNT)
     start = locate_record(world, DAMAGED)[0]
-    sources: list[GivenSource] = []
+    sources: list[ScriptedSource] = []
     healer = Healer(world.store, lambda: sources, nullcontext)
     overwrite_log(world, start + 90, b"\xee")
     read_bodies(world)
     assert world.store.guard.damage.counters.found == 1
 
     healer.retry_damaged(1.0)
-    sources.append(GivenSource(b"", start))
+    sources.append(ScriptedSource(b"", start))
     healer.retry_damaged(2.0)
     await wait_until(lambda: world.store.guard.damage.counters.lost == 1)
     sources[0].record = world.records[start]
@@ -313,7 +317,7 @@ async def test_lost_record_is_counted_once() -> None:
     world = make_world(0)
     world.send("orders", COUNT)
     start = locate_record(world, DAMAGED)[0]
-    source = GivenSource(b"", start)
+    source = ScriptedSource(b"", start)
     healer = Healer(world.store, lambda: [source], nullcontext)
     overwrite_log(world, start + 90, b"\xee")
     read_bodies(world)
@@ -330,7 +334,7 @@ async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_ex
     world = make_world(0)
     world.send("orders", COUNT)
     start = locate_record(world, DAMAGED)[0]
-    sources = [GivenSource(b"", start)]
+    sources = [ScriptedSource(b"", start)]
     healer = Healer(world.store, lambda: sources, nullcontext, count_expected=lambda: count_expected)
     overwrite_log(world, start + 90, b"\xee")
     guard = world.store.guard
@@ -342,7 +346,7 @@ async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_ex
         await wait_until(lambda: guard.damage.counters.lost == 1)
     else:
         assert guard.damage.may_be_healed(start) and guard.damage.is_awaited and not guard.damage.counters.lost
-        sources.append(GivenSource(world.records[start], start))
+        sources.append(ScriptedSource(world.records[start], start))
         healer.retry_damaged(1.0)
         await wait_until(lambda: guard.damage.counters.healed == 1)
         assert read_bodies(world) == world.sent_bodies("orders")
@@ -394,7 +398,7 @@ class RecordSource:
         return data
 
 
-class GivenSource:
+class ScriptedSource:
     """A replica whose answers the test defines."""
 
     def __init__(self, record: bytes, start: int) -> None:
@@ -422,7 +426,7 @@ async def test_invalid_records_of_a_replica_are_never_written(change: str) -> No
         "other place": world.records[other],
         "too long": world.records[start] + b"more",
     }[change]
-    healer = Healer(world.store, lambda: [GivenSource(given, start)], nullcontext)
+    healer = Healer(world.store, lambda: [ScriptedSource(given, start)], nullcontext)
     overwrite_log(world, start + 90, b"\xee")
     before = world.files("commitlog")
 
