@@ -313,7 +313,7 @@ class RawPeer:
         return cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=local))
 
     async def send(self, data: bytes) -> None:
-        """Send exactly these bytes."""
+        """Send exactly these bytes, and nothing else."""
         self.writer.write(data)
         await self.writer.drain()
 

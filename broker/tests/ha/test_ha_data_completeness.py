@@ -241,7 +241,7 @@ def former_file(*, is_complete: bool | None, machine: str) -> bytes:
 
 @pytest.mark.parametrize(("machine", "expected"), [("a", True), ("b", False)])
 def test_record_of_an_earlier_version_is_read(machine: str, expected: bool) -> None:
-    """`whole.json` counts as our own file does, and the first start replaces it."""
+    """`whole.json` counts as `completeness.json` does, and the first start replaces it."""
     disk = FaultyDisk()
     disk.make_directory("/store")
     disk.write_file("/store/whole.json", former_file(is_complete=True, machine="a"))

@@ -33,7 +33,8 @@ TOPIC = "Histories"
 PATIENCE_MS = 60_000
 SETTINGS = {"brokerRole": "SYNC_MASTER", "transactionTimeOut": "200", "transactionCheckInterval": "200"}
 FEW = pytest.param(60, id="few")
-MORE_THAN_ARE_REMEMBERED = pytest.param(4500, id="more-than-are-remembered", marks=pytest.mark.slow)
+MORE_THAN_IN_MEMORY = pytest.param(4500, id="more-than-in-memory", marks=pytest.mark.slow)
+"""More transactions than the 4096 whose outcomes a broker keeps in memory; it finds the others by its key index."""
 
 
 async def end_all(ends: Sequence[Callable[[HalfMessage], object]], halves: Sequence[HalfMessage]) -> list[object]:
@@ -76,7 +77,7 @@ async def restart_and_follow(supervisor: Supervisor, member: Member) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("count", [FEW, MORE_THAN_ARE_REMEMBERED])
+@pytest.mark.parametrize("count", [FEW, MORE_THAN_IN_MEMORY])
 async def test_transaction_is_ended_once_over_promotions_and_restarts(count: int, tmp_path: Path) -> None:
     """A transaction is ended once, also if the master was killed meanwhile; ending it the other way stays refused."""
     third = count // 3

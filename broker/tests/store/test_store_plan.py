@@ -101,18 +101,18 @@ def test_damage_after_the_mark_ends_the_log_and_before_it_is_skipped(data: st.Da
     """The durable mark alone distinguishes a torn tail from damage."""
     bodies = data.draw(st.lists(st.integers(1, 700), min_size=3, max_size=20))
     files, places = make_log(bodies)
-    victim = data.draw(st.integers(0, len(places) - 2))
-    start = places[victim][0]
+    damaged_number = data.draw(st.integers(0, len(places) - 2))
+    start = places[damaged_number][0]
     file = files[start // FILE_BYTES]
     file.view[start - file.base_offset + 88] ^= 0x55
 
     before, torn = scan(files, start)
     after, damaged = scan(files, places[-1][1])
 
-    assert before == places[:victim]
+    assert before == places[:damaged_number]
     assert torn.end == start  # type: ignore[attr-defined]
-    assert after == places[:victim] + places[victim + 1 :]
-    assert damaged.damaged == [(start, places[victim + 1][0])]  # type: ignore[attr-defined]
+    assert after == places[:damaged_number] + places[damaged_number + 1 :]
+    assert damaged.damaged == [(start, places[damaged_number + 1][0])]  # type: ignore[attr-defined]
 
 
 @settings(max_examples=300)

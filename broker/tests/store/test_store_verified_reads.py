@@ -116,16 +116,16 @@ def test_damaged_message_is_logged_once_for_repeated_pulls(world: StoreWorld, ca
 def test_filter_never_uses_altered_properties(world: StoreWorld) -> None:
     """Altered properties could hide a wanted message silently, so the damage is reported instead."""
     topic, queue_id, offset, _ = damage(world, "the properties")
-    judged: list[str] = []
+    used_properties: list[str] = []
 
     def want(properties: str) -> bool:
-        judged.append(properties)
+        used_properties.append(properties)
         return True
 
     world.store.read(topic, queue_id, offset, count_max=1, bytes_max=1 << 20, want=want)
 
     good = {record.properties_bytes.decode() for raw in world.records.values() for record in decode_records(raw)}
-    assert judged and set(judged) <= good
+    assert used_properties and set(used_properties) <= good
     assert world.store.guard.damage.counters.found == 1
 
 

@@ -217,7 +217,7 @@ async def open_line_reader(file: IO[str]) -> asyncio.StreamReader:
 
 
 async def run_load(arguments: argparse.Namespace) -> None:
-    """Run the load until it gets the request to finish, and print the verdict."""
+    """Run the load until it gets the request to finish, and print the result."""
     queues = [Queue(arguments.topic, number) for number in range(arguments.queues)]
     connector = ClientConnector(arguments.tls_ca, arguments.account)
     load = Load(
