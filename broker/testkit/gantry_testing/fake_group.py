@@ -256,7 +256,7 @@ class FakeGroup:
         self._serial += 1
         return self._serial
 
-    def silence(self) -> None:
+    def make_unreachable(self) -> None:
         """Make all members unreachable for orders."""
         for one in self.members.values():
             one.is_answering = False

@@ -1,6 +1,7 @@
 """RocketMQ's replication stream between two Gantry brokers, each in the part that Java has in the interop tests.
 
-The last section tests a slave's requests to the main port of a Java master, whose answers each test defines.
+*Classic* is RocketMQ's own replication stream, and a broker that uses it. The last section tests a
+slave's requests to the main port of a Java master, whose answers each test defines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counts of the situations that occurred in the histories of a run, which proves nothing about others.
 
 In the names, ``died at`` is followed by a crash point of the store; ``cut`` and ``set aside`` are results of a
-recovery: a torn tail of the log was truncated, or a write buffer that does not continue the log was moved aside.
+recovery: a torn tail of the log was truncated, or a write buffer that does not continue the log was put elsewhere.
 """
 
 from __future__ import annotations

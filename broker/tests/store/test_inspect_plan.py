@@ -1,4 +1,8 @@
-"""`repair-plan` describes the next start; the tests compare it with a real start of the same bytes."""
+"""`repair-plan` describes the next start; the tests compare it with a real start of the same bytes.
+
+A *filler* is a log file without messages, or a unit of a queue that leads to no message, in the place of a lost one. A
+buffer that does not continue the log is *set aside*: copied to a directory of the store, with the reason.
+"""
 
 from __future__ import annotations
 

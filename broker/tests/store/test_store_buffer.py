@@ -1,4 +1,8 @@
-"""The write buffer survives its process, belongs to one store and one start, and never blocks appends for long."""
+"""The write buffer survives its process, belongs to one store and one start, and never blocks appends for long.
+
+A start *replays* what a buffer has and the log file lacks. A buffer that does not continue the log is *set aside*: its
+bytes are copied to a directory of the store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rebuilt derived files are trusted only when all of their data is on the disk."""
+"""Rebuilt derived files are trusted only when all of their data is on the disk.
+
+*Derived* are files that can be rebuilt from the log: consume queues, key index, checkpoint and recovery point.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Held dispatch releases exactly the confirmed messages."""
+"""Held dispatch releases exactly the confirmed messages.
+
+*Dispatch* makes appended messages visible: it moves the readable end of their queues, and adds their keys to the index.
+While it is held, messages are stored and wait.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The content of a write buffer at a kill is present at the next start, or reported as missing."""
+"""The content of a write buffer at a kill is present at the next start, or reported as missing.
+
+The file ``log-end`` is a mapped page, which survives a kill and records how far a start of the store wrote the log.
+"""
 
 from __future__ import annotations
 

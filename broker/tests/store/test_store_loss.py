@@ -1,4 +1,9 @@
-"""Missing durable log files are reported, their offsets are not reused, and retention is never taken for a loss."""
+"""Missing durable log files are reported, their offsets are not reused, and retention is never taken for a loss.
+
+Sealed files (``store.json``, recovery point, checkpoint) record which range of the log must exist. A start puts a
+*filler* in the place of a missing file: one blank record of its size, which readers skip. In a consume queue, fillers
+are units that lead to no message.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Everything that is served was verified: consumers and slaves get only records that are exactly what was stored."""
+"""Everything that is served was verified: consumers and slaves get only records that are exactly what was stored.
+
+*Sums* are checksums in memory, over the records of a queue in their order, which verify a whole pull at once.
+"""
 
 from __future__ import annotations
 
