@@ -14,7 +14,7 @@ from gantry_access import Credentials, Sign, SignatureKind, signer
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock
 from gantry_remoting import Channel
-from gantry_testing.local import GROUP, TOPIC, Dialogue, running_broker, tree
+from gantry_testing.local import GROUP, TOPIC, Dialogue, names_below, running_broker
 from gantry_wire import Command
 from gantry_wire.fastjson import dumps
 
@@ -52,7 +52,10 @@ def write_accounts(path: Path, text: str = ACCOUNTS) -> Path:
 
 @asynccontextmanager
 async def guarded_broker(path: Path, *, clock: Clock | None = None, **conf: str) -> AsyncIterator[Broker]:
-    """Run a broker with access control over a store below `path`. `conf` has precedence, `aclEnable=false` included."""
+    """Run a broker with access control over a store below `path`.
+
+    `conf` has settings that have precedence; with `aclEnable=false` the broker has no access control.
+    """
     guarded = {"aclEnable": "true", "aclFile": str(write_accounts(path / "plain_acl.yml")), "haListenPort": "-1"}
     guarded.update(conf)
     if guarded["aclEnable"] == "false":
@@ -72,7 +75,7 @@ async def signed_dialogue(
 
 @asynccontextmanager
 async def raw_dialogue(broker: Broker, sign: Sign | None, *, port: int | None = None) -> AsyncIterator[Dialogue]:
-    """Open a connection whose requests pass through `sign`, which may change them."""
+    """Open a connection whose requests are signed by the function `sign`, which may change them in any way."""
     pushed: list[Command] = []
 
     def record_pushed(command: Command, channel: Channel) -> None:
@@ -85,7 +88,7 @@ async def raw_dialogue(broker: Broker, sign: Sign | None, *, port: int | None = 
         await channel.close()
 
 
-async def fill(broker: Broker) -> None:
+async def fill_topics(broker: Broker) -> None:
     """Create the topics of both accounts that are no administrators, with a message in each, and their groups."""
     async with signed_dialogue(broker, ADMIN) as admin:
         for topic in (TOPIC, "Billing"):
@@ -94,8 +97,8 @@ async def fill(broker: Broker) -> None:
             assert (await admin.ask(200, body=dumps({"groupName": group}))).code == 0
 
 
-def state(broker: Broker) -> tuple[int, list[str], list[str], list[str]]:
+def protected_state(broker: Broker) -> tuple[int, list[str], list[str], list[str]]:
     """Return the state that a denied request must not change: the log's end, topics, groups, queues on the disk."""
     core = broker.core
-    queues = [name for name in tree(core.settings.store_path) if name.startswith("consumequeue")]
+    queues = [name for name in names_below(core.settings.store_path) if name.startswith("consumequeue")]
     return core.store.log.wrote, sorted(core.topics.all), sorted(core.groups.all), queues

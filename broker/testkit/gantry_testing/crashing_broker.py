@@ -1,4 +1,4 @@
-"""A broker that kills itself with SIGKILL at a crash point. A program, not a module to import.
+"""A broker that kills itself with SIGKILL at a crash point. It is a program; import only its helpers.
 
     python -m gantry_testing.crashing_broker [--crash-at NAME:TIMES] [--armed-by-signal] ... -- -c broker.conf
 
@@ -33,6 +33,7 @@ from gantry_broker.store.replay import FoundBuffer
 from gantry_broker.store.settings import FlushSettings
 
 CRASHING: Final = "crashing at "
+"""The beginning of the log line that names the crash point."""
 
 
 class CrashAt(NamedTuple):
@@ -55,8 +56,8 @@ def parse_crash_at(text: str) -> CrashAt:
 
 
 @final
-class Counter:
-    """Counts the hits of one crash point, and kills. Any thread may hit a point."""
+class CrashCounter:
+    """Counts the hits of one crash point, and kills the process at the chosen one. Any thread may hit it."""
 
     def __init__(self, crash_at: CrashAt, *, is_armed: bool) -> None:
         self._crash_at: Final = crash_at
@@ -98,6 +99,7 @@ GUARDS: Final[dict[str, tuple[type, str, object]]] = {
     "replay": (WritePools, "find_leftover", find_no_buffers),
     "hold": (Dispatcher, "hold", show_at_once),
 }
+"""The attribute that removes a guard, and its replacement, by the guard's name for ``--without``."""
 
 
 def main() -> int:
@@ -109,7 +111,7 @@ def main() -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and the broker's arguments")
     options = parser.parse_args()
     if options.crash_at is not None:
-        counter = Counter(options.crash_at, is_armed=not options.armed_by_signal)
+        counter = CrashCounter(options.crash_at, is_armed=not options.armed_by_signal)
         signal.signal(signal.SIGUSR1, counter.arm)
         replace(crash_points, "hit", counter.hit)
     if options.point_interval is not None:

@@ -29,24 +29,32 @@ class FakeMember:
     number: int
     role: HaRole = HaRole.UNASSIGNED
     epoch: int = 0
+    """The epoch of the role."""
     promised: int = 0
+    """The epoch below which the member follows no master."""
     log: list[Record] = field(default_factory=list)
     master_id: int = UNKNOWN
+    """The number of the member that this one follows; of a master its own."""
     electable: list[int] = field(default_factory=list)
+    """The numbers of the electable slaves of the term, as its master has them."""
     is_answering: bool = True
     """Whether the sender of orders can reach it."""
     is_linked: bool = True
     """Whether the other members can reach it."""
     is_draining: bool = False
+    """Whether it refuses sends, because it was ordered to drain."""
     drain_reason: str = ""
     """The reason for refusing to drain; empty to allow it."""
     granted_ms: int = 0
     """How long its last grant is still valid when it gives a promise."""
     name: str = "b"
+    """The name of the broker, which all members of a shard share."""
     granted_ms_at_promotion: int | None = None
     """The rest of its last grant when it was promoted; None before that."""
     _promised_at: float | None = None
+    """The monotonic time of its last promise."""
     received_orders: list[str] = field(default_factory=list)
+    """Every order, as its name and its arguments."""
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -235,7 +243,7 @@ class FakeGroup:
     def __init__(self, numbers: Iterable[int], *, acks_needed: int) -> None:
         self.acks_needed = acks_needed
         self.are_old_epochs_counted = False
-        """With True, masters are wrong on purpose: see ``FakeMember.acknowledge``."""
+        """Whether masters count acks of older epochs, which is wrong: see ``FakeMember.acknowledge``."""
         self.members: dict[int, FakeMember] = {number: FakeMember(self, number) for number in numbers}
         self.acknowledged: set[Record] = set()
         self._serial = 0
@@ -248,7 +256,7 @@ class FakeGroup:
         self._serial += 1
         return self._serial
 
-    def silence(self) -> None:
+    def make_unreachable(self) -> None:
         """Make all members unreachable for orders."""
         for one in self.members.values():
             one.is_answering = False

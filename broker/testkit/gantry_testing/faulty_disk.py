@@ -50,7 +50,7 @@ class FaultyFile:
         self._disk = disk
         self._path = path
         self._node = node
-        self._life = disk.life
+        self._process_number = disk.process_number
         self._is_open = True
         self._reserved = 0
         self.is_read_ahead_useful = True
@@ -60,7 +60,7 @@ class FaultyFile:
         return f"<FaultyFile {self._path} size={self.size} reserved={self._reserved}>"
 
     def _check(self, operation: str) -> None:
-        if not self._is_open or self._life != self._disk.life:
+        if not self._is_open or self._process_number != self._disk.process_number:
             raise OSError(errno.EBADF, "the file was closed, or the disk crashed", self._path)
         self._disk.meet_fault(operation, self._path)
 
@@ -140,24 +140,29 @@ class FaultyLock:
     def __init__(self, disk: FaultyDisk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._life = disk.life
+        self._process_number = disk.process_number
 
     def release(self) -> None:
-        if self._life == self._disk.life:
+        if self._process_number == self._disk.process_number:
             self._disk.locked.discard(self._path)
 
 
 @final
 class FaultyDisk:
-    """The disk. ``life`` counts crashes and kills; files of an earlier life are invalid."""
+    """The disk of one machine, over all processes that use it."""
 
     def __init__(self, *, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity
-        self.life = 0
+        """The size of the disk in bytes, which a test may change at any time."""
+        self.process_number = 0
+        """The number of crashes and kills so far; files that were opened before the last one are invalid."""
         self.locked: set[str] = set()
+        """The paths of files that are locked."""
         self.sync_gate: Final = threading.Event()
+        """While it is cleared, every sync of an open file waits."""
         self.sync_gate.set()
         self.operations: dict[str, int] = defaultdict(int)
+        """The number of operations so far, by kind (see ``fail_next``)."""
         self.on_operation: Callable[[str, str], None] = lambda operation, path: None
         """Called with the kind of each operation (see ``fail_next``) and its path before it happens. An exception
         replaces the operation."""
@@ -166,7 +171,7 @@ class FaultyDisk:
         self._faults: dict[str, deque[int]] = defaultdict(deque)
         self._short_writes: deque[int] = deque()
 
-    # -- faults on purpose ---------------------------------------------------------------------------------------------
+    # -- faults that a test injects ------------------------------------------------------------------------------------
 
     def fail_next(self, operation: str, code: int, *, count: int = 1) -> None:
         """Let the next ``count`` operations of a kind fail with the errno ``code``.
@@ -188,8 +193,8 @@ class FaultyDisk:
             node.durable[offset] ^= mask
 
     def kill(self) -> None:
-        """End the process: open files, locks, and faults that were not met yet are gone; all bytes stay."""
-        self.life += 1
+        """End the process: open files, locks, and faults that have not occurred yet are gone; all bytes stay."""
+        self.process_number += 1
         self.locked.clear()
         self._faults.clear()
         self._short_writes.clear()
@@ -244,8 +249,8 @@ class FaultyDisk:
         self.kill()
         names: dict[str, Node | None] = {}
         for path in sorted(self._names.keys() | self._durable_names.keys()):
-            lasting, seen = self._durable_names.get(path, ...), self._names.get(path, ...)
-            kept = seen if lasting != seen and chance is not None and chance.random() < 0.5 else lasting
+            durable, cached = self._durable_names.get(path, ...), self._names.get(path, ...)
+            kept = cached if durable != cached and chance is not None and chance.random() < 0.5 else durable
             if not isinstance(kept, type(...)) and posixpath.dirname(path) in names | {"/": None}:
                 names[path] = kept
         names["/"] = None
@@ -258,6 +263,7 @@ class FaultyDisk:
     # -- calls from files ----------------------------------------------------------------------------------------------
 
     def meet_fault(self, operation: str, path: str) -> None:
+        """Count an operation, and raise the error that a test has ordered for it."""
         self.operations[operation] += 1
         self.on_operation(operation, path)
         if self._faults[operation]:
@@ -265,6 +271,7 @@ class FaultyDisk:
             raise OSError(code, os.strerror(code), path)
 
     def shorten(self, length: int) -> int:
+        """Return how many bytes the next write takes: ``length``, unless a test has ordered a short write."""
         return min(length, self._short_writes.popleft()) if self._short_writes else length
 
     def charge(self, node: Node, end: int, path: str) -> None:
@@ -281,7 +288,7 @@ class FaultyDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return node
 
-    # -- the port ------------------------------------------------------------------------------------------------------
+    # -- the port ``Disk`` ---------------------------------------------------------------------------------------------
 
     def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:
         self.meet_fault("create", path)

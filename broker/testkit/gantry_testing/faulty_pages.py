@@ -4,7 +4,7 @@
     durable    the data that is left after a power loss
     lost       sectors whose writeback has failed: they are clean in the cache, but not on the disk
 
-The third models Linux, where a failed ``fsync`` is final: the next one succeeds without writing these sectors.
+``lost`` models Linux, where a failed ``fsync`` is final: the next one succeeds without writing these sectors.
 Only another write makes such a sector dirty. ``drop_lost`` models the kernel evicting clean pages: the
 next reader gets the content of the disk.
 

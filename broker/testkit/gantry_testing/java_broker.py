@@ -26,14 +26,21 @@ class JavaBroker:
     """A broker or name server of RocketMQ with answers from the test; settings are kept as RocketMQ keeps them."""
 
     def __init__(self, **bodies: bytes) -> None:
+        """``bodies`` has the bodies of answers, by the names of request codes."""
         self.settings = dict(SETTINGS)
         self.bodies = {int(RequestCode[name]): body for name, body in bodies.items()}
         self.offsets = {"t@g": {0: 5, 1: 7}}
+        """Committed offsets by queue, by the topic and the group."""
+
         self.queue_ends = (0, 12)
         """The smallest and the next offset of every queue."""
 
         self.asked: list[Command] = []
+        """Every request, in order of arrival."""
+
         self.ignores_updates = False
+        """Whether changes of settings are answered with success and not made."""
+
         self._listener = Listener(CommandService(self._take), ListenerSettings(host="127.0.0.1"))
 
     def _take(self, command: Command, connection: Connection) -> Command:

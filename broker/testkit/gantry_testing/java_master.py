@@ -1,8 +1,8 @@
 """A model of RocketMQ's master as a slave sees it, in memory: a log without seals, and its replication stream.
 
-Written after RocketMQ's behaviour, independently of our own halves of that stream: a record may be split anywhere, a
-chunk never crosses a file's end, a request of 0 means the last file, and only eight bytes of the blank that closes a
-file have a meaning.
+It follows RocketMQ's behaviour, and shares no code with Gantry's master and slave of that stream: a record may be split
+anywhere, a chunk never crosses a file's end, a request of 0 means the last file, and only eight bytes of the blank that
+closes a file have a meaning.
 """
 
 from __future__ import annotations
@@ -32,8 +32,13 @@ class JavaMaster:
         """Every offset that a slave has reported, over all connections."""
 
         self._requested = -1
+        """The first offset that the slave has reported on this connection; -1 before that."""
+
         self._sent = -1
+        """The offset of the next byte to send."""
+
         self._reports = b""
+        """Received bytes that are no complete report yet."""
 
     @property
     def end(self) -> int:
@@ -76,8 +81,8 @@ class JavaMaster:
         while self.end < end:
             self.send()
 
-    def connected(self) -> None:
-        """Handle a new connection, on which nothing was requested yet."""
+    def accept_connection(self) -> None:
+        """Begin a new connection, on which nothing was requested yet."""
         self._requested = self._sent = -1
         self._reports = b""
 
@@ -92,7 +97,7 @@ class JavaMaster:
                 self._requested = offset
                 self._sent = offset or self.end - self.end % FILE_BYTES
 
-    def beat(self) -> bytes:
+    def heartbeat(self) -> bytes:
         """Return a heartbeat of the stream."""
         return struct.pack(">qi", self._sent, 0)
 

@@ -37,6 +37,8 @@ SMALL_STORE: Final = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
 }
+"""Files so small that a test can fill several of them."""
+
 PATIENT: Final = {"waitTimeMillsInSendQueue": "60000", "syncFlushTimeout": "60000", "slaveTimeout": "60000"}
 """Long timeouts, so that on a busy machine a test's broker does not answer "busy" or report a late disk or slave."""
 ROOMY: Final = {
@@ -154,6 +156,8 @@ class Dialogue:
 
     def __init__(self, channel: Channel, pushed: list[Command]) -> None:
         self.channel = channel
+        """The connection of `gantry_remoting`, for what this class does not offer."""
+
         self.pushed = pushed
         """Requests that the broker sent us, in order."""
 
@@ -308,7 +312,8 @@ class RawPeer:
         local = None if source is None else (source, 0)
         return cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=local))
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
+        """Send exactly these bytes, and nothing else."""
         self.writer.write(data)
         await self.writer.drain()
 
@@ -347,6 +352,6 @@ def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
     return struct.pack(">II", total, serialization << 24 | header_bytes)
 
 
-def tree(path: Path | str) -> list[str]:
-    """Return every name below a directory, which a refused request must not change."""
+def names_below(path: Path | str) -> list[str]:
+    """Return the paths of all files and directories below a directory, relative to it."""
     return sorted(str(one.relative_to(path)) for one in Path(path).rglob("*"))

@@ -114,7 +114,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]) -> str | None:
-    """Return why a test is not selected, as a key of ``LEFT_OUT``; None if it is selected."""
+    """Return why a test is not selected, as a key of ``LEFT_OUT``; None if it is selected.
+
+    ``cases`` counts the earlier cases of each test.
+    """
     if item.get_closest_marker("slow") is not None:
         if not config.getoption("--slow"):
             return "slow"

@@ -83,7 +83,7 @@ TEMPORARY_BYTES_MAX: Final = 52
 
 
 def _unit(nodeid: str) -> str:
-    """Return the unit to which a test belongs, which one process runs as a whole."""
+    """Return the unit to which a test belongs: a key of ``TOGETHER``, or the path of its file."""
     path = nodeid.partition("::")[0]
     return next((name for name, starts in TOGETHER.items() if path.startswith(starts)), path)
 
@@ -177,11 +177,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (_rank(item.nodeid), -counts[_unit(item.nodeid)], _unit(item.nodeid)))
 
 
-def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
+def _shuffle(items: list[pytest.Item], random_source: random.Random) -> None:
     """Shuffle the files, and the tests of each, which stay together."""
-    dice.shuffle(items)
+    random_source.shuffle(items)
     units = sorted({_unit(item.nodeid) for item in items})
-    dice.shuffle(units)
+    random_source.shuffle(units)
     places = {unit: place for place, unit in enumerate(units)}
     items.sort(key=lambda item: (places[_unit(item.nodeid)], item.nodeid.partition("::")[0]))
 

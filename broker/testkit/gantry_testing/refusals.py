@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gantry_broker.app import Broker
-from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, tree
+from gantry_testing.local import TOPIC, Dialogue, dialogue, names_below, running_broker
 from gantry_wire import Command, RequestCode
 
 KEPT_IN_BACKGROUND = frozenset({"retention-clock.json", "scrub.json"})
@@ -14,8 +14,8 @@ KEPT_IN_BACKGROUND = frozenset({"retention-clock.json", "scrub.json"})
 
 
 @dataclass
-class Place:
-    """A broker, one client of it, and its directory."""
+class BrokerAndClient:
+    """A running broker, one connected client, and the directory of the store."""
 
     broker: Broker
     client: Dialogue
@@ -30,13 +30,13 @@ class Place:
             sorted(core.groups.all),
             core.offsets.document().offset_table,
             sorted(core.clients.consumers),
-            [name for name in tree(self.path) if not name.endswith(".tmp") and name not in KEPT_IN_BACKGROUND],
-            [name for name in tree(self.path.parent) if not name.startswith(self.path.name)],
+            [name for name in names_below(self.path) if not name.endswith(".tmp") and name not in KEPT_IN_BACKGROUND],
+            [name for name in names_below(self.path.parent) if not name.startswith(self.path.name)],
         )
 
 
 @asynccontextmanager
-async def strict_place(path: Path) -> AsyncIterator[Place]:
+async def strict_broker(path: Path) -> AsyncIterator[BrokerAndClient]:
     """Run a broker without automatic topic creation, with one topic that holds one message."""
     store = path / "below" / "store"
     async with running_broker(store, autoCreateTopicEnable="false") as broker, dialogue(broker) as client:
@@ -44,7 +44,7 @@ async def strict_place(path: Path) -> AsyncIterator[Place]:
         await client.send_ok()
         await client.read()
         await broker.core.persistence.write_stale()
-        yield Place(broker, client, store)
+        yield BrokerAndClient(broker, client, store)
 
 
 async def create_topic(client: Dialogue, topic: str, **fields: str) -> Command:
@@ -61,7 +61,7 @@ async def create_topic(client: Dialogue, topic: str, **fields: str) -> Command:
     return await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
 
 
-async def expect_refusal(place: Place, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+async def expect_refusal(place: BrokerAndClient, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
     """Send a request that must be refused with a text and without any change; return the reply."""
     before = place.state()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import QueueRebuilding
 from gantry_broker.store.draft import Draft
@@ -39,6 +39,19 @@ TINY: Final = StoreSettings(
     index_reserve_bytes=400,
     is_preallocating=False,
 )
+"""Settings with files so small that a few hundred messages fill several of each kind."""
+
+
+class SentMessage(NamedTuple):
+    """One message that a test has sent."""
+
+    end: int
+    """The end of its record in the log."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
 
 
 @final
@@ -61,8 +74,9 @@ class StoreWorld:
         """The scope in which memory survives a kill, like the uid of a pod; a test changes it between two processes."""
         self.clock: Final = FakeClock()
         self.fatal: Final[list[Exception]] = []
-        self.sent: Final[list[tuple[int, str, int, int, bytes]]] = []
-        """(end of the record, topic, queue id, queue offset, body) of every message but half messages, in order."""
+        """Errors after which a broker would end, as the store has reported them."""
+        self.sent: Final[list[SentMessage]] = []
+        """All messages but half messages, in the order of the log."""
         self.records: Final[dict[int, bytes]] = {}
         """Every record as it was written, by its physical offset."""
         self._store: MessageStore | None = None
@@ -166,7 +180,8 @@ class StoreWorld:
             self.records[start] = store.guard.message_at(start) or b""
             if not draft.sys_flag & 0x4:
                 end = start + draft.record_bytes(len(STORE_HOST))
-                self.sent.append((end, draft.queue.topic, draft.queue.queue_id, offset, bytes(draft.body)))
+                queue = draft.queue
+                self.sent.append(SentMessage(end, queue.topic, queue.queue_id, offset, bytes(draft.body)))
         return physical, offsets
 
     def send(self, topic: str = "orders", count: int = 1, *, queue_id: int = 0) -> None:
@@ -211,7 +226,7 @@ class StoreWorld:
 
     def forget_after(self, end: int) -> None:
         """Remove records that end after ``end``, which a recovery has lost; they must not reappear."""
-        self.sent[:] = [entry for entry in self.sent if entry[0] <= end]
+        self.sent[:] = [message for message in self.sent if message.end <= end]
         for start in [start for start in self.records if start >= end]:
             del self.records[start]
 

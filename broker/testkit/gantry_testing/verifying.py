@@ -1,6 +1,6 @@
 """Helpers for tests of `gantry store verify`: a store with all kinds of data, and functions to check findings.
 
-world = fill_store(make_world("real", tmp_path));  damage it;  found = only(verify(world))
+world = fill_store(make_world("real", tmp_path));  damage it;  found = only_finding(verify(world))
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from typing import Final
 
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
 from gantry_broker.store.inspect.verify import Verifier, VerifyOptions, VerifyReport
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld
 
 LOG: Final = "commitlog/00000000000000000000"
+"""The name of the first file of the log, relative to the store."""
+
 QUEUE: Final = "consumequeue/orders/0/00000000000000000000"
+"""The name of the first file of a queue."""
+
 ALL: Final = VerifyOptions()
+"""The options with which everything is verified."""
 
 
 def fill_store(world: StoreWorld) -> StoreWorld:
@@ -33,10 +38,10 @@ def flush(world: StoreWorld) -> None:
 
 
 def verify(world: StoreWorld, order: VerifyOptions = ALL) -> VerifyReport:
-    return Verifier(ReadingTwin(world.disk), world.root, order).run()
+    return Verifier(FaultyReadingDisk(world.disk), world.root, order).run()
 
 
-def only(report: VerifyReport) -> Finding:
+def only_finding(report: VerifyReport) -> Finding:
     """Return the only finding that the report must have."""
     assert len(report.findings.kept) == 1, report.findings.kept
     return report.findings.kept[0]
@@ -46,8 +51,8 @@ def kinds(report: VerifyReport) -> set[tuple[Kind, Harm]]:
     return {(finding.kind, finding.harm) for finding in report.findings.kept}
 
 
-def place(world: StoreWorld, number: int) -> tuple[int, int, Message]:
-    """Return (offset, size, name) of the record that was sent as number ``number``."""
+def locate_record(world: StoreWorld, number: int) -> tuple[int, int, Message]:
+    """Return (offset, size, queue and its offset) of the ``number``-th message that was sent, counted from 0."""
     start = sorted(world.records)[number]
     _, topic, queue_id, queue_offset, _ = world.sent[number]
     return start, len(world.records[start]), Message(topic, queue_id, queue_offset)

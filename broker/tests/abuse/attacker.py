@@ -111,7 +111,7 @@ async def half(attack: Attack, ready: asyncio.Event) -> None:
 async def queue_end(port: int) -> int:
     """Return the end of the queue to which the honest client sends."""
     peer = await RawPeer.open(port)
-    await peer.say(Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": "AbuseHonest", "queueId": "0"}).encode())
+    await peer.send(Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": "AbuseHonest", "queueId": "0"}).encode())
     header: dict[str, Any] = json.loads((await peer.frame()).header)
     await peer.close()
     return int(header["extFields"]["offset"])

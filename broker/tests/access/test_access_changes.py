@@ -15,11 +15,11 @@ from gantry_testing.accounts import (
     ACCOUNTS,
     ADMIN,
     ORDERS,
-    fill,
+    fill_topics,
     guarded_broker,
+    protected_state,
     raw_dialogue,
     signed_dialogue,
-    state,
     write_accounts,
 )
 from gantry_testing.local import TOPIC, dialogue, wait_until
@@ -33,7 +33,7 @@ V1, STRICT = SignatureKind.V1, SignatureKind.STRICT
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """A guarded broker that has the topics of both accounts, with a message in each."""
     async with guarded_broker(tmp_path) as one:
-        await fill(one)
+        await fill_topics(one)
         yield one
 
 
@@ -74,14 +74,14 @@ async def test_strictly_signed_request_cannot_be_replayed(broker: Broker) -> Non
     async with raw_dialogue(broker, recorder) as client:
         assert (await client.send()).code == 0
         assert (await client.send()).code == 0
-    before = state(broker)
+    before = protected_state(broker)
     first, last = recorder.signed_commands
 
     for command in (first, last):
         assert (await replay(broker, command)).code == DENIED
     assert (await replay(broker, last, code=320)).code == DENIED
     assert (await replay(broker, last, ext={**last.ext, "GantryNumber": "3"})).code == DENIED
-    assert state(broker) == before
+    assert protected_state(broker) == before
 
 
 async def test_v1_signed_request_can_be_replayed(broker: Broker) -> None:
@@ -89,10 +89,10 @@ async def test_v1_signed_request_can_be_replayed(broker: Broker) -> None:
     recorder = Recorder(V1)
     async with raw_dialogue(broker, recorder) as client:
         assert (await client.send()).code == 0
-    before = state(broker)
+    before = protected_state(broker)
 
     assert (await replay(broker, recorder.signed_commands[0])).code == 0
-    assert state(broker)[0] > before[0]
+    assert protected_state(broker)[0] > before[0]
 
 
 @pytest.mark.parametrize("shift_ms", [-61_000, 61_000, -3_600_000])
@@ -112,11 +112,11 @@ async def test_strict_mode_denies_v1_signatures(tmp_path: Path) -> None:
     async with guarded_broker(tmp_path, aclMode="STRICT") as broker:
         async with signed_dialogue(broker, ADMIN, STRICT) as admin:
             await admin.send_ok()
-        before = state(broker)
+        before = protected_state(broker)
         async with signed_dialogue(broker, ORDERS, V1) as client:
             assert (await client.send()).code == DENIED
             assert (await client.pull()).code == DENIED
-        assert state(broker) == before
+        assert protected_state(broker) == before
         async with signed_dialogue(broker, ORDERS, STRICT) as client:
             assert (await client.send()).code == 0
             assert len(await client.read()) == 2
@@ -176,10 +176,10 @@ async def test_trusted_address_needs_no_signature(tmp_path: Path) -> None:
     path = tmp_path / "other.yml"
     write_accounts(path, ACCOUNTS.replace("    defaultTopicPerm: DENY\n", "    whiteRemoteAddress: 127.0.0.*\n"))
     async with guarded_broker(tmp_path, aclFile=str(path)) as broker:
-        broker_state = state(broker)
+        broker_state = protected_state(broker)
         async with raw_dialogue(broker, lambda command: command.ext.update(AccessKey="orders-key")) as client:
             assert (await client.send(topic="Billing")).code == DENIED
-            assert state(broker) == broker_state
+            assert protected_state(broker) == broker_state
             assert (await client.send()).code == 0
 
         write_accounts(path, "globalWhiteRemoteAddresses:\n  - 127.0.0.1\n" + ACCOUNTS)

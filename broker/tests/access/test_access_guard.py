@@ -19,11 +19,11 @@ from gantry_testing.accounts import (
     ADMIN,
     BILLING,
     ORDERS,
-    fill,
+    fill_topics,
     guarded_broker,
+    protected_state,
     raw_dialogue,
     signed_dialogue,
-    state,
 )
 from gantry_testing.local import (
     GROUP,
@@ -46,7 +46,7 @@ DENIED = ResponseCode.NO_PERMISSION
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """A guarded broker that has the topics of both accounts, with a message in each."""
     async with guarded_broker(tmp_path) as one:
-        await fill(one)
+        await fill_topics(one)
         yield one
 
 
@@ -54,7 +54,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 async def open_broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """The twin: the same broker without access control."""
     async with guarded_broker(tmp_path, aclEnable="false") as one:
-        await fill(one)
+        await fill_topics(one)
         yield one
 
 
@@ -116,26 +116,26 @@ IMPOSTORS: dict[str, Any] = {
 @pytest.mark.parametrize("sign", IMPOSTORS.values(), ids=IMPOSTORS.keys())
 async def test_unauthenticated_send_is_denied_and_stores_nothing(broker: Broker, sign: Any, code: int) -> None:
     """S6: any fault of the authentication gives code 16, and neither message nor topic is created."""
-    before = state(broker)
+    before = protected_state(broker)
 
     async with raw_dialogue(broker, sign) as client:
         for topic in (TOPIC, "MadeByASend"):
             reply = await client.send(code=code, topic=topic)
             assert reply.code == DENIED, reply.remark
 
-    assert state(broker) == before
+    assert protected_state(broker) == before
 
 
 @pytest.mark.parametrize("code", [10, 310])
 async def test_unauthenticated_send_succeeds_without_guard(open_broker: Broker, code: int) -> None:
     """S6's twin: with access control off the same sends are stored and create topics."""
-    before = state(open_broker)
+    before = protected_state(open_broker)
 
     async with raw_dialogue(open_broker, unsigned) as client:
         for topic in (TOPIC, "MadeByASend"):
             assert (await client.send(code=code, topic=topic)).code == 0
 
-    assert state(open_broker)[0] > before[0]
+    assert protected_state(open_broker)[0] > before[0]
     assert "MadeByASend" in open_broker.core.topics.all
 
 
@@ -161,13 +161,13 @@ async def test_fast_port_is_guarded(broker: Broker) -> None:
 
 async def test_denied_oneway_send_is_dropped(broker: Broker) -> None:
     """S6: there is no reply, and nothing is stored."""
-    before = state(broker)
+    before = protected_state(broker)
 
     async with dialogue(broker) as client:
         client.send_oneway(310, send_ext(310), b"hello")
         assert (await client.send()).code == DENIED  # the first one is handled by then
 
-    assert state(broker) == before
+    assert protected_state(broker) == before
 
 
 async def test_sends_in_one_read_are_authorized_separately(broker: Broker) -> None:
@@ -222,13 +222,13 @@ async def test_topics_and_groups_of_other_accounts_are_denied(
     broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:
     """S6: a valid signature is not enough; the reply is 16, and no message, offset, group or topic changes."""
-    before = state(broker)
+    before = protected_state(broker)
 
     async with signed_dialogue(broker, ORDERS) as client:
         reply = await client.ask(code, ext, body)
 
     assert reply.code == DENIED, f"{reply.code}: {reply.remark}"
-    assert state(broker) == before
+    assert protected_state(broker) == before
     assert broker.core.offsets.groups_of("Billing") == []
 
 
@@ -248,9 +248,9 @@ async def test_message_by_log_offset_needs_permission_for_its_topic(broker: Brok
     async with signed_dialogue(broker, ORDERS) as client:
         back = {"group": GROUP, "delayLevel": "0", "originTopic": TOPIC}
         assert (await client.ask(33, {"offset": str(others), "topic": TOPIC})).code == DENIED
-        before = state(broker)
+        before = protected_state(broker)
         assert (await client.ask(36, {**back, "offset": str(others)})).code == DENIED
-        assert state(broker) == before
+        assert protected_state(broker) == before
         assert (await client.ask(33, {"offset": str(own)})).code == 0
         assert (await client.ask(36, {**back, "offset": str(own)})).code == 0
 
@@ -339,11 +339,11 @@ async def test_administrative_requests_need_an_administrator(
     broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:
     """S6: an account that may publish and consume is denied; an administrator is not."""
-    before = state(broker)
+    before = protected_state(broker)
 
     async with signed_dialogue(broker, ORDERS) as client:
         assert (await client.ask(code, ext, body)).code == DENIED
-    assert state(broker) == before
+    assert protected_state(broker) == before
 
     async with signed_dialogue(broker, ADMIN) as admin:
         assert (await admin.ask(code, ext, body)).code != DENIED

@@ -24,11 +24,11 @@ from gantry_testing.accounts import (
     ADMIN,
     BILLING,
     ORDERS,
-    fill,
+    fill_topics,
     guarded_broker,
+    protected_state,
     raw_dialogue,
     signed_dialogue,
-    state,
 )
 from gantry_testing.local import (
     TOPIC,
@@ -56,7 +56,7 @@ SOON: dict[str, Any] = {"transactionTimeOut": "100", "transactionCheckInterval":
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """A guarded broker that has the topics of both accounts, with a message in each."""
     async with guarded_broker(tmp_path) as one:
-        await fill(one)
+        await fill_topics(one)
         yield one
 
 
@@ -68,7 +68,7 @@ async def say(broker: Broker, header: str, body: bytes = b"") -> Command:
     peer = await RawPeer.open(broker.port)
     try:
         data = header.encode()
-        await peer.say(struct.pack(">ii", 4 + len(data) + len(body), len(data)) + data + body)
+        await peer.send(struct.pack(">ii", 4 + len(data) + len(body), len(data)) + data + body)
         return decode_command(await peer.frame())
     finally:
         await peer.close()
@@ -94,7 +94,7 @@ async def test_duplicate_field_is_read_as_one_value(broker: Broker, code: int, t
 
 async def test_duplicate_code_is_read_as_one_code(broker: Broker) -> None:
     """S6: v1 does not sign the code; whichever of two is used, neither gives administrator rights."""
-    before = state(broker)
+    before = protected_state(broker)
     ext = sign_v1({"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
                    "perm": "6", "topicFilterType": "SINGLE_TAG"}, b"", ORDERS)  # fmt: skip
 
@@ -102,7 +102,7 @@ async def test_duplicate_code_is_read_as_one_code(broker: Broker) -> None:
         reply = await say(broker, f'{{{codes},"opaque":7,"extFields":{json.dumps(ext)}}}')
         assert reply.code in (DENIED, ResponseCode.SYSTEM_ERROR)
 
-    assert state(broker) == before
+    assert protected_state(broker) == before
 
 
 @pytest.mark.parametrize("topic", [TOPIC, "Billing"])
@@ -120,7 +120,7 @@ async def test_binary_header_is_authorized_like_json(
     ):
         if sign is not None:
             sign(command)
-        await peer.say(command.encode(Serialization.ROCKETMQ))
+        await peer.send(command.encode(Serialization.ROCKETMQ))
         assert decode_command(await peer.frame()).code == expected
     await peer.close()
 
@@ -128,14 +128,14 @@ async def test_binary_header_is_authorized_like_json(
 @pytest.mark.parametrize("topic", ["", "ТopicTest", "TopicTest\u200b", "TopicTest\0", " TopicTest", "topictest"])
 async def test_similar_topic_name_is_a_different_topic(broker: Broker, topic: str) -> None:
     """S6: names are compared exactly; an empty one is missing. Nothing is stored, for any code."""
-    before = state(broker)
+    before = protected_state(broker)
 
     async with signed_dialogue(broker, ORDERS) as client:
         for code in (10, 310, 320):
             assert (await client.send(code=code, topic=topic)).code in (DENIED, ResponseCode.SYSTEM_ERROR)
         assert (await client.ask(11, pull_ext(0, topic=topic))).code in (DENIED, ResponseCode.SYSTEM_ERROR)
 
-    assert state(broker) == before
+    assert protected_state(broker) == before
 
 
 # ------- forged records
@@ -210,13 +210,13 @@ def end_ext(half: dict[str, str], **fields: str) -> dict[str, str]:
 
 async def test_send_to_half_message_topics_is_denied(broker: Broker) -> None:
     """S6: half messages are sent to their own topic; sends to internal topics are refused, even to administrators."""
-    before = state(broker)
+    before = protected_state(broker)
     for credentials in (ORDERS, ADMIN):
         async with signed_dialogue(broker, credentials) as client:
             for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
                 for code in (10, 310, 320):
                     assert (await client.send(code=code, topic=topic)).code == DENIED
-    assert state(broker) == before
+    assert protected_state(broker) == before
 
 
 @pytest.mark.parametrize("how", ["8", "12"], ids=["commit", "roll back"])
@@ -225,12 +225,12 @@ async def test_transaction_of_another_account_cannot_be_ended(broker: Broker, ho
     async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
         own = await prepare(client, TOPIC, b"own")
         half = await prepare(admin, "Billing", b"of another")
-        before = state(broker)
+        before = protected_state(broker)
         assert (await client.ask(37, end_ext(half, commitOrRollback=how))).code == DENIED
         mine = str(int(own["msgId"][16:], 16))
         crossed = await client.ask(37, end_ext(half, commitOrRollback=how, commitLogOffset=mine))
         assert crossed.code == ResponseCode.SYSTEM_ERROR and "offset wrong" in (crossed.remark or "")
-        assert state(broker) == before and len(broker.transactions.journal.halves) == 2
+        assert protected_state(broker) == before and len(broker.transactions.journal.halves) == 2
         assert (await admin.ask(37, end_ext(half, commitOrRollback=how))).code == 0
         asked = await client.ask(37, end_ext(half, commitOrRollback=how, commitLogOffset=mine))
         assert asked.code == ResponseCode.SYSTEM_ERROR  # nor does it receive the outcome of that transaction

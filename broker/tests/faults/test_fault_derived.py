@@ -113,7 +113,7 @@ def everything_is_served(world: StoreWorld, *, is_index_exact: bool = True) -> N
 def test_derived_files_are_rebuilt(world: StoreWorld, parts: tuple[str, ...], harm: str, is_clean: bool) -> None:
     """D12: after any damage of derived files every message is at its offset and found, and sends work."""
     world.close() if is_clean else world.kill()
-    end = world.sent[-1][0]
+    end = world.sent[-1].end
     for part in parts:
         HARMS[harm](world, part)
 

@@ -80,7 +80,7 @@ def expect_one_lost(world: StoreWorld, number: int) -> None:
     bodies = world.sent_bodies()
     assert world.bodies() == bodies[:number] + bodies[number + 1 :]
     world.send()
-    assert world.bodies()[-1] == world.sent[-1][4]
+    assert world.bodies()[-1] == world.sent[-1].body
 
 
 @IN_MIDDLE_AND_TAIL
@@ -138,7 +138,7 @@ def write_old_records(world: StoreWorld, target: int, numbers: range) -> None:
 
 def test_old_records_after_the_end_of_the_log_are_ignored(world: StoreWorld) -> None:
     """D11: older content of the same file after the last record is whole and valid, and no message."""
-    end = world.sent[-1][0]
+    end = world.sent[-1].end
     write_old_records(world, end, range(10))
 
     assert world.open().end == end
@@ -147,7 +147,7 @@ def test_old_records_after_the_end_of_the_log_are_ignored(world: StoreWorld) -> 
 
 def test_reused_file_with_old_records_is_treated_as_empty(world: StoreWorld) -> None:
     """D11: a reused file with nothing but old records is an empty one, once the log reaches it."""
-    end = world.sent[-1][0]
+    end = world.sent[-1].end
     base = end - end % FILE_BYTES + FILE_BYTES
     old = world.files("commitlog")[f"commitlog/{segment_name(0)}"]
     made = world.disk.create(world.path(f"commitlog/{segment_name(base)}"), FILE_BYTES, reserve=FILE_BYTES)
@@ -159,7 +159,7 @@ def test_reused_file_with_old_records_is_treated_as_empty(world: StoreWorld) -> 
     while world.store.log.wrote < base + 1000:
         world.send()
     world.kill()
-    assert world.open().end == world.sent[-1][0]
+    assert world.open().end == world.sent[-1].end
     assert world.bodies() == world.sent_bodies()
 
 
@@ -184,7 +184,7 @@ def test_without_the_offset_check_old_records_would_be_served(
         return check_record(*arguments, **(options | {"physical_offset": None}))  # type: ignore[arg-type]
 
     monkeypatch.setattr(recovery, "check_record", anywhere)
-    end = world.sent[-1][0]
+    end = world.sent[-1].end
     write_old_records(world, end, range(10))
 
     assert world.open().end > end

@@ -84,7 +84,7 @@ def test_damage_in_the_middle_is_reported_and_skipped(
     report = world.open()
 
     assert report.damaged == [(start, end)]
-    assert report.end == world.sent[-1][0] and report.lost_flushed_bytes == 0
+    assert report.end == world.sent[-1].end and report.lost_flushed_bytes == 0
     everything_but(world, MIDDLE)
     assert start in [getattr(record, "offset", None) for record in caplog.records]
 
@@ -103,7 +103,7 @@ def test_damage_in_the_middle_costs_one_message_when_queues_are_rebuilt(
     report = world.open()
 
     assert report.damaged == [(start, end)]
-    assert report.end == world.sent[-1][0]
+    assert report.end == world.sent[-1].end
     everything_but(world, MIDDLE)
 
 
@@ -122,7 +122,7 @@ def test_damage_in_the_tail_ends_the_log_after_a_power_cut(world: StoreWorld, fi
     world.forget_after(start)
     world.send("orders")
     world.kill()
-    assert world.open().end == world.sent[-1][0]
+    assert world.open().end == world.sent[-1].end
     everything_but(world, None)
 
 
@@ -136,7 +136,7 @@ def test_damage_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, fi
     report = world.open()
 
     assert report.damaged == [(start, end)] and report.missing == []
-    assert report.end == world.sent[-1][0]
+    assert report.end == world.sent[-1].end
     everything_but(world, FLUSHED + 10)
 
 
@@ -148,7 +148,7 @@ def test_the_places_of_all_fields_are_right(world: StoreWorld) -> None:
 
     assert tuple(found) == FIELDS
     assert record[slice(*found["topic"])] == b"orders"
-    assert record[slice(*found["body"])] == world.sent[MIDDLE][4]
+    assert record[slice(*found["body"])] == world.sent[MIDDLE].body
     assert int.from_bytes(record[slice(*found["physical-offset"])], "big") == start
     assert record[slice(*found["seal"])].startswith(b"__CRC32#")
 

@@ -1,6 +1,7 @@
-"""RocketMQ's stream between two whole Gantry brokers, each in the part that Java has in the interop tests.
+"""RocketMQ's replication stream between two Gantry brokers, each in the part that Java has in the interop tests.
 
-The last section tests a slave's requests to the main port of a Java master, whose answers each test defines.
+*Classic* is RocketMQ's own replication stream, and a broker that uses it. The last section tests a
+slave's requests to the main port of a Java master, whose answers each test defines.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ def test_contradictory_classic_settings_do_not_start(conf: dict[str, str], text:
 Answer = Callable[[Command], Command]
 
 
-class Scripted:
+class ScriptedPort:
     """A Java master's main port whose answers the test defines."""
 
     def __init__(self, answer: Answer) -> None:
@@ -229,7 +230,7 @@ class Scripted:
         self.asked.append(command)
         return self._answer(command)
 
-    async def __aenter__(self) -> Scripted:
+    async def __aenter__(self) -> ScriptedPort:
         await self._listener.start()
         return self
 
@@ -248,7 +249,7 @@ def page(command: Command, names: list[str], counter: int, total: int | None) ->
 
 
 async def ask_topics(answer: Answer) -> tuple[dict[str, Any], list[Command]]:
-    async with Scripted(answer) as master, ClassicMasterClient.open(master.address) as client:
+    async with ScriptedPort(answer) as master, ClassicMasterClient.open(master.address) as client:
         document = await client.fetch_pages(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topic")
         return document, master.asked
 
@@ -308,7 +309,7 @@ async def test_master_without_range_of_its_log_is_rejected(table: dict[str, str]
     """Without the range it is unknown whether the slave is behind the master."""
     body = fastjson.dumps({"table": table})
     async with (
-        Scripted(lambda command: command.reply(body=body)) as master,
+        ScriptedPort(lambda command: command.reply(body=body)) as master,
         ClassicMasterClient.open(master.address) as client,
     ):
         with pytest.raises(BadReply, match=text):
@@ -343,7 +344,7 @@ async def test_failed_table_does_not_block_the_others() -> None:
         return command.reply(1, "not now")
 
     taken: list[Table] = []
-    async with Scripted(answer) as master:
+    async with ScriptedPort(answer) as master:
         tables = ClassicTableFetcher(master.address, taken.append)
         await tables.fetch()
         await tables.fetch()
@@ -380,7 +381,7 @@ async def test_renewed_credentials_reach_the_master(tmp_path: Path) -> None:
     credentials = tmp_path / "own.yml"
     renew("first-key")
     port = free_ports(1)[0]
-    async with Scripted(lambda command: command.reply(1, "not in this test")) as master:
+    async with ScriptedPort(lambda command: command.reply(1, "not in this test")) as master:
         conf = {
             "brokerRole": "SLAVE", "brokerId": "1", "haMasterIsClassic": "true", "haMasterAddress": f"127.0.0.1:{port}",
             "haMasterBrokerAddress": master.address, "aclCredentialsPath": str(credentials),

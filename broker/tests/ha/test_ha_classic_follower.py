@@ -43,7 +43,7 @@ class JavaBroker:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def close(self) -> None:
-        self.cut()
+        self.disconnect()
         if self._server is not None:
             self._server.close()
         await self._listener.close()
@@ -57,7 +57,7 @@ class JavaBroker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self.connections += 1
-        self.java.connected()
+        self.java.accept_connection()
         while data := await reader.read(1 << 16):
             self.java.receive(data)
             self.push()
@@ -68,11 +68,12 @@ class JavaBroker:
         if self._writer is not None:
             self._writer.write(self.java.pump())
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Send these bytes to the slave, after the data of the stream so far."""
         assert self._writer is not None
         self._writer.write(data)
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """End the connection to the slave."""
         if self._writer is not None:
             self._writer.transport.abort()
@@ -124,7 +125,7 @@ async def test_stream_resumes_after_every_disconnect() -> None:
         for breaks in range(3):
             java.send(50)
             broker.push()
-            broker.cut()
+            broker.disconnect()
             java.send(50)
             await wait_until(lambda: slave.log() == java.log)
             assert broker.connections >= breaks + 2
@@ -141,7 +142,7 @@ async def test_invalid_data_ends_the_stream() -> None:
     java.send(20)
     async with following(java) as (broker, slave):
         await wait_until(lambda: slave.log() == java.log)
-        broker.say(b"\x00" * 12)
+        broker.send(b"\x00" * 12)
         await wait_until(lambda: slave.follower.problem is not None)
         assert slave.follower.problem == f"the master sent offset 0, but offset {java.end} was expected"
 
@@ -159,7 +160,7 @@ async def test_slave_behind_expired_log_copies_again() -> None:
         java.fill(5 * FILE_BYTES)
         java.expire(3 * FILE_BYTES)
         broker.push()
-        broker.say(java.beat())
+        broker.send(java.heartbeat())
         assert slave.world.store.log.wrote < java.begin
 
         await slave.follower.tables.fetch()
@@ -184,7 +185,7 @@ async def test_diverged_log_is_not_followed() -> None:
         broker.java = other
         while other.end < java.end:
             other.log += other.log
-        broker.cut()
+        broker.disconnect()
         await wait_until(lambda: "differs from the master" in (slave.follower.problem or ""))
         assert slave.follower.confirmed == -1 and not slave.follower.is_streaming
         assert slave.log() == java.log and java.end not in other.acks

@@ -1,4 +1,4 @@
-"""Our master treats a Java slave as RocketMQ's master does, sends its log byte for byte, and counts the slave."""
+"""Gantry's master treats a Java slave as RocketMQ's does, sends its log byte for byte, and counts the slave's acks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class JavaSlave:
     def __init__(self, end: int = 0) -> None:
         self.begin = self.end = end
         self.log = b""
-        self.beats = 0
+        self.heartbeats = 0
+        """The number of heartbeats so far."""
+
         self._buffer = b""
 
     def request(self) -> bytes:
@@ -51,7 +53,7 @@ class JavaSlave:
             assert offset // FILE_BYTES == (offset + max(size, 1) - 1) // FILE_BYTES, "over the end of a file"
             if not self.log:
                 self.begin = offset
-            self.beats += not size
+            self.heartbeats += not size
             self.log += body
             if size:
                 self.end = offset + size
@@ -59,8 +61,8 @@ class JavaSlave:
         return reports
 
 
-class Wire:
-    """A Gantry store and one Java slave, connected by hand."""
+class MasterWithSession:
+    """A Gantry store and its session with one Java slave, whose bytes the test carries."""
 
     def __init__(self, *, acks_needed: int = 1, is_flushed_wanted: bool = False, is_pooled: bool = False) -> None:
         world = dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY
@@ -80,6 +82,7 @@ class Wire:
             self.world.send()
 
     def settle(self, slave: JavaSlave, size: int = 1 << 30) -> None:
+        """Carry all bytes in both directions, in pieces of at most ``size``."""
         up = b""
         while True:
             down = b"".join(self.session.pump(1 << 20))
@@ -105,202 +108,202 @@ class Wire:
 )  # fmt: skip
 def test_java_slave_gets_identical_log(end: int, size: int, is_pooled: bool, more: list[int]) -> None:
     """The log is identical however the bytes are split, from buffers or files, across files, and its acks count."""
-    wire = Wire(is_pooled=is_pooled)
+    master = MasterWithSession(is_pooled=is_pooled)
     slave = JavaSlave()
-    wire.session.receive(slave.request(), 0.0)
-    wire.fill(end)
+    master.session.receive(slave.request(), 0.0)
+    master.fill(end)
     if is_pooled:
-        wire.world.store.commit_step()
+        master.world.store.commit_step()
     for count in more:
-        wire.settle(slave, size)
-        wire.world.send("orders", count)
-        assert wire.slaves.acked_offset() <= slave.end
-    wire.settle(slave, size)
+        master.settle(slave, size)
+        master.world.send("orders", count)
+        assert master.slaves.acked_offset() <= slave.end
+    master.settle(slave, size)
 
-    assert slave.end == wire.world.store.log.wrote or not slave.log
-    assert slave.log == wire.log(0)
-    assert wire.slaves.acked_offset() == wire.world.store.log.wrote
+    assert slave.end == master.world.store.log.wrote or not slave.log
+    assert slave.log == master.log(0)
+    assert master.slaves.acked_offset() == master.world.store.log.wrote
 
 
 def test_empty_java_slave_starts_at_the_last_file() -> None:
     """RocketMQ's own master does the same: an offset of 0 means that."""
-    wire, slave = Wire(), JavaSlave()
-    wire.fill(2 * FILE_BYTES + 2_000)
+    master, slave = MasterWithSession(), JavaSlave()
+    master.fill(2 * FILE_BYTES + 2_000)
 
-    wire.session.receive(slave.request(), 0.0)
-    wire.settle(slave)
+    master.session.receive(slave.request(), 0.0)
+    master.settle(slave)
 
     assert slave.begin == 2 * FILE_BYTES
-    assert slave.log == wire.log(2 * FILE_BYTES)
+    assert slave.log == master.log(2 * FILE_BYTES)
 
 
 def test_empty_java_slave_gets_unconfirmed_messages() -> None:
     """Its ack of the last file must not count for earlier messages that it never received."""
-    wire, slave = Wire(), JavaSlave()
-    wire.fill(FILE_BYTES + 1_000)
-    wire.world.store.positions.set_acked(wire.world.store.log.wrote)
-    wire.fill(2 * FILE_BYTES + 1_000)
+    master, slave = MasterWithSession(), JavaSlave()
+    master.fill(FILE_BYTES + 1_000)
+    master.world.store.positions.set_acked(master.world.store.log.wrote)
+    master.fill(2 * FILE_BYTES + 1_000)
 
-    wire.session.receive(slave.request(), 0.0)
-    wire.settle(slave)
+    master.session.receive(slave.request(), 0.0)
+    master.settle(slave)
 
     assert slave.begin == FILE_BYTES
-    assert wire.slaves.acked_offset() == wire.world.store.log.wrote
+    assert master.slaves.acked_offset() == master.world.store.log.wrote
 
 
 @pytest.mark.parametrize("offset", [300, FILE_BYTES, FILE_BYTES + 1], ids=["amid a record", "at a file", "after it"])
 def test_java_slave_resumes_at_any_byte(offset: int) -> None:
     """RocketMQ splits records anywhere, so its slave may request the middle of one."""
-    wire, slave = Wire(), JavaSlave(offset)
-    wire.fill(2 * FILE_BYTES)
+    master, slave = MasterWithSession(), JavaSlave(offset)
+    master.fill(2 * FILE_BYTES)
 
-    wire.session.receive(slave.request(), 0.0)
-    wire.settle(slave)
+    master.session.receive(slave.request(), 0.0)
+    master.settle(slave)
 
-    assert slave.log == wire.log(offset)
+    assert slave.log == master.log(offset)
 
 
 @pytest.mark.parametrize("offset", [-1, -(1 << 63), 1 << 62, 5_000_000, FILE_BYTES - 1])
 def test_offset_outside_the_log_is_refused(offset: int) -> None:
     """RocketMQ's master would let the two logs diverge silently, beyond the end, before the start, or below zero."""
-    wire = Wire()
-    wire.fill(2 * FILE_BYTES)
-    wire.world.store.discard_log(FILE_BYTES, wire.world.store.identity.epochs)
-    wire.fill(FILE_BYTES + 2_000)
+    master = MasterWithSession()
+    master.fill(2 * FILE_BYTES)
+    master.world.store.discard_log(FILE_BYTES, master.world.store.identity.epochs)
+    master.fill(FILE_BYTES + 2_000)
 
     with pytest.raises(
         StreamBroken, match=rf"the slave requested offset {offset}, but this log is {FILE_BYTES} to \d+"
     ):
-        wire.session.receive(struct.pack(">q", offset), 0.0)
+        master.session.receive(struct.pack(">q", offset), 0.0)
 
-    assert len(wire.slaves) == 0 and not wire.session.is_streaming and not wire.session.pump(1 << 20)
+    assert len(master.slaves) == 0 and not master.session.is_streaming and not master.session.pump(1 << 20)
 
 
 @pytest.mark.parametrize("lie", [-1, 1, 1 << 40], ids=["back", "ahead", "far ahead"])
 def test_impossible_classic_ack_ends_the_stream(lie: int) -> None:
     """An ack of unsent bytes, or one that moves backwards, ends the stream and changes nothing."""
-    wire, slave = Wire(), JavaSlave()
-    wire.session.receive(slave.request(), 0.0)
-    wire.fill(1_000)
-    wire.settle(slave)
-    acked = wire.slaves.acked_offset()
+    master, slave = MasterWithSession(), JavaSlave()
+    master.session.receive(slave.request(), 0.0)
+    master.fill(1_000)
+    master.settle(slave)
+    acked = master.slaves.acked_offset()
 
     with pytest.raises(StreamBroken):
-        wire.session.receive(struct.pack(">q", slave.end + lie), 1.0)
+        master.session.receive(struct.pack(">q", slave.end + lie), 1.0)
 
-    assert wire.slaves.acked_offset() == acked
-    wire.session.close()
-    assert wire.slaves.acked_offset() == -1
+    assert master.slaves.acked_offset() == acked
+    master.session.close()
+    assert master.slaves.acked_offset() == -1
 
 
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_rogue_peer_does_not_affect_other_slaves(pieces: list[bytes]) -> None:
     """It is disconnected, or follows from its requested offset, and the acks of others still count."""
-    wire = Wire()
-    wire.fill(2_000)
-    friend = wire.slaves.join("ours", 1, 0.0)
+    master = MasterWithSession()
+    master.fill(2_000)
+    friend = master.slaves.join("ours", 1, 0.0)
     assert friend is not None
-    friend.received = wrote = wire.world.store.log.wrote
-    session = wire.connect()
+    friend.received = wrote = master.world.store.log.wrote
+    session = master.connect()
     try:
         for data in pieces:
             session.receive(data, 1.0)
             session.pump(1 << 20)
-            assert all(-1 <= slave.received <= max(session.sent, friend.received) for slave in wire.slaves)
+            assert all(-1 <= slave.received <= max(session.sent, friend.received) for slave in master.slaves)
     except StreamBroken:
         pass
     session.close()
 
-    assert [slave.identity for slave in wire.slaves] == ["ours"]
-    assert (friend.received, wire.slaves.acked_offset()) == (wrote, wrote)
+    assert [slave.identity for slave in master.slaves] == ["ours"]
+    assert (friend.received, master.slaves.acked_offset()) == (wrote, wrote)
 
 
 def test_each_java_slave_is_counted_once() -> None:
     """Two of them satisfy a master that needs two acks, one does not, and none has the broker id of a Gantry slave."""
-    wire = Wire(acks_needed=2)
-    wire.fill(1_000)
-    assert wire.slaves.join("ours", 1, 0.0) is not None
-    first, second = wire.connect("10.0.0.7:1"), wire.connect("10.0.0.8:1")
-    end = struct.pack(">q", wire.world.store.log.wrote)
+    master = MasterWithSession(acks_needed=2)
+    master.fill(1_000)
+    assert master.slaves.join("ours", 1, 0.0) is not None
+    first, second = master.connect("10.0.0.7:1"), master.connect("10.0.0.8:1")
+    end = struct.pack(">q", master.world.store.log.wrote)
 
     first.receive(end, 0.0)
-    assert wire.slaves.acked_offset() == -1
+    assert master.slaves.acked_offset() == -1
     second.receive(end, 0.0)
 
-    assert wire.slaves.acked_offset() == wire.world.store.log.wrote
-    assert sorted((slave.broker_id, slave.identity) for slave in wire.slaves) == [
+    assert master.slaves.acked_offset() == master.world.store.log.wrote
+    assert sorted((slave.broker_id, slave.identity) for slave in master.slaves) == [
         (-3, "classic 10.0.0.8:1"), (-2, "classic 10.0.0.7:1"), (1, "ours"),
     ]  # fmt: skip
     with pytest.raises(StreamBroken, match="is connected already"):
-        wire.connect("10.0.0.8:1").receive(end, 0.0)
+        master.connect("10.0.0.8:1").receive(end, 0.0)
 
 
 def test_java_slave_does_not_count_for_flushed_acks() -> None:
     """A Java slave does not report its flushed position."""
-    wire, slave = Wire(is_flushed_wanted=True), JavaSlave()
-    wire.session.receive(slave.request(), 0.0)
-    wire.fill(1_000)
-    wire.settle(slave)
+    master, slave = MasterWithSession(is_flushed_wanted=True), JavaSlave()
+    master.session.receive(slave.request(), 0.0)
+    master.fill(1_000)
+    master.settle(slave)
 
-    assert slave.end == wire.world.store.log.wrote
-    assert wire.slaves.acked_offset() == -1
+    assert slave.end == master.world.store.log.wrote
+    assert master.slaves.acked_offset() == -1
 
 
 def test_java_slave_does_not_count_where_the_role_may_move() -> None:
     """It gives no promises, so a promotion could not rely on its acks; it still gets the log."""
-    wire, slave = Wire(), JavaSlave()
-    wire.facts = wire.facts._replace(is_classic_counted=False)
-    wire.connect().receive(slave.request(), 0.0)
-    wire.fill(1_000)
-    wire.settle(slave)
+    master, slave = MasterWithSession(), JavaSlave()
+    master.facts = master.facts._replace(is_classic_counted=False)
+    master.connect().receive(slave.request(), 0.0)
+    master.fill(1_000)
+    master.settle(slave)
 
-    assert slave.log == wire.log(0)
-    assert len(wire.slaves) == 0 and wire.slaves.acked_offset() == -1
-    wire.session.close()
+    assert slave.log == master.log(0)
+    assert len(master.slaves) == 0 and master.slaves.acked_offset() == -1
+    master.session.close()
 
 
 def test_comparing_master_refuses_classic_slaves() -> None:
     """Its log may still get back messages that a start has lost."""
-    wire = Wire()
-    wire.facts = wire.facts._replace(is_comparing=True)
+    master = MasterWithSession()
+    master.facts = master.facts._replace(is_comparing=True)
 
     with pytest.raises(StreamBroken, match="comparing its log"):
-        wire.connect().receive(bytes(8), 0.0)
+        master.connect().receive(bytes(8), 0.0)
 
 
 def test_idle_classic_stream_sends_heartbeats() -> None:
     """A heartbeat is sent after five seconds without data, at the slave's offset, and none before."""
-    wire, slave = Wire(), JavaSlave()
-    assert wire.session.encode_heartbeat(0) == b""
-    wire.session.receive(slave.request(), 0.0)
-    wire.fill(1_000)
-    wire.settle(slave)
+    master, slave = MasterWithSession(), JavaSlave()
+    assert master.session.encode_heartbeat(0) == b""
+    master.session.receive(slave.request(), 0.0)
+    master.fill(1_000)
+    master.settle(slave)
     beats = []
     for second in range(1, 17):
-        slave.receive(wire.session.encode_heartbeat(second * 1000))
-        beats.append(slave.beats)
+        slave.receive(master.session.encode_heartbeat(second * 1000))
+        beats.append(slave.heartbeats)
 
     assert beats == [0] * 5 + [1] * 5 + [2] * 5 + [3]
-    wire.fill(2_000)
-    wire.settle(slave)
-    assert slave.log == wire.log(0)
+    master.fill(2_000)
+    master.settle(slave)
+    assert slave.log == master.log(0)
 
 
 def test_repeated_report_of_empty_slave_is_accepted() -> None:
     """A Java slave reports every five seconds, also that it has nothing yet, which is no step backwards."""
-    wire, slave = Wire(), JavaSlave()
-    wire.fill(FILE_BYTES)
-    begin = wire.world.store.log.wrote - wire.world.store.log.wrote % FILE_BYTES
-    wire.session.receive(bytes(8), 0.0)
+    master, slave = MasterWithSession(), JavaSlave()
+    master.fill(FILE_BYTES)
+    begin = master.world.store.log.wrote - master.world.store.log.wrote % FILE_BYTES
+    master.session.receive(bytes(8), 0.0)
 
-    wire.session.receive(bytes(16), 5.0)
+    master.session.receive(bytes(16), 5.0)
 
-    assert [(one.received, one.acked_at) for one in wire.slaves] == [(begin, 5.0)]
-    wire.settle(slave)
-    assert slave.log == wire.log(begin)
+    assert [(one.received, one.acked_at) for one in master.slaves] == [(begin, 5.0)]
+    master.settle(slave)
+    assert slave.log == master.log(begin)
     with pytest.raises(StreamBroken):
-        wire.session.receive(bytes(8), 6.0)
+        master.session.receive(bytes(8), 6.0)
 
 
 class OnePieceLog:
@@ -348,15 +351,15 @@ def test_chunk_never_crosses_the_end_of_a_file() -> None:
 def test_chunk_fits_the_buffer_of_java_slave() -> None:
     """A larger record is sent in several chunks."""
     settings = dataclasses.replace(TINY, mapped_file_size_commit_log=16 << 20)
-    wire = Wire()
-    wire.world = StoreWorld(FaultyDisk(), "/large", settings)
-    wire.world.open()
-    wire.world.append([wire.world.draft(body=bytes(3 << 20))])
-    facts = wire.facts._replace(file_bytes=16 << 20)
-    session = ClassicMasterSession("peer", facts, MasterStore(wire.world.store), wire.slaves)
+    master = MasterWithSession()
+    master.world = StoreWorld(FaultyDisk(), "/large", settings)
+    master.world.open()
+    master.world.append([master.world.draft(body=bytes(3 << 20))])
+    facts = master.facts._replace(file_bytes=16 << 20)
+    session = ClassicMasterSession("peer", facts, MasterStore(master.world.store), master.slaves)
     session.receive(bytes(8), 0.0)
 
     parts = session.pump(64 << 20)
 
     assert max(map(len, parts)) == CHUNK_BYTES_MAX
-    assert sum(map(len, parts)) == wire.world.store.log.wrote + 12 * (len(parts) // 2)
+    assert sum(map(len, parts)) == master.world.store.log.wrote + 12 * (len(parts) // 2)

@@ -1,4 +1,4 @@
-"""Our slave follows a Java master: wherever the stream is cut or changed, its log is a prefix of the master's.
+"""Gantry's slave follows a Java master: wherever the stream is cut or changed, its log is a prefix of the master's.
 
 Two logs that differ are never mixed.
 """
@@ -40,6 +40,7 @@ class Slave:
         self.store = SlaveStore(self.world.store)
 
     def reopen(self) -> None:
+        """Stop the store cleanly, and start it again."""
         self.world.close()
         self.world.open()
         self.store = SlaveStore(self.world.store)
@@ -54,7 +55,7 @@ class Slave:
         if not self.store.is_prepared(welcome):
             self.store.prepare(welcome)
         session = ClassicSlaveSession(self.store, start, FILE_BYTES)
-        master.connected()
+        master.accept_connection()
         master.receive(session.begin())
         return session
 
@@ -161,7 +162,7 @@ def test_empty_java_master_is_followed() -> None:
     """The slave copies from the master's first message on, while the stream waits."""
     master, slave = JavaMaster(), Slave()
     session = slave.connect(master)
-    assert session.receive(master.beat()) == b""
+    assert session.receive(master.heartbeat()) == b""
 
     master.send(10)
     session.receive(master.pump())

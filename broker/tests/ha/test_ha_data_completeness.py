@@ -1,4 +1,8 @@
-"""An election learns whether a store still has everything that it has acknowledged; doubt survives clean stops."""
+"""An election learns whether a store still has everything that it has acknowledged; doubt survives clean stops.
+
+A store is *in doubt* (`is_complete` is False) if it may have lost acknowledged messages. The boot id is called a
+*machine* here: another one means that the machine went down in between.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +31,26 @@ from gantry_store_files.sealed import encode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import dialogue, local_conf, wait_until
 
-KNOWN: Final = CompletenessRecord(is_complete=True, machine="a", is_crash_safe=True, buffers=3)
+KNOWN_COMPLETE: Final = CompletenessRecord(is_complete=True, machine="a", is_crash_safe=True, buffers=3)
 ANONYMOUS: Final = PoolStatus("anonymous", 3, 3, False)
 
 
 def crash(buffers: int = 3, *, is_damaged: bool = False) -> RecoveryFindings:
+    """Return what a start finds after a crash, with this number of write buffers."""
     return RecoveryFindings(is_clean=False, is_empty=False, is_damaged=is_damaged, buffers=buffers)
 
 
 @pytest.mark.parametrize(
     ("last", "found", "machine", "expected"),
     [
-        pytest.param(KNOWN, crash(), "a", True, id="the process was killed"),
-        pytest.param(KNOWN, crash(), "b", False, id="the machine went down"),
-        pytest.param(KNOWN, crash(buffers=2), "a", False, id="a write buffer is gone"),
-        pytest.param(KNOWN, crash(is_damaged=True), "a", False, id="bytes are gone"),
+        pytest.param(KNOWN_COMPLETE, crash(), "a", True, id="the process was killed"),
+        pytest.param(KNOWN_COMPLETE, crash(), "b", False, id="the machine went down"),
+        pytest.param(KNOWN_COMPLETE, crash(buffers=2), "a", False, id="a write buffer is gone"),
+        pytest.param(KNOWN_COMPLETE, crash(is_damaged=True), "a", False, id="bytes are gone"),
         pytest.param(CompletenessRecord(True, "a", False), crash(), "a", False, id="anonymous buffers were killed"),
         pytest.param(CompletenessRecord(True, "", True), crash(), "", False, id="unknown machine"),
-        pytest.param(KNOWN, RecoveryFindings(True, False, False, 0), "b", True, id="a clean stop"),
-        pytest.param(KNOWN, RecoveryFindings(True, False, True, 3), "a", False, id="rot after a clean stop"),
+        pytest.param(KNOWN_COMPLETE, RecoveryFindings(True, False, False, 0), "b", True, id="a clean stop"),
+        pytest.param(KNOWN_COMPLETE, RecoveryFindings(True, False, True, 3), "a", False, id="rot after a clean stop"),
         pytest.param(
             CompletenessRecord(False, "a", True),
             RecoveryFindings(True, False, False),
@@ -71,6 +76,7 @@ def report(*, is_clean: bool = False, end: int = 100) -> RecoveryReport:
 
 
 def started(disk: FaultyDisk, machine: str, found: RecoveryReport, pool: PoolStatus = NO_POOL) -> DataCompleteness:
+    """Return the completeness after a start on the run ``machine`` of a machine, whose recovery reports ``found``."""
     one = DataCompleteness(disk, "/store", machine)
     one.load()
     one.record_start(found, pool)
@@ -123,7 +129,7 @@ def test_other_pod_on_the_same_machine_may_lack_data() -> None:
 
 
 def test_without_scope_a_detached_volume_counts_as_complete() -> None:
-    """The counter-test: the boot id alone cannot distinguish one pod from the next."""
+    """The twin: the boot id alone cannot distinguish one pod from the next."""
     disk = known_disk()
 
     assert scoped(disk, "") is True
@@ -151,9 +157,9 @@ async def test_store_of_another_broker_is_reported(tmp_path: Path, caplog: pytes
 def test_following_does_not_repair_damage() -> None:
     """Damaged bytes in the middle of the log are not copied again."""
     disk = known_disk()
-    rotten = report()
-    rotten.damaged.append((10, 20))
-    one = started(disk, "a", rotten)
+    damaged = report()
+    damaged.damaged.append((10, 20))
+    one = started(disk, "a", damaged)
 
     one.record_caught_up()
 
@@ -161,6 +167,7 @@ def test_following_does_not_repair_damage() -> None:
 
 
 def missing(cause: LossCause) -> RecoveryReport:
+    """Return the report of a start that misses a range of the log."""
     found = report(is_clean=True)
     found.missing.append(LostRange(10, 20, cause))
     return found
@@ -234,7 +241,7 @@ def former_file(*, is_complete: bool | None, machine: str) -> bytes:
 
 @pytest.mark.parametrize(("machine", "expected"), [("a", True), ("b", False)])
 def test_record_of_an_earlier_version_is_read(machine: str, expected: bool) -> None:
-    """`whole.json` counts as our own file does, and the first start replaces it."""
+    """`whole.json` counts as `completeness.json` does, and the first start replaces it."""
     disk = FaultyDisk()
     disk.make_directory("/store")
     disk.write_file("/store/whole.json", former_file(is_complete=True, machine="a"))

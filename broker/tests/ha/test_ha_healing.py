@@ -1,4 +1,4 @@
-"""A damaged record is fetched from a replica over the replication stream, while both run."""
+"""A damaged record is *healed*: fetched from a replica over the replication stream, while both run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from gantry_broker.store.damage import DamageState
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until
 from gantry_testing.store_world import TINY, StoreWorld
-from gantry_testing.verifying import overwrite_log, place
+from gantry_testing.verifying import locate_record, overwrite_log
 
 COUNT = 200
+"""The number of messages in the log."""
+
 DAMAGED = 57
+"""The number of the message that is damaged, counted from 0."""
 
 
 def make_world(number: int) -> StoreWorld:
@@ -72,7 +75,8 @@ class Pair:
         return asyncio.ensure_future(self.follower.run())
 
     @property
-    def is_level(self) -> bool:
+    def has_caught_up(self) -> bool:
+        """Whether the slave has, shows and has acknowledged the whole log."""
         dispatched = self.slave.store.dispatcher.dispatched
         return dispatched == self.master.store.log.wrote == max((one.received for one in self.slaves), default=-1)
 
@@ -84,7 +88,7 @@ async def pair() -> AsyncIterator[Pair]:
     await one.server.start("127.0.0.1", 0)
     task = await one.follow()
     try:
-        await wait_until(lambda: one.is_level)
+        await wait_until(lambda: one.has_caught_up)
         yield one
     finally:
         task.cancel()
@@ -95,8 +99,8 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def damage(pair: Pair, side: str, *, at: int = 90, number: int = DAMAGED) -> int:
-    """Damage a record of one side, and return its offset."""
-    start = place(pair.master, number)[0]
+    """Damage the byte ``at`` of a record of one side, and return the record's offset."""
+    start = locate_record(pair.master, number)[0]
     overwrite_log(pair.world(side), start + at, b"\xee")
     return start
 
@@ -140,7 +144,7 @@ async def test_readers_skip_damage_without_a_replica() -> None:
     world = make_world(0)
     healer = Healer(world.store, list, nullcontext)
     world.send("orders", COUNT)
-    overwrite_log(world, place(world, DAMAGED)[0] + 90, b"\xee")
+    overwrite_log(world, locate_record(world, DAMAGED)[0] + 90, b"\xee")
 
     sent = world.sent_bodies("orders")
     assert read_bodies(world) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
@@ -192,7 +196,7 @@ async def test_damage_does_not_keep_a_returning_slave_away(side: str, numbers: t
         for turn, number in enumerate(numbers):
             damage(both, ("master", "slave")[turn % 2] if side == "both in turn" else side, number=number)
 
-        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
         for healer in both.healers.values():
             healer.retry_damaged(1e6)
         guards = [world.store.guard for world in (both.master, both.slave)]
@@ -215,9 +219,9 @@ async def test_several_damaged_records_are_no_other_history(is_found: bool) -> N
         for number in (DAMAGED, DAMAGED + 1, DAMAGED + 2):
             damage(both, "master", number=number)
             if is_found:
-                both.master.store.guard.damage.report(*place(both.master, number)[:2])
+                both.master.store.guard.damage.report(*locate_record(both.master, number)[:2])
 
-        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
         both.healers["master"].retry_damaged(1e6)
         await wait_until(lambda: not both.master.store.guard.damage.damaged)
         assert read_bodies(both.master) == both.master.sent_bodies("orders")
@@ -231,9 +235,9 @@ async def test_slave_with_long_damage_is_accepted_and_healed() -> None:
         numbers = range(20, 190)
         for number in numbers:
             damage(both, "slave", number=number)
-            both.slave.store.guard.damage.report(*place(both.master, number)[:2])
+            both.slave.store.guard.damage.report(*locate_record(both.master, number)[:2])
 
-        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
         guard = both.slave.store.guard
         for _ in range(60):
             both.healers["slave"].retry_damaged(1e6)
@@ -256,7 +260,7 @@ async def test_history_with_shifted_records_is_refused(body_bytes: int) -> None:
     await both.server.start("127.0.0.1", 0)
     task = await both.follow()
     try:
-        await wait_until(lambda: both.follower is not None and bool(both.follower.problem or both.is_level))
+        await wait_until(lambda: both.follower is not None and bool(both.follower.problem or both.has_caught_up))
         assert both.follower is not None
         assert "fork" in (both.follower.problem or "")
     finally:
@@ -272,7 +276,7 @@ async def test_diverged_history_with_damage_is_refused() -> None:
     both.slave.send("orders", COUNT - 60)
     both.slave.clock.advance(7)
     both.slave.send("orders", 60)
-    overwrite_log(both.slave, place(both.slave, COUNT - 50)[0] + 90, b"\xee")
+    overwrite_log(both.slave, locate_record(both.slave, COUNT - 50)[0] + 90, b"\xee")
     await both.server.start("127.0.0.1", 0)
     task = await both.follow()
     try:
@@ -287,15 +291,15 @@ async def test_new_replica_is_asked_for_damaged_records() -> None:
     """Damage that no replica could heal is tried again when another one connects, and after a while."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
-    sources: list[GivenSource] = []
+    start = locate_record(world, DAMAGED)[0]
+    sources: list[ScriptedSource] = []
     healer = Healer(world.store, lambda: sources, nullcontext)
     overwrite_log(world, start + 90, b"\xee")
     read_bodies(world)
     assert world.store.guard.damage.counters.found == 1
 
     healer.retry_damaged(1.0)
-    sources.append(GivenSource(b"", start))
+    sources.append(ScriptedSource(b"", start))
     healer.retry_damaged(2.0)
     await wait_until(lambda: world.store.guard.damage.counters.lost == 1)
     sources[0].record = world.records[start]
@@ -312,8 +316,8 @@ async def test_lost_record_is_counted_once() -> None:
     """It is requested again and again with the same result: the counter shows messages, not attempts."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
-    source = GivenSource(b"", start)
+    start = locate_record(world, DAMAGED)[0]
+    source = ScriptedSource(b"", start)
     healer = Healer(world.store, lambda: [source], nullcontext)
     overwrite_log(world, start + 90, b"\xee")
     read_bodies(world)
@@ -329,8 +333,8 @@ async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_ex
     """One of two slaves lacks it: readers wait for the other one, and the record is healed when that connects."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
-    sources = [GivenSource(b"", start)]
+    start = locate_record(world, DAMAGED)[0]
+    sources = [ScriptedSource(b"", start)]
     healer = Healer(world.store, lambda: sources, nullcontext, count_expected=lambda: count_expected)
     overwrite_log(world, start + 90, b"\xee")
     guard = world.store.guard
@@ -342,7 +346,7 @@ async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_ex
         await wait_until(lambda: guard.damage.counters.lost == 1)
     else:
         assert guard.damage.may_be_healed(start) and guard.damage.is_awaited and not guard.damage.counters.lost
-        sources.append(GivenSource(world.records[start], start))
+        sources.append(ScriptedSource(world.records[start], start))
         healer.retry_damaged(1.0)
         await wait_until(lambda: guard.damage.counters.healed == 1)
         assert read_bodies(world) == world.sent_bodies("orders")
@@ -354,7 +358,7 @@ async def test_healed_record_is_dispatched_to_its_queue(start: str) -> None:
     """A start that builds queues skips damage; after healing, the message is in its queue at its place."""
     world = make_world(0)
     world.send("orders", COUNT)
-    places = [place(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
+    places = [locate_record(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
     world.close()
     for offset in places:
         overwrite_log(world, offset + 90, b"\xee")
@@ -394,7 +398,7 @@ class RecordSource:
         return data
 
 
-class GivenSource:
+class ScriptedSource:
     """A replica whose answers the test defines."""
 
     def __init__(self, record: bytes, start: int) -> None:
@@ -415,14 +419,14 @@ async def test_invalid_records_of_a_replica_are_never_written(change: str) -> No
     """A replica's records are verified like any others."""
     world = make_world(0)
     world.send("orders", COUNT)
-    start = place(world, DAMAGED)[0]
-    other = place(world, DAMAGED + 1)[0]
+    start = locate_record(world, DAMAGED)[0]
+    other = locate_record(world, DAMAGED + 1)[0]
     given = {
         "bit": world.records[start][:-30] + bytes((world.records[start][-30] ^ 1,)) + world.records[start][-29:],
         "other place": world.records[other],
         "too long": world.records[start] + b"more",
     }[change]
-    healer = Healer(world.store, lambda: [GivenSource(given, start)], nullcontext)
+    healer = Healer(world.store, lambda: [ScriptedSource(given, start)], nullcontext)
     overwrite_log(world, start + 90, b"\xee")
     before = world.files("commitlog")
 

@@ -1,4 +1,4 @@
-"""Who may follow whom, and from where: no differing byte is taken as common, and no only copy is cut away."""
+"""Which slave may follow a master, and from where: no differing byte counts as common, and no only copy is cut away."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Node:
 @settings(max_examples=400)
 @given(st.data())
 def test_following_slave_has_the_masters_bytes_up_to_the_start(data: st.DataObject) -> None:
-    """This holds over any lives of three nodes with one master per epoch, copying, losing tails and being promoted."""
+    """Three nodes copy, lose tails and are promoted, in any order, with one master per epoch."""
     nodes = [Node() for _ in range(3)]
     master, epoch = nodes[0], 0
     for _ in range(data.draw(st.integers(1, 25))):

@@ -33,7 +33,7 @@ def head(kind: int, size: int) -> bytes:
 
 
 def session(phase: Phase = Phase.HELLO) -> MasterSession:
-    """Return a master's half of a stream, in this phase."""
+    """Return a master's session of a stream, in this phase."""
     world = StoreWorld(FaultyDisk(), "/node0", TINY)
     world.open()
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
@@ -60,7 +60,7 @@ def test_slave_may_not_send_a_table_in_any_phase() -> None:
 
 
 def test_without_limit_a_part_of_a_table_is_buffered() -> None:
-    """The counter-test: without that rule the part is kept until the connection ends."""
+    """The twin: without that rule the part is kept until the connection ends."""
     reader = FrameReader()
     reader.feed(head(FrameKind.TABLE, TABLE_BYTES_MAX) + bytes(1 << 20))
 
@@ -100,7 +100,7 @@ async def test_unidentified_peers_make_room_for_new_connections() -> None:
         await wait_until(lambda: len(server.streams) == STREAMS_MAX)
 
         late = await RawPeer.open(server.port)
-        await late.say(PREAMBLE)
+        await late.send(PREAMBLE)
         assert await late.reader.read(1), "expected the master's challenge"
 
         assert len(server.streams) == STREAMS_MAX
@@ -128,7 +128,7 @@ async def test_streaming_slaves_do_not_make_room() -> None:
             await peer.close()
 
 
-class Full(asyncio.Transport):
+class FullTransport(asyncio.Transport):
     """A transport whose peer reads nothing."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class Full(asyncio.Transport):
 async def test_slave_that_does_not_read_is_disconnected() -> None:
     """Changed tables are sent even if the slave has not read earlier ones, up to a limit."""
     async with listening() as server:
-        stream, transport = MasterStream(server), Full()
+        stream, transport = MasterStream(server), FullTransport()
         stream.connection_made(transport)
         assert isinstance(stream.session, MasterSession)
         stream.session.phase = Phase.STREAMING

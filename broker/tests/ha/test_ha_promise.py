@@ -14,7 +14,7 @@ from gantry_store_files import decode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
 
 
-def make() -> tuple[FaultyDisk, PromiseFile]:
+def make_promise_file() -> tuple[FaultyDisk, PromiseFile]:
     disk = FaultyDisk()
     disk.make_directory("/store")
     disk.sync_directory("/")
@@ -23,7 +23,7 @@ def make() -> tuple[FaultyDisk, PromiseFile]:
 
 def test_promise_survives_power_loss() -> None:
     """A promise that was returned to the caller is on the disk."""
-    disk, file = make()
+    disk, file = make_promise_file()
     assert file.load() == Promise(0)
     file.give(7, "an operator")
     disk.lose_unsynced()
@@ -39,7 +39,7 @@ def test_promise_survives_power_loss() -> None:
 
 def test_unwritten_promise_was_not_given() -> None:
     """The same promise may be given later."""
-    disk, file = make()
+    disk, file = make_promise_file()
     disk.fail_next("sync", errno.EIO)
 
     with pytest.raises(OSError, match="Input"):
@@ -52,7 +52,7 @@ def test_unwritten_promise_was_not_given() -> None:
 @pytest.mark.parametrize("data", [b"", b"00000000\n{}", b"zz\n", b"garbage"])
 def test_unreadable_promise_stops_the_start(data: bytes) -> None:
     """A damaged file without a copy stops the start; the error names it and the remedy."""
-    disk, file = make()
+    disk, file = make_promise_file()
     disk.write_file("/store/promise.json", data)
 
     with pytest.raises(
@@ -62,16 +62,16 @@ def test_unreadable_promise_stops_the_start(data: bytes) -> None:
     assert "invalid literal" not in str(raised.value)
 
 
-PROMISED = b"%08x\n" % crc32(b'{"epoch":5,"to":"x"}') + b'{"epoch":5,"to":"x"}'
+OLDER_PROMISE = b"%08x\n" % crc32(b'{"epoch":5,"to":"x"}') + b'{"epoch":5,"to":"x"}'
 
 
-@pytest.mark.parametrize("data", [None, b"", b"garbage", b"00000000\n{}", PROMISED])
+@pytest.mark.parametrize("data", [None, b"", b"garbage", b"00000000\n{}", OLDER_PROMISE])
 @pytest.mark.parametrize("name", ["promise.json", "promise.json.bak"])
 def test_damaged_or_older_file_does_not_revoke_a_promise(
     name: str, data: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of the two files is enough, and the higher epoch counts; the other file is rewritten."""
-    disk, file = make()
+    disk, file = make_promise_file()
     file.give(5, "x")
     file.give(9, "y")
     if data is None:
@@ -94,7 +94,7 @@ def test_power_loss_during_a_promise_lowers_no_promise(seed: int) -> None:
     """Wherever the write ends, no epoch below the earlier promise's is left."""
     for operation in ("write", "sync", "rename", "sync_directory"):
         for failures in (1, 2):
-            disk, file = make()
+            disk, file = make_promise_file()
             file.give(5, "x")
             for number in range(failures):
                 disk.fail_next(operation, errno.EIO)

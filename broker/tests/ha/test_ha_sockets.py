@@ -200,7 +200,7 @@ async def test_slave_retries_after_an_unexpected_error() -> None:
 
     async with master() as one:
         follower = Follower(SlaveStore(make_world(1).store), facts, ("127.0.0.1", one.server.port))
-        await fails_twice(follower, attempts)
+        await assert_fails_twice(follower, attempts)
 
 
 async def test_stream_that_breaks_while_the_store_is_prepared_leaves_no_exception_behind() -> None:
@@ -232,10 +232,11 @@ async def test_stream_that_breaks_while_the_store_is_prepared_leaves_no_exceptio
     assert unretrieved == []
 
 
-class Pauses(tuple[float, ...]):
-    """Replaces the pauses by none, and records which were used."""
+class RecordedPauses(tuple[float, ...]):
+    """Replaces the pauses between attempts by none, and records which were used."""
 
     taken: list[int]
+    """The places of the pauses in ``RETRY_S``, in the order of their use."""
 
     def __getitem__(self, place: object) -> float:  # type: ignore[override]
         assert isinstance(place, int)
@@ -247,20 +248,21 @@ async def test_pauses_grow_while_a_master_refuses_a_ready_slave(monkeypatch: pyt
     """A handshake is no stream: the pauses grow until the master has sent something after it."""
     async with master() as one, following(1, one.server.port) as slave:
         await wait_until(lambda: slave.follower.is_streaming)
-        pauses = Pauses((1.0, 1.0, 1.0))
+        pauses = RecordedPauses((1.0, 1.0, 1.0))
         pauses.taken = []
         monkeypatch.setattr(follower_runner, "RETRY_S", pauses)
         facts = slave._facts._replace(store_uuid="f" * 32)
-        twin = Follower(SlaveStore(make_world(2).store), lambda: facts, ("127.0.0.1", one.server.port))
-        task = asyncio.ensure_future(twin.run())
+        duplicate = Follower(SlaveStore(make_world(2).store), lambda: facts, ("127.0.0.1", one.server.port))
+        task = asyncio.ensure_future(duplicate.run())
         await wait_until(lambda: len(pauses.taken) >= 4)
         assert pauses.taken[:4] == [0, 1, 2, 2]
-        assert (twin.problem or "").startswith("duplicate")
+        assert (duplicate.problem or "").startswith("duplicate")
         task.cancel()
         await asyncio.wait([task])
 
 
-async def fails_twice(follower: Follower, attempts: list[int]) -> None:
+async def assert_fails_twice(follower: Follower, attempts: list[int]) -> None:
+    """Run the follower until it has failed twice, and has the reason."""
     task = asyncio.ensure_future(follower.run())
     try:
         await wait_until(lambda: len(attempts) >= 2)

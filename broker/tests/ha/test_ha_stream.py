@@ -1,4 +1,4 @@
-"""Both halves of a replication stream, joined by hand: a slave's log is always a prefix."""
+"""A master's and a slave's session of the replication stream, without a socket: a slave's log is always a prefix."""
 
 from __future__ import annotations
 
@@ -59,15 +59,17 @@ class Node:
         return data
 
 
-class Wire:
-    """One connection between a master and a slave, carried by hand."""
+class Connection:
+    """One connection between a master and a slave, whose bytes the test carries from one to the other."""
 
     def __init__(self, master: Node, slave: Node, slaves: AckSet, *, secrets: tuple[bytes, bytes] = (b"", b"")) -> None:
         self.slave_store = SlaveStore(slave.store)
         self.master = MasterSession(master.master_facts(secrets[0]), MasterStore(master.store), slaves)
         self.slave = SlaveSession(slave.slave_facts(secrets[1]), self.slave_store, lambda table: None)
         self.up = self.slave.begin()
+        """Bytes on their way to the master."""
         self.down = b""
+        """Bytes on their way to the slave."""
         self.now = 0
 
     def carry(self, size: int = 1 << 30, change: Callable[[bytes], bytes] = lambda data: data) -> bool:
@@ -88,6 +90,7 @@ class Wire:
         return bool(up or down)
 
     def settle(self) -> None:
+        """Carry all bytes and a heartbeat, until the slave shows all confirmed messages."""
         while self.carry():
             pass
         self.down += self.master.encode_heartbeat(self.now)
@@ -104,19 +107,19 @@ def test_slave_is_prefix_of_master_wherever_the_stream_is_cut(data: st.DataObjec
     master, slave, slaves = Node(0), Node(1, is_pooled=is_pooled), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 1)
     for _ in range(data.draw(st.integers(1, 6))):
-        wire = Wire(master, slave, slaves)
+        connection = Connection(master, slave, slaves)
         for _ in range(data.draw(st.integers(0, 40))):
             if data.draw(st.integers(0, 3)) == 0:
                 master.world.send(data.draw(st.sampled_from(("orders", "bills"))), data.draw(st.integers(1, 20)))
             try:
-                wire.carry(data.draw(st.sampled_from((1, 3, 7, 100, 5_000, 1 << 20))))
+                connection.carry(data.draw(st.sampled_from((1, 3, 7, 100, 5_000, 1 << 20))))
             except PoolExhausted:
                 break
             finally:
                 assert master.log().startswith(slave.log())
                 assert slaves.acked_offset() <= slave.store.log.wrote
         commit(slave)
-        wire.master.close()
+        connection.master.close()
         assert slaves.acked_offset() == -1
     settle_with_few_buffers(master, slave, slaves)
 
@@ -135,13 +138,13 @@ def commit(slave: Node) -> None:
 def settle_with_few_buffers(master: Node, slave: Node, slaves: AckSet) -> None:
     """Carry all bytes, while a slave with full buffers ends its stream and continues with the next one."""
     while True:
-        wire = Wire(master, slave, slaves)
+        connection = Connection(master, slave, slaves)
         before = slave.store.log.wrote
         try:
-            wire.settle()
+            connection.settle()
             return
         except PoolExhausted:
-            wire.master.close()
+            connection.master.close()
             commit(slave)
             assert slave.store.log.wrote > before, "a stream has brought the slave no further"
 
@@ -153,13 +156,13 @@ def test_corrupted_stream_is_closed_or_harmless(seed: int) -> None:
     chance = random.Random(seed)
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", chance.randrange(1, 40))
-    wire = Wire(master, slave, slaves)
-    spoilt_at = chance.randrange(40)
+    connection = Connection(master, slave, slaves)
+    corrupted_at = chance.randrange(40)
 
     def change(data: bytes) -> bytes:
-        nonlocal spoilt_at
-        spoilt_at -= 1
-        if spoilt_at or not data:
+        nonlocal corrupted_at
+        corrupted_at -= 1
+        if corrupted_at or not data:
             return data
         place = chance.randrange(len(data))
         return chance.choice((
@@ -169,7 +172,7 @@ def test_corrupted_stream_is_closed_or_harmless(seed: int) -> None:
 
     try:
         for _ in range(60):
-            wire.carry(chance.choice((10, 200, 3_000)), change)
+            connection.carry(chance.choice((10, 200, 3_000)), change)
             assert master.log().startswith(slave.log())
     except (StreamBroken, CopyRefused, StoreError):
         pass
@@ -180,17 +183,17 @@ def test_returning_master_cuts_its_unconfirmed_tail() -> None:
     """The cut is durable; after records of the same sizes were appended, a kill restores nothing old."""
     old, new, slaves = Node(1), Node(2), AckSet(acks_needed=1, is_flushed_wanted=False)
     old.world.send("orders", 30)
-    wire = Wire(old, new, slaves)
-    wire.settle()
+    connection = Connection(old, new, slaves)
+    connection.settle()
     fork = new.store.log.wrote
     old.world.send("orders", 10)
     lost = [record for start, record in old.world.records.items() if start >= fork]
-    wire.slave_store.promote([*new.store.identity.epochs, Epoch(2, fork)])
+    connection.slave_store.promote([*new.store.identity.epochs, Epoch(2, fork)])
     new.store.dispatcher.release(new.store.log.wrote, keep_holding=False)
     new.world.send("orders", 10)
 
-    wire = Wire(new, old, AckSet(acks_needed=1, is_flushed_wanted=False))
-    wire.settle()
+    connection = Connection(new, old, AckSet(acks_needed=1, is_flushed_wanted=False))
+    connection.settle()
 
     assert old.log() == new.log()
     assert [epoch.epoch for epoch in old.store.identity.epochs] == [1, 2]
@@ -207,12 +210,12 @@ def test_slave_ahead_in_the_same_epoch_is_refused() -> None:
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     slave.world.send("orders", 5)
     before = slave.log()
-    wire = Wire(master, slave, slaves)
+    connection = Connection(master, slave, slaves)
 
-    wire.settle()
+    connection.settle()
 
-    assert wire.master.phase is MasterPhase.REFUSED
-    assert wire.slave.refusal is not None and wire.slave.refusal.reason == "ahead"
+    assert connection.master.phase is MasterPhase.REFUSED
+    assert connection.slave.refusal is not None and connection.slave.refusal.reason == "ahead"
     assert slave.log() == before
     assert len(slaves) == 0
 
@@ -224,12 +227,12 @@ def test_slave_with_other_bytes_in_the_same_epoch_is_refused() -> None:
     slave.world.append([slave.world.draft("bills", 0)])
     slave.world.send("orders", 30)
     assert slave.store.log.wrote < master.store.log.wrote
-    wire = Wire(master, slave, slaves)
+    connection = Connection(master, slave, slaves)
 
-    wire.settle()
+    connection.settle()
 
-    assert wire.slave.refusal is not None and wire.slave.refusal.reason == "fork"
-    assert "from offset 0 on" in wire.slave.refusal.text
+    assert connection.slave.refusal is not None and connection.slave.refusal.reason == "fork"
+    assert "from offset 0 on" in connection.slave.refusal.text
 
 
 def test_late_slave_gets_everything_from_the_oldest_file() -> None:
@@ -237,7 +240,7 @@ def test_late_slave_gets_everything_from_the_oldest_file() -> None:
     master, late, away = Node(0), Node(1), Node(2)
     master.world.send("orders", 20)
     slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
-    first = Wire(master, away, slaves)
+    first = Connection(master, away, slaves)
     first.settle()
     first.master.close()
     master.world.send("orders", 400)
@@ -248,7 +251,7 @@ def test_late_slave_gets_everything_from_the_oldest_file() -> None:
     master.store.removal.unlink()
 
     for slave in (late, away):
-        Wire(master, slave, slaves).settle()
+        Connection(master, slave, slaves).settle()
 
         assert slave.store.log.min_physical == master.store.log.min_physical == offset
         assert slave.log() == master.log()
@@ -273,13 +276,13 @@ def test_damage_is_forgotten_when_the_log_is_copied_again(number: int) -> None:
     """A slave with a hole copies the whole log again: earlier damage is no longer skipped."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 400)
-    wire = Wire(master, slave, slaves)
-    wire.settle()
-    wire.master.close()
+    connection = Connection(master, slave, slaves)
+    connection.settle()
+    connection.master.close()
     slave.world.records.update(master.world.records)
     restart_with_damage(slave, number, lacks=TINY.mapped_file_size_commit_log)
 
-    Wire(master, slave, slaves).settle()
+    Connection(master, slave, slaves).settle()
     assert slave.store.is_log_discarded and slave.log() == master.log()
     assert slave.world.bodies() == master.world.bodies()
     assert not slave.store.guard.damage.damaged
@@ -289,9 +292,9 @@ def test_damage_in_a_cut_tail_hides_no_later_record() -> None:
     """Other records lie at that offset then, and consumers see all of them."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     slave.world.send("orders", 300)
-    wire = Wire(slave, master, slaves)
-    wire.settle()
-    wire.master.close()
+    connection = Connection(slave, master, slaves)
+    connection.settle()
+    connection.master.close()
     slave.world.send("orders", 200)
     restart_with_damage(slave, 400)
     epochs = master.store.identity.epochs
@@ -299,7 +302,7 @@ def test_damage_in_a_cut_tail_hides_no_later_record() -> None:
     for _ in range(10):
         master.world.append([master.world.draft(body=b"x" * 100) for _ in range(30)])
 
-    Wire(master, slave, slaves).settle()
+    Connection(master, slave, slaves).settle()
     assert slave.log() == master.log()
     assert slave.world.bodies() == master.world.bodies()
 
@@ -309,21 +312,21 @@ def test_peer_without_the_secret_is_refused(secrets: tuple[bytes, bytes]) -> Non
     """Both a slave and a master without the secret are refused."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 5)
-    wire = Wire(master, slave, slaves, secrets=secrets)
+    connection = Connection(master, slave, slaves, secrets=secrets)
 
     with suppress(StreamBroken):
-        wire.settle()
+        connection.settle()
 
     assert slave.store.log.wrote == 0
     assert len(slaves) == 0
 
 
 def test_peer_with_the_secret_is_accepted() -> None:
-    """The counter-test of the previous one."""
+    """With the same secret on both sides, the slave of the test above gets the log."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 5)
 
-    Wire(master, slave, slaves, secrets=(SECRET, SECRET)).settle()
+    Connection(master, slave, slaves, secrets=(SECRET, SECRET)).settle()
 
     assert slave.log() == master.log()
 
@@ -373,10 +376,10 @@ def test_identity_or_broker_id_is_counted_once() -> None:
     session.receive(encode(Ack(1, 200, 200, 0, 0)), 0)
     slave = Node(1)
 
-    wire = Wire(master, slave, slaves)
-    wire.settle()
+    connection = Connection(master, slave, slaves)
+    connection.settle()
 
-    assert wire.slave.refusal is not None and wire.slave.refusal.reason == "duplicate"
+    assert connection.slave.refusal is not None and connection.slave.refusal.reason == "duplicate"
     assert slaves.join(identity, 2, 0.0) is None
     assert (len(slaves), slaves.acked_offset()) == (1, -1)
 

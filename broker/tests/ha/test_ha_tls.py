@@ -242,7 +242,7 @@ async def test_handshake_times_out(
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "master", **party.replication()) as master:
         peer = await RawPeer.open(ha_port(master))
-        await peer.say(b"\x16\x03\x01")
+        await peer.send(b"\x16\x03\x01")
         port = master.replication.master.server._tls_port
         assert port is not None
         await wait_until(lambda: port.handshakes == 1)

@@ -272,7 +272,7 @@ async def test_unfinished_frames_of_all_connections_have_one_budget(caplog: pyte
         peers = [await RawPeer.open(listener.port) for _ in range(40)]
         most = 0
         for peer in peers:
-            await peer.say(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
+            await peer.send(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
             most = max(most, held(listener))
         await wait_until(lambda: listener.close_log.counts[CloseReason.FRAME_BUDGET] > 20)
 
@@ -294,7 +294,7 @@ async def test_without_the_budget_unfinished_frames_are_kept() -> None:
     async with hosting(unfinished_frame_bytes_max=OFF) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(40)]
         for peer in peers:
-            await peer.say(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
+            await peer.send(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
         await wait_until(lambda: held(listener) > 19 * MIB)
         assert not listener.close_log.counts
         for peer in peers:
@@ -349,7 +349,7 @@ async def test_a_peer_that_reads_keeps_its_replies() -> None:
 
         async def client() -> None:
             peer = await RawPeer.open(listener.port)
-            await peer.say(b"".join(Command(code=BIG, opaque=n, ext={"size": str(MIB)}).encode() for n in range(20)))
+            await peer.send(b"".join(Command(code=BIG, opaque=n, ext={"size": str(MIB)}).encode() for n in range(20)))
             for number in range(20):
                 assert decode_command(await peer.frame()).opaque == number
             await peer.close()
@@ -390,14 +390,14 @@ async def test_unauthenticated_frame_is_limited_to_one_message(tmp_path: Path) -
         tmp_path, maxMessageSize=str(64 * KIB), maxUnauthenticatedFrameBytes=str(8 * MIB)
     ) as broker:
         stranger = await RawPeer.open(broker.port)
-        await stranger.say(frame_head(4 * MIB, 100))
+        await stranger.send(frame_head(4 * MIB, 100))
         assert await stranger.is_closed_by_peer()
 
         known = await RawPeer.open(broker.port)
-        await known.say(signed(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO, opaque=1)))
+        await known.send(signed(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO, opaque=1)))
         assert decode_command(await known.frame()).code == 0
-        await known.say(frame_head(4 * MIB, 100))
-        await known.say(bytes(100))
+        await known.send(frame_head(4 * MIB, 100))
+        await known.send(bytes(100))
         await wait_until(lambda: any(one.frames.memory_bytes for one in broker.listeners.opened[0].connections))
         for peer in (stranger, known):
             await peer.close()
@@ -410,7 +410,7 @@ async def test_a_first_request_may_be_the_largest_message(tmp_path: Path) -> Non
         code = RequestCode.SEND_MESSAGE_V2
         send = Command(code=code, ext=send_ext(code), body=bytes(4 * MIB))
 
-        await peer.say(signed(send))
+        await peer.send(signed(send))
 
         assert decode_command(await peer.frame()).code == 0
         assert [one.is_authenticated for one in broker.listeners.opened[0].connections] == [True]
@@ -423,10 +423,10 @@ async def test_denied_account_is_authenticated_and_wrong_signature_is_not(tmp_pa
         denied, wrong = await RawPeer.open(broker.port), await RawPeer.open(broker.port)
         ask = Command(code=RequestCode.GET_BROKER_CONFIG)
 
-        await denied.say(signed(ask, BILLING))
+        await denied.send(signed(ask, BILLING))
         assert decode_command(await denied.frame()).code == 16
         assert [one.is_authenticated for one in broker.listeners.opened[0].connections].count(True) == 1
-        await wrong.say(Command(code=RequestCode.GET_BROKER_CONFIG, ext={"AccessKey": "x", "Signature": "y"}).encode())
+        await wrong.send(Command(code=RequestCode.GET_BROKER_CONFIG, ext={"AccessKey": "x", "Signature": "y"}).encode())
         assert decode_command(await wrong.frame()).code == 16
 
         assert [one.is_authenticated for one in broker.listeners.opened[0].connections].count(True) == 1
@@ -441,13 +441,13 @@ async def test_unauthenticated_connections_have_their_own_budget(tmp_path: Path)
     ) as broker:
         listener = broker.listeners.opened[0]
         known = await RawPeer.open(broker.port)
-        await known.say(signed(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)))
+        await known.send(signed(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)))
         await known.frame()
-        await known.say(frame_head(12 * MIB, 100) + bytes(6 * MIB))
+        await known.send(frame_head(12 * MIB, 100) + bytes(6 * MIB))
 
         strangers = [await RawPeer.open(broker.port) for _ in range(12)]
         for peer in strangers:
-            await peer.say(frame_head(3 * MIB, 100) + bytes(2 * MIB))
+            await peer.send(frame_head(3 * MIB, 100) + bytes(2 * MIB))
         await wait_until(lambda: listener.close_log.counts[CloseReason.UNAUTHENTICATED_BUDGET] >= 6)
 
         assert listener.close_log.counts[CloseReason.FRAME_BUDGET] == 0
@@ -460,7 +460,7 @@ async def test_without_access_control_the_first_frame_is_not_limited(tmp_path: P
     """The smaller limit applies to guarded ports only: without accounts the first frame may have any size."""
     async with running_broker(tmp_path / "store", maxMessageSize=str(64 * KIB)) as broker:
         peer = await RawPeer.open(broker.port)
-        await peer.say(frame_head(8 * MIB, 100) + bytes(KIB))
+        await peer.send(frame_head(8 * MIB, 100) + bytes(KIB))
         await wait_until(lambda: any(one.frames.memory_bytes for one in broker.listeners.opened[0].connections))
         await peer.close()
 
@@ -506,9 +506,9 @@ async def test_runtime_table_counts_closed_connections(tmp_path: Path) -> None:
     """`brokerStatus` has the bytes of unfinished frames and unread replies, and closed connections by reason."""
     async with running_broker(tmp_path / "store") as broker:
         bad, half = await RawPeer.open(broker.port), await RawPeer.open(broker.port)
-        await bad.say(b"\xff" * 8)
+        await bad.send(b"\xff" * 8)
         assert await bad.is_closed_by_peer()
-        await half.say(frame_head(MIB, 100) + bytes(100 * KIB))
+        await half.send(frame_head(MIB, 100) + bytes(100 * KIB))
         await wait_until(lambda: broker.listeners.opened[0].frame_budget.held_bytes > 100 * KIB)
         channel = await Channel.connect(f"127.0.0.1:{broker.port}")
         reply = await channel.request(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO), 60_000)

@@ -71,7 +71,7 @@ async def test_a_bug_in_a_callback_ends_its_own_connection(where: str, caplog: p
     service = Faulty(where)
     async with listening(service) as listener:
         peer = await RawPeer.open(listener.port)
-        await peer.say(Command(code=FINE, body=b"bug").encode())
+        await peer.send(Command(code=FINE, body=b"bug").encode())
         assert await peer.is_closed_by_peer()
         service.is_broken = where != "connection_made"
 
@@ -92,7 +92,7 @@ async def test_exception_in_disconnected_still_frees_the_connection(caplog: pyte
     async with listening(service, connections_max=1) as listener:
         for _ in range(3):
             peer = await RawPeer.open(listener.port)
-            await peer.say(Command(code=FINE, opaque=1).encode())
+            await peer.send(Command(code=FINE, opaque=1).encode())
             await peer.frame()
             await peer.close()
             await wait_until(lambda: not listener.connections)
@@ -107,7 +107,7 @@ async def test_exception_in_a_deferred_pass_closes_its_connection(caplog: pytest
     service.is_broken = False
     async with listening(service) as listener:
         peer = await RawPeer.open(listener.port)
-        await peer.say(Command(code=FINE).encode())
+        await peer.send(Command(code=FINE).encode())
         await peer.frame()
         service.is_broken = True
         [connection] = listener.connections
@@ -125,7 +125,7 @@ async def test_repeated_exception_leaves_one_traceback(caplog: pytest.LogCapture
     async with listening(service) as listener:
         for _ in range(60):
             peer = await RawPeer.open(listener.port)
-            await peer.say(Command(code=FINE, body=b"bug").encode())
+            await peer.send(Command(code=FINE, body=b"bug").encode())
             assert await peer.is_closed_by_peer()
             await peer.close()
         assert listener.close_log.counts[CloseReason.CALLBACK] == 60
@@ -192,7 +192,7 @@ async def test_exception_in_a_held_pull_does_not_block_others(caplog: pytest.Log
     async with listening(Faulty("nowhere")) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(2)]
         for peer in peers:
-            await peer.say(Command(code=FINE).encode())
+            await peer.send(Command(code=FINE).encode())
             await peer.frame()
         first, second = sorted(listener.connections, key=lambda one: one.peer[1])
 

@@ -79,7 +79,7 @@ async def test_deferred_answers_of_a_connection_are_limited() -> None:
     """Requests beyond the limit wait, and each is answered once and in order when earlier ones are."""
     async with hosting(deferred_answers_per_connection_max=8) as host:
         peer = await RawPeer.open(host.listener.port)
-        await peer.say(requests(DEFERRED, 1000))
+        await peer.send(requests(DEFERRED, 1000))
         await wait_until(lambda: host.waiting() == 1)
         assert (host.answers.pending, host.handled) == (8, 8)
 
@@ -95,7 +95,7 @@ async def test_without_the_limit_every_request_has_a_pending_answer() -> None:
     """Counter-test: with the limits off one connection has as many tasks as it has sent requests."""
     async with hosting(deferred_answers_max=UNBOUNDED, deferred_answers_per_connection_max=UNBOUNDED) as host:
         peer = await RawPeer.open(host.listener.port)
-        await peer.say(requests(DEFERRED, 2000))
+        await peer.send(requests(DEFERRED, 2000))
         await wait_until(lambda: host.answers.pending == 2000)
         await peer.close()
 
@@ -106,7 +106,7 @@ async def test_all_connections_of_a_port_share_a_limit_of_deferred_answers() -> 
     async with hosting(deferred_answers_max=20) as host:
         peers = [await RawPeer.open(host.listener.port) for _ in range(10)]
         for peer in peers:
-            await peer.say(requests(DEFERRED, 30))
+            await peer.send(requests(DEFERRED, 30))
         await wait_until(lambda: host.waiting() == 10)
         assert (host.answers.pending, host.handled) == (20, 20)
 
@@ -126,7 +126,7 @@ async def test_reconnecting_does_not_exceed_the_limit_of_the_port() -> None:
             peer = await RawPeer.open(host.listener.port)
             taking = asyncio.ensure_future(host.has_taken_a_request())
             await asyncio.sleep(0)
-            await peer.say(requests(DEFERRED, 1))
+            await peer.send(requests(DEFERRED, 1))
             await taking
             await peer.close()
         assert (host.answers.pending, host.handled) == (5, 5)
@@ -137,14 +137,14 @@ async def test_immediate_answers_are_served_beside_deferred_ones() -> None:
     """A full port and a full connection still answer requests at once until a deferred one arrives."""
     async with hosting(deferred_answers_max=4, deferred_answers_per_connection_max=2) as host:
         busy, other = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
-        await busy.say(requests(DEFERRED, 2))
-        await other.say(requests(DEFERRED, 2))
+        await busy.send(requests(DEFERRED, 2))
+        await other.send(requests(DEFERRED, 2))
         await wait_until(lambda: host.answers.pending == 4)
 
         for peer in (busy, other):
-            await peer.say(requests(AT_ONCE, 100, start=2))
+            await peer.send(requests(AT_ONCE, 100, start=2))
             assert await opaques(peer, 100) == list(range(2, 102))
-        await busy.say(requests(DEFERRED, 1, start=200) + requests(AT_ONCE, 1, start=201))
+        await busy.send(requests(DEFERRED, 1, start=200) + requests(AT_ONCE, 1, start=201))
         await wait_until(lambda: host.waiting() == 1)
         host.gate.set()
         assert sorted(await opaques(busy, 4)) == [0, 1, 200, 201]
@@ -176,7 +176,7 @@ async def test_a_connection_that_waits_for_answers_is_not_idle() -> None:
     """Silence that is caused by not reading does not close a connection."""
     async with hosting(deferred_answers_per_connection_max=1) as host:
         peer = await RawPeer.open(host.listener.port)
-        await peer.say(requests(DEFERRED, 2))
+        await peer.send(requests(DEFERRED, 2))
         await wait_until(lambda: host.waiting() == 1)
         [connection] = host.listener.connections
         later = asyncio.get_running_loop().time() + 3600
@@ -192,10 +192,10 @@ async def test_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> 
     """Requests that waited in a closed connection are not handled, and others are served."""
     async with hosting(deferred_answers_max=2) as host:
         gone, peer = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
-        await gone.say(requests(DEFERRED, 50))
+        await gone.send(requests(DEFERRED, 50))
         await wait_until(lambda: host.waiting() == 1)
         gone.writer.transport.abort()
-        await peer.say(requests(DEFERRED, 3))
+        await peer.send(requests(DEFERRED, 3))
         await wait_until(lambda: host.waiting() == 2)
         for connection in host.listener.connections:
             if connection.peer != peer.writer.get_extra_info("sockname"):
@@ -221,7 +221,7 @@ async def test_broker_limits_deferred_answers_of_a_connection(tmp_path: Path) ->
     async with running_broker(tmp_path) as broker:
         peer = await RawPeer.open(broker.port)
         answers, most = broker.listeners.services[0].answers, 0
-        await peer.say(requests(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, 2000))
+        await peer.send(requests(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, 2000))
         for number in range(2000):
             assert decode_command(await peer.frame()).opaque == number
             most = max(most, answers.pending)
@@ -234,7 +234,7 @@ async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: 
     off = str(UNBOUNDED)
     async with running_broker(tmp_path, maxDeferredAnswers=off, maxDeferredAnswersPerConnection=off) as broker:
         peer = await RawPeer.open(broker.port)
-        await peer.say(requests(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, 2000))
+        await peer.send(requests(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, 2000))
         await wait_until(lambda: broker.listeners.services[0].answers.pending > 500)
         for _ in range(2000):
             await peer.frame()
@@ -279,7 +279,7 @@ async def test_name_server_limits_deferred_answers_of_a_connection(tmp_path: Pat
         )
         for number in range(100)
     ]
-    await peer.say(b"".join(put.encode() for put in puts))
+    await peer.send(b"".join(put.encode() for put in puts))
     for number in range(100):
         reply = decode_command(await peer.frame())
         assert (reply.opaque, reply.code) == (number, 0)

@@ -125,7 +125,7 @@ async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptur
         assert await extra.is_closed_by_peer()
 
         other = await RawPeer.open(host.listener.port, source="127.0.0.2")
-        await other.say(Command(code=99, opaque=5).encode())
+        await other.send(Command(code=99, opaque=5).encode())
 
         assert decode_command(await other.frame()).opaque == 5
         for channel in mine:
@@ -316,7 +316,7 @@ async def test_sweep_closes_overdue_connections(
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     async with hosting(idle_timeout_ms=int(patience(500)), frame_timeout_ms=100) as host:
         slow = await RawPeer.open(host.listener.port)
-        await slow.say(frame_head(100, 50))
+        await slow.send(frame_head(100, 50))
         idle = await RawPeer.open(host.listener.port)
 
         assert await slow.is_closed_by_peer()
@@ -337,7 +337,7 @@ async def test_a_slow_reader_costs_bounded_memory() -> None:
         peer = await RawPeer.open(host.listener.port)
         requests = [Command(code=BIG, opaque=number, ext={"size": str(MIB)}).encode() for number in range(count)]
 
-        await peer.say(b"".join(requests))
+        await peer.send(b"".join(requests))
         await wait_until(lambda: host.handled > 0)
         assert await works(host)
         transport = host.connected[0]._transport
@@ -455,7 +455,7 @@ async def test_last_replies_are_sent_before_the_close() -> None:
     """A listener that closes sends its peers the pending replies."""
     async with hosting() as host:
         peer = await RawPeer.open(host.listener.port)
-        await peer.say(Command(code=BIG, ext={"size": str(3 * MIB)}).encode())
+        await peer.send(Command(code=BIG, ext={"size": str(3 * MIB)}).encode())
         await wait_until(lambda: host.handled == 1)
         reading = asyncio.ensure_future(peer.frame())
     assert len((await reading).body) == 3 * MIB
@@ -468,10 +468,10 @@ async def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
     async with hosting(wire=WireLimits(frame_bytes_max=1000)) as host:
         fits = await RawPeer.open(host.listener.port)
         body = bytes(1000 - len(Command(code=99, opaque=1).encode()))
-        await fits.say(Command(code=99, opaque=1, body=body).encode())
+        await fits.send(Command(code=99, opaque=1, body=body).encode())
         assert (await fits.frame()).body == body
 
-        await fits.say(frame_head(1000 - 4 + 1, 10))
+        await fits.send(frame_head(1000 - 4 + 1, 10))
         assert await fits.is_closed_by_peer()
         await fits.close()
 

@@ -114,7 +114,7 @@ async def test_an_enforcing_port_refuses_plain_text(
     async with hosting(certificates, TlsMode.ENFORCING) as listener:
         assert await echo(listener, tls=certificates.client()) == b"echo"
         peer = await RawPeer.open(listener.port)
-        await peer.say(Command(code=1).encode())
+        await peer.send(Command(code=1).encode())
         assert await peer.is_closed_by_peer()
         await peer.close()
     assert "broke the protocol: plain text on a port that enforces TLS" in reasons(caplog)
@@ -178,7 +178,7 @@ async def test_a_broken_handshake_costs_its_connection(
     caplog.set_level(logging.INFO)
     async with hosting(certificates, TlsMode.PERMISSIVE) as listener:
         peer = await RawPeer.open(listener.port)
-        await peer.say(data)
+        await peer.send(data)
         assert await peer.is_closed_by_peer()
         await peer.close()
         assert await echo(listener, tls=certificates.client()) == b"echo"
@@ -196,7 +196,7 @@ async def test_incomplete_handshake_is_overdue(certificates: Certificates, monke
     await listener.start()
     peer = await RawPeer.open(listener.port)
 
-    await peer.say(b"\x16\x03\x01")
+    await peer.send(b"\x16\x03\x01")
 
     assert await peer.is_closed_by_peer()
     await peer.close()

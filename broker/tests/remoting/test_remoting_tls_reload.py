@@ -207,7 +207,7 @@ async def test_flood_of_incomplete_handshakes_displaces_itself(party: Party, mos
         peers = []
         for _ in range(12):
             peers.append(await RawPeer.open(listener.port))
-            await peers[-1].say(b"\x16\x03\x01")
+            await peers[-1].send(b"\x16\x03\x01")
         kept = min(most, 12)
         await wait_until(lambda: len(listener.handshakes) == kept and len(listener.connections) == kept)
 

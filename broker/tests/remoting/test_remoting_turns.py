@@ -466,7 +466,7 @@ async def test_queued_bytes_are_the_unread_bytes_of_the_kernel() -> None:
     assert connection.queued_bytes() == 0
     connection.pause_writing()
 
-    await peer.say(bytes(1234))
+    await peer.send(bytes(1234))
 
     await wait_until(lambda: connection.queued_bytes() == 1234)
     connection.resume_writing()
@@ -664,7 +664,7 @@ async def bytes_before_an_honest_answer(**settings: Any) -> list[int]:
     found = []
     for _ in range(10):
         before = floods.taken
-        await peer.say(Command(code=99).encode())
+        await peer.send(Command(code=99).encode())
         await peer.frame()
         found.append(floods.taken - before)
     await peer.close()
@@ -711,7 +711,7 @@ async def test_a_burst_in_slices_is_answered_whole_and_in_order() -> None:
     peer = await RawPeer.open(listener.port)
     frames = [Command(code=99, opaque=number, body=bytes(800)).encode() for number in range(count)]
 
-    writing = asyncio.ensure_future(peer.say(b"".join(frames)))
+    writing = asyncio.ensure_future(peer.send(b"".join(frames)))
     answered = [decode_command(await peer.frame()).opaque for _ in range(count)]
     await writing
 

@@ -15,7 +15,8 @@ from typing import Final, final
 from replication.open_connection import connected
 
 READ_BYTES: Final = 16 << 10
-BYTES_BETWEEN: Final = 60_000
+CLEAN_BYTES_MAX: Final = 60_000
+"""The most bytes of one connection that pass before the corrupted piece."""
 
 
 class Corruption(Enum):
@@ -33,7 +34,9 @@ class CorruptingProxy:
     """Listens at ``address`` while its context is open. Owned by one loop."""
 
     def __init__(self, host: str, target: tuple[str, int], chance: random.Random) -> None:
-        self.done: Final[list[Corruption]] = []
+        self.applied: Final[list[Corruption]] = []
+        """The corruptions so far, one for each connection that has carried enough bytes."""
+
         self.address = ""
         self._host: Final = host
         self._target: Final = target
@@ -88,14 +91,14 @@ class CorruptingProxy:
 
     async def _corrupt_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward from the master to the slave, until this connection's corruption has ended it."""
-        left = self._chance.randint(1, BYTES_BETWEEN)
+        left = self._chance.randint(1, CLEAN_BYTES_MAX)
         while data := await reader.read(READ_BYTES):
             if len(data) < left:
                 left -= len(data)
                 writer.write(data)
                 continue
-            corruption = self._plan[len(self.done) % len(self._plan)]
-            self.done.append(corruption)
+            corruption = self._plan[len(self.applied) % len(self._plan)]
+            self.applied.append(corruption)
             writer.write(self._corrupt_piece(corruption, data, left))
             if corruption is Corruption.CUT:
                 await writer.drain()

@@ -2,7 +2,8 @@
 
     await FaultInjector(group, supervisor, load, chance).inject(Fault.KILL_MASTER)
 
-After every fault all members follow the newest master and have its whole log, so that the next one is a first fault.
+After every fault all members follow the newest master and have its whole log, so that the group's mode covers the next
+fault, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from replication.supervisor import PATIENCE_S, NoPromotion, Supervisor
 ACKNOWLEDGED_BETWEEN: Final = 40
 """Messages that are acknowledged before, during and after a fault."""
 MOMENT_S: Final = 0.1
-"""Within this time a member is killed that is in the middle of something."""
+"""Within this time a member is killed that is being promoted, cuts its log or copies one."""
 DELAY_MAX_S: Final = 0.3
 """A fault is injected after a random delay up to this."""
 
@@ -42,11 +43,11 @@ class FaultInjector:
             Fault.KILL_SLAVE: self.kill_slave,
             Fault.PAUSE_MASTER: self.pause_master,
             Fault.PAUSE_SLAVE: self.pause_slave,
-            Fault.PART_MASTER: lambda: self.cut_master(to_slaves=True, from_slaves=True),
-            Fault.MUTE_MASTER: lambda: self.cut_master(to_slaves=True, from_slaves=False),
-            Fault.DEAFEN_MASTER: lambda: self.cut_master(to_slaves=False, from_slaves=True),
+            Fault.PARTITION_MASTER: lambda: self.cut_master(to_slaves=True, from_slaves=True),
+            Fault.DROP_FROM_MASTER: lambda: self.cut_master(to_slaves=True, from_slaves=False),
+            Fault.DROP_TO_MASTER: lambda: self.cut_master(to_slaves=False, from_slaves=True),
             Fault.ISOLATE_MASTER: self.isolate_master,
-            Fault.PART_SLAVE: self.part_slave,
+            Fault.PARTITION_SLAVE: self.partition_slave,
             Fault.POWER_MASTER: self.power_off_master,
             Fault.POWER_SLAVE: self.power_off_slave,
             Fault.KILL_PROMOTED: self.kill_promoted,
@@ -59,20 +60,20 @@ class FaultInjector:
         assert set(self._acts) == set(Fault), "a fault has no method that injects it"
 
     async def inject(self, fault: Fault) -> None:
-        """Put some load on the group, inject the fault, and repair it."""
+        """Wait until some messages are acknowledged, inject the fault, and repair it."""
         await self.send_some()
         await asyncio.sleep(self._chance.uniform(0, DELAY_MAX_S))
         await self._acts[fault]()
-        await self._supervisor.renew()
+        await self._supervisor.make_all_electable()
         await self.send_some()
         await self._supervisor.wait_until_caught_up()
 
     async def send_some(self) -> None:
-        """Wait until some messages are acknowledged."""
+        """Wait until the producers have sent some messages that are acknowledged."""
         await self._load.wait_acknowledged(ACKNOWLEDGED_BETWEEN, PATIENCE_S)
 
     async def fail_over(self, *, among: Sequence[Member] | None = None) -> Member:
-        """Promote a member as soon as that is possible."""
+        """Promote a member other than the master, or one of ``among``, as soon as that is possible."""
         members = self._group.others(self._supervisor.master) if among is None else among
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -83,14 +84,14 @@ class FaultInjector:
                     await asyncio.sleep(POLL_S)
 
     async def restart_and_follow(self, member: Member) -> None:
-        """Start a member again that has ended, and have it follow."""
+        """Start a member again that has ended, and order it to follow the master."""
         await member.process.start()
-        await self._supervisor.gather([member])
+        await self._supervisor.order_to_follow([member])
 
-    def _a_slave(self) -> Member:
+    def _random_slave(self) -> Member:
         return self._chance.choice(self._group.others(self._supervisor.master))
 
-    # -- the faults ----------------------------------------------------------------------------------------------------
+    # -- the faults, as the members of ``Fault`` describe them ---------------------------------------------------------
 
     async def kill_master(self) -> None:
         old = self._supervisor.master
@@ -103,10 +104,10 @@ class FaultInjector:
         old = self._supervisor.master
         await old.kill()
         await old.process.start()
-        await self._supervisor.reinstate()
+        await self._supervisor.promote_most_complete()
 
     async def kill_slave(self) -> None:
-        slave = self._a_slave()
+        slave = self._random_slave()
         await slave.kill()
         await self.send_some_if_possible()
         await self.restart_and_follow(slave)
@@ -120,10 +121,10 @@ class FaultInjector:
         old.resume()
         await self.send_some_if_possible()
         old.is_cut_off = False
-        await self._supervisor.gather([old])
+        await self._supervisor.order_to_follow([old])
 
     async def pause_slave(self) -> None:
-        slave = self._a_slave()
+        slave = self._random_slave()
         slave.pause()
         await self.send_some_if_possible()
         slave.resume()
@@ -132,9 +133,9 @@ class FaultInjector:
         old, network = self._supervisor.master, self._group.network
         for slave in self._group.others(old):
             if to_slaves:
-                network.cut(old.number, slave.number)
+                network.drop_packets(old.number, slave.number)
             if from_slaves:
-                network.cut(slave.number, old.number)
+                network.drop_packets(slave.number, old.number)
         old.is_cut_off = True
         await self.fail_over()
         await self.send_some_if_possible()
@@ -143,7 +144,7 @@ class FaultInjector:
     async def isolate_master(self) -> None:
         old, network = self._supervisor.master, self._group.network
         for other in (CLIENTS, *(slave.number for slave in self._group.others(old))):
-            network.part(old.number, other)
+            network.partition(old.number, other)
         old.is_cut_off = True
         await self.fail_over()
         await self.send_some_if_possible()
@@ -153,11 +154,11 @@ class FaultInjector:
         self._group.network.heal()
         await self.send_some_if_possible()
         old.is_cut_off = False
-        await self._supervisor.gather([old])
+        await self._supervisor.order_to_follow([old])
 
-    async def part_slave(self) -> None:
-        slave = self._a_slave()
-        self._group.network.part(self._supervisor.master.number, slave.number)
+    async def partition_slave(self) -> None:
+        slave = self._random_slave()
+        self._group.network.partition(self._supervisor.master.number, slave.number)
         slave.is_cut_off = True
         await self.send_some_if_possible()
         self._group.network.heal()
@@ -171,7 +172,7 @@ class FaultInjector:
         await self.restart_and_follow(old)
 
     async def power_off_slave(self) -> None:
-        slave = self._a_slave()
+        slave = self._random_slave()
         await slave.lose_power()
         await self.send_some_if_possible()
         await self.restart_and_follow(slave)
@@ -188,29 +189,29 @@ class FaultInjector:
         for member in (old, promoted):
             if not member.process.is_running:
                 await member.process.start()
-        await self._supervisor.reinstate()
+        await self._supervisor.promote_most_complete()
 
     async def disturb_return(self, end: Callable[[Member], Awaitable[None]]) -> None:
         old, network = self._supervisor.master, self._group.network
         for slave in self._group.others(old):
-            network.part(old.number, slave.number)
+            network.partition(old.number, slave.number)
         old.is_cut_off = True
         await asyncio.sleep(self._chance.uniform(0, DELAY_MAX_S))
         await self.fail_over()
         await self.send_some_if_possible()
         network.heal()
         old.is_cut_off = False
-        await self._supervisor.gather([old])
+        await self._supervisor.order_to_follow([old])
         await asyncio.sleep(self._chance.uniform(0, MOMENT_S))
         await end(old)
         await self.restart_and_follow(old)
 
     async def lag_and_kill(self) -> None:
-        old, slave = self._supervisor.master, self._a_slave()
-        self._group.network.part(old.number, slave.number)
+        old, slave = self._supervisor.master, self._random_slave()
+        self._group.network.partition(old.number, slave.number)
         slave.is_cut_off = True
         # The slave may have a copy of every message that is in flight now. Later ones it cannot have.
-        await self.send_some_if_possible(behind=self._load.in_flight)
+        await self.send_some_if_possible(extra_messages=self._load.in_flight)
         await old.kill()
         self._group.network.heal()
         slave.is_cut_off = False
@@ -219,7 +220,7 @@ class FaultInjector:
         await self.restart_and_follow(old)
 
     async def wipe_slave(self) -> None:
-        slave = self._a_slave()
+        slave = self._random_slave()
         await slave.kill()
         shutil.rmtree(slave.store)
         await self.restart_and_follow(slave)
@@ -231,13 +232,13 @@ class FaultInjector:
     async def switch(self) -> None:
         await self.fail_over()
 
-    async def send_some_if_possible(self, *, behind: int = 0) -> None:
+    async def send_some_if_possible(self, *, extra_messages: int = 0) -> None:
         """Wait until some messages are acknowledged, unless too few slaves are available.
 
-        ``behind`` adds to the number: the first ones may be messages of which every member has a copy.
+        ``extra_messages`` adds to their number: the first ones may be messages of which every member has a copy.
         """
         others = self._group.others(self._supervisor.master)
         if self._supervisor.may_acknowledge([other for other in others if other.is_up]):
-            await self._load.wait_acknowledged(behind + ACKNOWLEDGED_BETWEEN, PATIENCE_S)
+            await self._load.wait_acknowledged(extra_messages + ACKNOWLEDGED_BETWEEN, PATIENCE_S)
         else:
             await asyncio.sleep(self._chance.uniform(0, DELAY_MAX_S))

@@ -26,10 +26,10 @@ from gantry_remoting import Channel
 PIECE_BYTES: Final = 64 << 10
 
 
-async def judge(
+async def stop_and_check(
     group: Group, supervisor: Supervisor, load: Load, mode: Mode, patience_s: float = PATIENCE_S
 ) -> list[Finding]:
-    """Return all findings. It stops the members; the master and all files must have the same log.
+    """Stop the members, and return what the checker finds in the history and in their files.
 
     Raises TimeoutError if a member does not catch up with the master, and nothing else is wrong.
     """
@@ -39,7 +39,7 @@ async def judge(
         await supervisor.wait_until_caught_up(patience_s)
     except TimeoutError as error:
         late = error
-    standing = await load.finish(master.address)
+    committed_offsets = await load.finish(master.address)
     channel = await Channel.connect(master.address)
     queues = {queue: await read_queue(channel, queue) for queue in QUEUES}
     ends = {queue: await queue_end(channel, queue) for queue in QUEUES}
@@ -47,16 +47,16 @@ async def judge(
     statuses = {member.number: await member.status() for member in group.members if member.is_up}
     confirmed = min(statuses[master.number].confirmed or 0, *(status.wrote or 0 for status in statuses.values()))
     await group.stop()
-    # What has expired since it was read is in the files no more.
+    # Messages that have expired since they were read are no longer in the files.
     begin = int(log_files(master.store)[0].name)
     queues = {queue: [one for one in stored if one.physical_offset >= begin] for queue, stored in queues.items()}
-    assert stored_in(master.store) == queues, "the log of the master holds something else than its queues"
+    assert stored_in(master.store) == queues, "the log of the master has other messages than its queues"
     logs = [
         LogSums(f"member {member.number}", list(sums(member.store, confirmed)))
         for member in group.members
         if member.number in statuses
     ]
-    end = End(queues, epochs_of(master.store), logs, standing, begin, ends)
+    end = End(queues, epochs_of(master.store), logs, committed_offsets, begin, ends)
     findings = check(load.journal.history, end, mode)
     if late is not None and not findings:
         raise late

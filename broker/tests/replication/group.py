@@ -3,11 +3,11 @@
     with Network(3) as network:
         async with Group(directory, network) as group:
             await group.start()
-            await supervisor.begin()
+            await supervisor.promote_first()        # see the module `supervisor`
             ...
 
 Every member boots without a role and gets one by order over its control socket, as in production. Its store is a
-directory, or a disk of its own whose power can be cut. Nothing here judges the result.
+directory, or a disk of its own whose power can be cut. Nothing here checks what the clients saw.
 """
 
 from __future__ import annotations
@@ -38,13 +38,20 @@ from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic
 
 RUN_WITHOUT_GUARDS: Final = Path(__file__).resolve().parent / "run_without_guards.py"
+"""The program of a broker from which guards of replication were removed."""
+
 MEMBERS: Final = 3
+"""The number of members, unless a test chooses another."""
+
 TOPIC: Final = "Histories"
 QUEUES: Final = tuple(Queue(TOPIC, number) for number in range(3))
 DISK_MIB: Final = 128
+"""The size of each member's own disk, in a group with disks."""
+
 ORDER_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.02
-_BECOME: Final = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+_EXECUTE: Final = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+"""A program that is replaced by another one, here by a broker, perhaps in a network namespace."""
 
 SETTINGS: Final = {
     "brokerRole": "SYNC_MASTER",
@@ -80,6 +87,8 @@ class Member:
             str(directory / f"control-{number}"), answer_timeout_s=patience(ORDER_TIMEOUT_S)
         )
         self.is_paused = False
+        """Whether its process is suspended, by SIGSTOP."""
+
         self.is_cut_off = False
         """Whether the supervisor treats it as unreachable, too; its control socket still answers."""
 
@@ -106,7 +115,7 @@ class Member:
         return self.process.is_running and not self.is_paused and not self.is_cut_off
 
     def configure(self, settings: Mapping[str, str], without: Sequence[str] = ()) -> None:
-        """Set the settings of the next start; ``without`` names the guards that are removed from it."""
+        """Add settings for the next start; ``without`` names the guards that are removed from it."""
         assert not self.process.is_running
         self._settings |= settings
         self._without = tuple(without)
@@ -132,7 +141,7 @@ class Member:
         if without:
             program = (str(RUN_WITHOUT_GUARDS), *(f"--without={guard}" for guard in without))
         broker = (*program, "-m", "gantry_broker", "-c", str(self.directory / f"broker-{self.number}.conf"))
-        arguments = ["-c", _BECOME, *self._network.command(self.number), sys.executable, *broker]
+        arguments = ["-c", _EXECUTE, *self._network.command(self.number), sys.executable, *broker]
         return ServerProcess(f"broker-{self.number}", arguments, "broker listening on", self.directory)
 
     async def status(self) -> HaStatus:
@@ -174,6 +183,11 @@ class Group:
         settings: Mapping[str, str] | None = None, without: Sequence[str] = (), has_disks: bool = False,
         has_buffers: bool = False,
     ) -> None:  # fmt: skip
+        """Describe a group whose processes do not run yet.
+
+        ``without`` names guards that all brokers lack (`run_without_guards`). With ``has_disks`` each store is on a
+        disk whose power can be cut; with ``has_buffers`` write buffers survive their process.
+        """
         self.directory: Final = directory
         self.network: Final = network
         self.without: Final = tuple(without)

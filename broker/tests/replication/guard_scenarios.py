@@ -1,6 +1,7 @@
 """A scenario for every guard: with the guard nothing is found, without it the checker finds a violation.
 
-Each is a function of a scene under load, and ends with all members following the newest master.
+A guard is a rule of the broker that keeps a promise of replication (`run_without_guards.GUARDS`). Each scenario is a
+function of a scene, that is of a group under load, and ends with all members following the newest master.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ SITUATION_S: Final = 1.5
 UNCERTAIN_SENDS: Final = 8
 """Sends without a certain result that a scenario waits for."""
 UNKNOWN_IDENTITY: Final = "f" * 32
+"""The identity of a store that no member has."""
 UNKNOWN_BROKER_ID: Final = 9
 NO_FLUSH: Final = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
 ASYNC: Final = {"brokerRole": "ASYNC_MASTER", "haGrant": "1000"}
 
 
 async def slave_stays_with_old_master(scene: Scene) -> None:
-    """Both slaves promise, one is promoted, and the other gets no order: it must not follow its old master."""
+    """Both slaves promise, one is promoted, and the other gets no order: it must not keep following the old master."""
     supervisor, group = scene.supervisor, scene.group
     old = supervisor.master
     await scene.faults.send_some()
-    winner = await supervisor.promote_among(group.others(old), notifies_others=False)
+    winner = await supervisor.promote_among(group.others(old), orders_others=False)
     await asyncio.sleep(SITUATION_S)
-    await supervisor.gather(group.others(winner))
+    await supervisor.order_to_follow(group.others(winner))
     await scene.faults.send_some()
 
 
@@ -60,7 +62,7 @@ async def peer_acknowledges_and_keeps_nothing(scene: Scene, identity: str, numbe
     slaves = group.others(old)
     await scene.faults.send_some()
     for slave in slaves:
-        group.network.part(old.number, slave.number)
+        group.network.partition(old.number, slave.number)
     async with Rogue(old.host, old.ha_port, identity=identity, number=number) as rogue:
         await scene.load.wait_until(lambda: bool(rogue.acknowledged or rogue.refusals), PATIENCE_S)
         await asyncio.sleep(SITUATION_S)
@@ -77,15 +79,15 @@ async def master_outlives_its_grants(scene: Scene) -> None:
     old = supervisor.master
     await scene.faults.send_some()
     for slave in group.others(old):
-        group.network.part(old.number, slave.number)
+        group.network.partition(old.number, slave.number)
     old.is_cut_off = True
     await scene.faults.fail_over()
     await scene.faults.send_some()
     await asyncio.sleep(SITUATION_S)
     group.network.heal()
     old.is_cut_off = False
-    await supervisor.gather([old])
-    await supervisor.renew()
+    await supervisor.order_to_follow([old])
+    await supervisor.make_all_electable()
     await scene.faults.send_some()
 
 
@@ -95,15 +97,15 @@ async def consumer_reads_unreplicated_messages(scene: Scene) -> None:
     old = supervisor.master
     await scene.faults.send_some()
     for slave in group.others(old):
-        group.network.part(old.number, slave.number)
-    await wait_unknown(scene, UNCERTAIN_SENDS)
+        group.network.partition(old.number, slave.number)
+    await wait_for_unknown_sends(scene, UNCERTAIN_SENDS)
     await asyncio.sleep(SITUATION_S)
     old.is_cut_off = True
     await scene.faults.fail_over()
     await scene.faults.send_some()
     group.network.heal()
     old.is_cut_off = False
-    await supervisor.gather([old])
+    await supervisor.order_to_follow([old])
     await scene.faults.send_some()
 
 
@@ -113,15 +115,15 @@ async def returning_master_is_killed_after_cut(scene: Scene) -> None:
     old = supervisor.master
     await scene.faults.send_some()
     for slave in group.others(old):
-        group.network.part(old.number, slave.number)
+        group.network.partition(old.number, slave.number)
     old.is_cut_off = True
-    await wait_unknown(scene, UNCERTAIN_SENDS)
+    await wait_for_unknown_sends(scene, UNCERTAIN_SENDS)
     await scene.faults.fail_over()
     await scene.faults.send_some()
     group.network.heal()
     old.is_cut_off = False
     log_start = old.process.log_bytes
-    await supervisor.gather([old])
+    await supervisor.order_to_follow([old])
     await old.process.wait_logged("following the master", log_start)
     await old.kill()
     await scene.faults.restart_and_follow(old)
@@ -133,11 +135,11 @@ async def slave_follows_the_old_master(scene: Scene) -> None:
     supervisor, group = scene.supervisor, scene.group
     old = supervisor.master
     await scene.faults.send_some()
-    winner = await supervisor.promote_among(group.others(old), notifies_others=False)
+    winner = await supervisor.promote_among(group.others(old), orders_others=False)
     [other] = [slave for slave in group.others(old) if slave is not winner]
     await other.orders.call(Follow(epoch=supervisor.epoch, master=old.ha_address))
     await asyncio.sleep(SITUATION_S)
-    await supervisor.gather(group.others(winner))
+    await supervisor.order_to_follow(group.others(winner))
     await scene.faults.send_some()
 
 
@@ -149,11 +151,11 @@ async def group_loses_power(scene: Scene) -> None:
     members = scene.group.members
     await asyncio.gather(*(member.lose_power() for member in members))
     await asyncio.gather(*(member.process.start() for member in members))
-    await scene.supervisor.reinstate()
+    await scene.supervisor.promote_most_complete()
 
 
-async def wait_unknown(scene: Scene, count: int) -> None:
-    """Wait until ``count`` more sends are unanswered, or were answered with an uncertain result."""
+async def wait_for_unknown_sends(scene: Scene, count: int) -> None:
+    """Wait until ``count`` more sends have no answer yet, or an answer that leaves open whether they are stored."""
     history = scene.history
     goal = len(history.sent) - scene.load.acknowledged + count
     await scene.load.wait_until(lambda: len(history.sent) - scene.load.acknowledged >= goal, PATIENCE_S)
@@ -162,25 +164,38 @@ async def wait_unknown(scene: Scene, count: int) -> None:
 class GuardScenario(NamedTuple):
     """A scenario, and the finding that is expected without its guard."""
 
-    play: Callable[[Scene], Awaitable[None]]
+    run: Callable[[Scene], Awaitable[None]]
+    """Creates the situation in a scene of ``plan``."""
+
     plan: Plan
     kinds: frozenset[Kind]
     """Kinds of findings, of which at least one is expected."""
 
     has_disks: bool = False
+    """Whether each store is on a disk whose power can be cut."""
 
 
-def _sync(play: Callable[[Scene], Awaitable[None]], *kinds: Kind) -> GuardScenario:
-    return GuardScenario(play, Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ()), frozenset(kinds))
+def _sync(run: Callable[[Scene], Awaitable[None]], *kinds: Kind) -> GuardScenario:
+    """Return the scenario of a synchronous group, in which findings of ``kinds`` are expected without the guard."""
+    return GuardScenario(
+        run, Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER"}, faults=()), frozenset(kinds)
+    )
 
 
 GUARD_SCENARIOS: Final = {
     "promises": _sync(slave_stays_with_old_master, Kind.LOST),
     "identity": _sync(peer_claims_identity_of_slave, Kind.LOST),
     "electable": _sync(unknown_peer_joins, Kind.LOST),
-    "grants": GuardScenario(master_outlives_its_grants, Plan(1, False, ASYNC, ()), frozenset({Kind.STALE})),
+    "grants": GuardScenario(
+        master_outlives_its_grants, Plan(seed=1, is_sync=False, settings=ASYNC, faults=()), frozenset({Kind.STALE})
+    ),
     "confirmed": _sync(consumer_reads_unreplicated_messages, Kind.VANISHED),
-    "offsets": GuardScenario(group_loses_power, Plan(1, False, ASYNC | NO_FLUSH, ()), frozenset({Kind.BEYOND}), True),
+    "offsets": GuardScenario(
+        group_loses_power,
+        Plan(seed=1, is_sync=False, settings=ASYNC | NO_FLUSH, faults=()),
+        frozenset({Kind.BEYOND}),
+        True,
+    ),
     "durable-cut": _sync(returning_master_is_killed_after_cut, Kind.DIVERGED),
     "stream-epoch": _sync(slave_follows_the_old_master, Kind.LOST),
 }

@@ -24,18 +24,20 @@ from typing import Final, final
 from gantry_testing.slowness import patience
 
 CLIENTS: Final = 0
+"""The place of the clients, used like the number of a member."""
+
 _CLONE_NEWNET: Final = 0x40000000
 _TIMEOUT_S: Final = 20
 _RULE_PRIORITY: Final = "100"
 
 
-def missing() -> str | None:
+def namespaces_missing() -> str | None:
     """Return why this machine cannot have network namespaces; None if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root -- run again with sudo"
     try:
         with Network(1) as network:
-            network.cut(CLIENTS, 1)
+            network.drop_packets(CLIENTS, 1)
     except OSError as error:
         return f"no network namespaces here: {error}"
     return None
@@ -59,7 +61,10 @@ def _call(name: str, *arguments: int) -> None:
 
 @final
 class Network:
-    """The namespaces of one run. Belongs to one thread, which must be the one that runs the clients."""
+    """The namespaces of one run. Belongs to one thread, which must be the one that runs the clients.
+
+    A *place* is the number of a member, from 1 on, or ``CLIENTS``. Without ``is_isolated`` all places share one host.
+    """
 
     def __init__(self, members: int, *, is_isolated: bool = True) -> None:
         self.is_isolated: Final = is_isolated
@@ -136,20 +141,20 @@ class Network:
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 
-    def cut(self, source: int, target: int) -> None:
-        """Drop all packets from ``source`` to ``target`` from now on. The other direction needs another cut."""
+    def drop_packets(self, source: int, target: int) -> None:
+        """Drop all packets from ``source`` to ``target`` from now on, and none in the other direction."""
         assert self.is_isolated, "nothing can be cut on one host"
         if (source, target) not in self._cuts:
             self._cuts.add((source, target))
             self._rule("add", source, target)
 
-    def part(self, one: int, other: int) -> None:
-        """Cut the connection in both directions."""
-        self.cut(one, other)
-        self.cut(other, one)
+    def partition(self, one: int, other: int) -> None:
+        """Drop all packets between two places, in both directions."""
+        self.drop_packets(one, other)
+        self.drop_packets(other, one)
 
     def heal(self) -> None:
-        """Remove all cuts, those of clients included."""
+        """Drop no more packets between any two places."""
         for source, target in sorted(self._cuts):
             self._rule("del", source, target)
         self._cuts.clear()

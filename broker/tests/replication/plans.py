@@ -22,22 +22,25 @@ class Fault(StrEnum):
     PAUSE_MASTER = "pause-master"
     """SIGSTOP, a promotion, SIGCONT: the old master has missed the end of its term."""
     PAUSE_SLAVE = "pause-slave"
-    PART_MASTER = "part-master"
-    """No packet passes between master and slaves, but its clients reach it; a promotion."""
-    MUTE_MASTER = "mute-master"
+    """SIGSTOP, and after a while SIGCONT: the slave is suspended for a while."""
+    PARTITION_MASTER = "partition-master"
+    """No packet passes between the master and its slaves, but clients reach it; a promotion."""
+    DROP_FROM_MASTER = "drop-from-master"
     """Packets of the master do not reach the slaves, but theirs reach it; a promotion."""
-    DEAFEN_MASTER = "deafen-master"
+    DROP_TO_MASTER = "drop-to-master"
     """Packets of the slaves do not reach the master, but its packets reach them; a promotion."""
     ISOLATE_MASTER = "isolate-master"
     """No packet passes between the master and its slaves or clients; a promotion."""
-    PART_SLAVE = "part-slave"
+    PARTITION_SLAVE = "partition-slave"
+    """No packet passes between the master and one slave for a while."""
     POWER_MASTER = "power-master"
     """The machine of the master loses its power; a promotion."""
     POWER_SLAVE = "power-slave"
+    """The machine of a slave loses its power, and starts again."""
     KILL_PROMOTED = "kill-promoted"
     """The master is killed, and during the promotion one of the slaves, perhaps the promoted one; both start again."""
     KILL_RETURNING = "kill-returning"
-    """A master returns with a tail of its own, and is killed during or after its cut."""
+    """An old master returns with records that no other member has, and is killed while, or after, it cuts them off."""
     POWER_RETURNING = "power-returning"
     """The same as above, and its machine loses its power."""
     LAG_AND_KILL = "lag-and-kill"
@@ -48,25 +51,36 @@ class Fault(StrEnum):
     """A promotion without any other fault."""
 
 
-CUTS: Final = frozenset({
-    Fault.PART_MASTER, Fault.MUTE_MASTER, Fault.DEAFEN_MASTER, Fault.ISOLATE_MASTER, Fault.PART_SLAVE,
+NETWORK_FAULTS: Final = frozenset({
+    Fault.PARTITION_MASTER, Fault.DROP_FROM_MASTER, Fault.DROP_TO_MASTER, Fault.ISOLATE_MASTER, Fault.PARTITION_SLAVE,
     Fault.KILL_RETURNING, Fault.POWER_RETURNING, Fault.LAG_AND_KILL,
 })  # fmt: skip
-POWER: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE, Fault.POWER_RETURNING})
-KEEPING: Final = frozenset({
-    Fault.RESTART_MASTER, Fault.KILL_SLAVE, Fault.PAUSE_SLAVE, Fault.PART_SLAVE, Fault.POWER_SLAVE, Fault.WIPE_SLAVE,
+"""Faults that need network namespaces, because packets are dropped."""
+POWER_FAULTS: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE, Fault.POWER_RETURNING})
+"""Faults that need a disk for each broker, because its power is cut."""
+FAULTS_KEEPING_MASTER: Final = frozenset({
+    Fault.RESTART_MASTER, Fault.KILL_SLAVE, Fault.PAUSE_SLAVE, Fault.PARTITION_SLAVE, Fault.POWER_SLAVE,
+    Fault.WIPE_SLAVE,
 })  # fmt: skip
 """Faults after which the master's log continues on the same member."""
 FAULTS_MAX: Final = 3
+"""The largest number of faults of one plan."""
 
 
 class Plan(NamedTuple):
     """The plan of one run."""
 
     seed: int
+    """The seed of the clients, of the moments of faults, and of the choice of members."""
+
     is_sync: bool
+    """Whether a master waits for the ack of a slave."""
+
     settings: dict[str, str]
+    """Keys of `broker.conf` that differ from those of every group."""
+
     faults: tuple[Fault, ...]
+    """The faults, in the order of their injection."""
     has_lease: bool = False
     """Whether the master of an asynchronous group holds a Lease, besides its slaves' grants."""
 
@@ -81,7 +95,7 @@ class Plan(NamedTuple):
         """
         has_buffer = self.settings.get("transientStorePoolEnable") == "true"
         is_lasting = not has_buffer or self.has_buffers or self.settings.get("flushDiskType") == "SYNC_FLUSH"
-        is_kept = is_lasting and bool(self.faults) and KEEPING.issuperset(self.faults)
+        is_kept = is_lasting and bool(self.faults) and FAULTS_KEEPING_MASTER.issuperset(self.faults)
         return Mode(Loss.NOTHING if self.is_sync or is_kept else Loss.SUFFIX)
 
     @property
@@ -90,7 +104,7 @@ class Plan(NamedTuple):
 
     @property
     def loses_power(self) -> bool:
-        return not POWER.isdisjoint(self.faults)
+        return not POWER_FAULTS.isdisjoint(self.faults)
 
     def __str__(self) -> str:
         kind = "sync" if self.is_sync else "async with a Lease" if self.has_lease else "async"
@@ -113,7 +127,7 @@ def plan_for(seed: int, *, is_root: bool = True) -> Plan:
         settings["haAckLevel"] = "FLUSHED"
     if not is_sync:
         settings["haGrant"] = "1000"
-    choice = [fault for fault in Fault if is_root or fault not in CUTS | POWER]
+    choice = [fault for fault in Fault if is_root or fault not in NETWORK_FAULTS | POWER_FAULTS]
     faults = tuple(chance.choice(choice) for _ in range(chance.randint(1, FAULTS_MAX)))
     has_lease = not is_sync and chance.random() < 0.5
     return Plan(seed, is_sync, settings, faults, has_lease=has_lease, has_buffers=has_buffers)

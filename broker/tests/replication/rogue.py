@@ -56,7 +56,11 @@ class Rogue:
 
     def __init__(self, host: str, port: int, *, identity: str, number: int, promised_epoch: int = 0) -> None:
         self.acknowledged = 0
+        """The offset up to which it has acknowledged the master's log."""
+
         self.refusals: list[str] = []
+        """The master's reasons for refusing it, one for each connection."""
+
         self._address: Final = host, port
         self._facts: Final = SlaveFacts(
             cluster="HistoryCluster", broker_name="group", broker_id=number, store_uuid=identity, file_bytes=1 << 20,

@@ -27,7 +27,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
 from replication import network  # noqa: E402 - found by the line above
 from replication.plans import Fault, plan_for  # noqa: E402
 from replication.run_without_guards import GUARDS  # noqa: E402
-from replication.seeded_run import Verdict, run  # noqa: E402
+from replication.seeded_run import RunResult, run_plan  # noqa: E402
 
 RUNS: Final = TESTS.parents[1] / ".gantry"
 PROGRAM: Final = ".venv/bin/python broker/tests/replication/run_replication.py"
@@ -40,13 +40,13 @@ def end_well(_number: int, _frame: FrameType | None) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--runs", default=100, show_default=True, help="How many groups live and are judged.")
+@click.option("--runs", default=100, show_default=True, help="How many groups are run and checked.")
 @click.option("--seed", type=int, help="Of the first run; each next one has the next number. By default drawn.")
 @click.option("--without", type=click.Choice(sorted(GUARDS)), multiple=True,
               help="Take a guard from every broker, to see the checker fail.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep logs and histories even when nothing was found.")
 def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> None:
-    """Let groups of three brokers live under load, with faults and promotions, and judge what their clients saw.
+    """Run groups of three brokers under load, with faults and promotions, and check what their clients saw.
 
     Each run has a name server and three brokers, each in a network namespace of its own where that is possible. Clients
     send numbered messages and consume them while a master or slave is killed, stopped for a while, cut off in one
@@ -61,7 +61,7 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
       .venv/bin/python broker/tests/replication/run_replication.py --runs 20 --without promises
     """
     signal.signal(signal.SIGTERM, end_well)
-    reason = network.missing()
+    reason = network.namespaces_missing()
     if reason is not None:
         click.echo(f"NOT RUN HERE partitions and power losses: {reason}")
         if "root" in os.environ.get("GANTRY_REQUIRE", "").split(","):
@@ -71,12 +71,12 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
     RUNS.mkdir(exist_ok=True)
     began_at, bad, faults, answers = time.monotonic(), 0, Counter[Fault](), Counter[str]()
     for number in range(first, first + runs):
-        verdict = run_one(number, is_root=reason is None, without=without, keep=keep)
-        if verdict is None or verdict.findings:
+        result = run_one(number, is_root=reason is None, without=without, keep=keep)
+        if result is None or result.findings:
             bad += 1
-        if verdict is not None:
-            faults.update(verdict.plan.faults)
-            answers += verdict.answers
+        if result is not None:
+            faults.update(result.plan.faults)
+            answers += result.answers
     for fault in Fault:
         click.echo(f"  {fault:<16} {faults[fault]:>5}")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(answers.items()))
@@ -85,26 +85,26 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
     sys.exit(1 if bad else 0)
 
 
-def run_one(seed: int, *, is_root: bool, without: tuple[str, ...], keep: bool) -> Verdict | None:
+def run_one(seed: int, *, is_root: bool, without: tuple[str, ...], keep: bool) -> RunResult | None:
     """Execute one run and return its report; None if it did not complete."""
     plan = plan_for(seed, is_root=is_root)
     click.echo(str(plan))
     directory = Path(tempfile.mkdtemp(prefix=f"replication-{seed}-", dir=RUNS))
-    verdict = None
+    result = None
     try:
-        verdict = asyncio.run(run(plan, directory, is_root=is_root, without=without))
+        result = asyncio.run(run_plan(plan, directory, is_root=is_root, without=without))
     except Exception:  # noqa: BLE001 - any exception is reported as a failure
         click.echo(traceback.format_exc())
-    if verdict is not None:
-        click.echo(f"  {verdict}")
-        for finding in verdict.findings[:FINDINGS_SHOWN_MAX]:
+    if result is not None:
+        click.echo(f"  {result}")
+        for finding in result.findings[:FINDINGS_SHOWN_MAX]:
             click.echo(f"  FOUND {finding}")
-    if keep or verdict is None or verdict.findings:
+    if keep or result is None or result.findings:
         words = "".join(f" --without {guard}" for guard in without)
         click.echo(f"  kept in {directory}; again: {PROGRAM} --runs 1 --seed {seed}{words}")
     else:
         shutil.rmtree(directory)
-    return verdict
+    return result
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def count_connections() -> None:
 
 
 def count_all_slaves() -> None:
-    """Count acks of slaves that no election would ask."""
+    """Count acks of all slaves, also of those that are not electable."""
     from gantry_broker.ha.acknowledgement import AckSet
 
     replace(AckSet, "_counted_slaves", lambda slaves: iter(slaves))
@@ -83,7 +83,7 @@ def skip_clamping_of_offsets() -> None:
 
 
 def cut_in_memory_only() -> None:
-    """Keep cut records of a slave in its files."""
+    """Let a slave cut its log only in memory: the records stay in its files, and return at a restart."""
     from gantry_broker.store.commit_log import CommitLog
 
     replace(CommitLog, "truncate", lambda log, end: None)
@@ -112,6 +112,7 @@ GUARDS: Final[dict[str, Callable[[], None]]] = {
     "durable-cut": cut_in_memory_only,
     "stream-epoch": follow_any_epoch,
 }
+"""The functions that remove a guard from this process, by the guard's name for `--without`."""
 
 
 def treat_files_as_old() -> None:
@@ -143,16 +144,19 @@ def fail_writes_on_signal() -> None:
     replace(RealFile, "sync", failing_sync)
 
 
-OTHER_CHANGES: Final[dict[str, Callable[[], None]]] = {"youth": treat_files_as_old, "good-disk": fail_writes_on_signal}
-"""Other replaceable methods, by the name of what is missing then."""
+OTHER_REPLACEMENTS: Final[dict[str, Callable[[], None]]] = {
+    "retention-age": treat_files_as_old,
+    "working-disk": fail_writes_on_signal,
+}
+"""Changes of the broker that remove no guard, by the name of what it lacks then; also names for `--without`."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--without", action="append", default=[], choices=sorted(GUARDS | OTHER_CHANGES))
+    parser.add_argument("--without", action="append", default=[], choices=sorted(GUARDS | OTHER_REPLACEMENTS))
     options, rest = parser.parse_known_args()
     for guard in options.without:
-        (GUARDS | OTHER_CHANGES)[guard]()
+        (GUARDS | OTHER_REPLACEMENTS)[guard]()
     assert rest[:1] == ["-m"], "expected -m and a module after the guards"
     sys.argv = rest[1:]
     runpy.run_module(rest[1], run_name="__main__", alter_sys=True)

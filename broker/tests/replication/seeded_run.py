@@ -1,4 +1,4 @@
-"""One seeded run from its start to its verdict."""
+"""One seeded run from the start of its group to the checker's result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gantry_histories.findings import Finding, Mode
 from gantry_histories.load import Load
 from gantry_histories.producer import BODY_BYTES
 from replication.fault_injection import FaultInjector
-from replication.final_checks import judge
+from replication.final_checks import stop_and_check
 from replication.group import MEMBERS, QUEUES, Group
 from replication.network import Network
 from replication.plans import Plan
@@ -23,7 +23,7 @@ from replication.supervisor import PATIENCE_S, Supervisor
 
 
 @dataclass
-class Verdict:
+class RunResult:
     """The result of one seeded run."""
 
     plan: Plan
@@ -32,7 +32,11 @@ class Verdict:
     """Number of sends by their outcome."""
 
     shown: int = 0
+    """Number of messages that consumers received, each counted as often as it was received."""
+
     promotions: int = 0
+    """Number of promotions after the first one."""
+
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -45,26 +49,30 @@ class Verdict:
 
 @dataclass
 class Scene:
-    """A group that has started, and is under load."""
+    """A group that has started and is under load, with all objects that a test of it uses."""
 
     group: Group
     supervisor: Supervisor
     load: Load
     faults: FaultInjector
     mode: Mode
+    """What the checker must accept as lost."""
 
     @property
     def history(self) -> History:
         return self.load.journal.history
 
-    async def judge(self, patience_s: float = PATIENCE_S) -> list[Finding]:
-        """End the load, stop the group, and return the findings. The scene cannot be used afterwards."""
+    async def stop_and_check(self, patience_s: float = PATIENCE_S) -> list[Finding]:
+        """End the load, stop the group, and return the checker's findings. The scene cannot be used afterwards.
+
+        ``patience_s`` limits the time in which all members must catch up with the master.
+        """
         await self.load.stop()
-        return await judge(self.group, self.supervisor, self.load, self.mode, patience_s)
+        return await stop_and_check(self.group, self.supervisor, self.load, self.mode, patience_s)
 
 
 @asynccontextmanager
-async def scene(
+async def start_scene(
     plan: Plan,
     directory: Path,
     *,
@@ -74,7 +82,10 @@ async def scene(
     has_disks: bool = False,
     body_bytes: Sequence[int] = BODY_BYTES,
 ) -> AsyncIterator[Scene]:
-    """Start the group of a plan, without a fault yet. The history is in ``directory`` afterwards."""
+    """Start the group of a plan under load, without a fault yet. The history is in ``directory`` afterwards.
+
+    With ``is_root`` each member has a network namespace. ``without`` names guards that all brokers lack.
+    """
     async with AsyncExitStack() as stack:
         network = stack.enter_context(Network(members, is_isolated=is_root))
         journal = Journal(stack.enter_context((directory / "history.jsonl").open("wb")))
@@ -93,7 +104,7 @@ async def scene(
         supervisor = await stack.enter_async_context(
             Supervisor(group, journal, acks_needed=plan.acks_needed, keeps_lease=plan.has_lease)
         )
-        await supervisor.begin()
+        await supervisor.promote_first()
         await group.create_topic(supervisor.master)
         load = await stack.enter_async_context(
             Load(group.name_server_address, QUEUES, journal, plan.seed, body_bytes=body_bytes)
@@ -102,19 +113,19 @@ async def scene(
         yield Scene(group, supervisor, load, FaultInjector(group, supervisor, load, chance), plan.mode)
 
 
-async def run(
+async def run_plan(
     plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str] = (), members: int = MEMBERS
-) -> Verdict:
-    """Execute a plan, and return its verdict."""
+) -> RunResult:
+    """Run a group with the faults of a plan, and return the result."""
     began_at = time.monotonic()
-    async with scene(plan, directory, is_root=is_root, without=without, members=members) as made:
+    async with start_scene(plan, directory, is_root=is_root, without=without, members=members) as scene:
         for fault in plan.faults:
-            await made.faults.inject(fault)
-        findings = await made.judge()
-        history = made.history
+            await scene.faults.inject(fault)
+        findings = await scene.stop_and_check()
+        history = scene.history
     answers = Counter(str(answer.outcome) for answer in history.answered.values())
     answers[str(Outcome.UNKNOWN)] += len(history.sent) - len(history.answered)
-    return Verdict(
+    return RunResult(
         plan, findings, answers, shown=len(history.shown), promotions=len(history.terms) - 1,
         seconds=time.monotonic() - began_at,
     )  # fmt: skip

@@ -27,7 +27,10 @@ from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_status.orders import Follow, HaRole, HaStatus, Lease, OrderError, Promised, PromiseRequest, Promote
 
 PATIENCE_S: Final = 180.0
+"""How long to wait for anything that must occur, such as a promotion or a slave that catches up."""
+
 LEASE_MS: Final = 1_500
+"""The duration of a Lease; a master may acknowledge until it has expired."""
 
 
 class NoPromotion(Exception):
@@ -39,39 +42,52 @@ class Supervisor:
     """Orders the roles of one group. Owned by one loop."""
 
     def __init__(self, group: Group, journal: Journal, *, acks_needed: int = 1, keeps_lease: bool = False) -> None:
+        """Take the first member as the master. ``keeps_lease`` is for an asynchronous group with a Lease."""
         self.master: Member = group[1]
+        """The member that was promoted last, whether or not it runs."""
+
         self.epoch = 0
+        """The epoch of the last promotion; 0 before the first."""
+
+        self.acks_needed = acks_needed
+        """The number of slaves whose acks a master needs to acknowledge; 0 in an asynchronous group."""
+
         self._group: Final = group
         self._journal: Final = journal
-        self.acks_needed = acks_needed
         self._keeps_lease: Final = keeps_lease
         self._electable: list[int] = []
+        """The numbers of the members that may be elected after this term."""
+
         self._leased_until_ms = 0
+        """The end of the last renewed Lease, on the boot clock."""
+
         self._is_deposing = False
-        self._leasing: asyncio.Task[None] | None = None
+        """Whether a promotion waits for the Lease to expire, which is not renewed meanwhile."""
+
+        self._lease_renewal: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Supervisor:
         if self._keeps_lease:
-            self._leasing = asyncio.ensure_future(self._renew_lease())
+            self._lease_renewal = asyncio.ensure_future(self._renew_lease())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._leasing is not None:
-            self._leasing.cancel()
-            await asyncio.wait([self._leasing])
+        if self._lease_renewal is not None:
+            self._lease_renewal.cancel()
+            await asyncio.wait([self._lease_renewal])
 
     def __repr__(self) -> str:
         return f"<Supervisor master={self.master.number} epoch={self.epoch}>"
 
-    async def begin(self) -> None:
-        """Make the first member the master of an empty group."""
-        await self._promote_member(self.master, _next_epoch(self.epoch, await self._gather_statuses()))
-        await self.gather(self._group.others(self.master))
+    async def promote_first(self) -> None:
+        """Make the first member the master of an empty group, and have the others follow it."""
+        await self._promote_member(self.master, _next_epoch(self.epoch, await self._wait_for_statuses()))
+        await self.order_to_follow(self._group.others(self.master))
 
-    async def _gather_statuses(self) -> list[tuple[Member, HaStatus]]:
-        """Return the status of all members, after waiting for one that has just started."""
+    async def _wait_for_statuses(self) -> list[tuple[Member, HaStatus]]:
+        """Return the statuses of all members, as soon as each of them answers."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await reachable(self._group.members)
@@ -79,8 +95,8 @@ class Supervisor:
                     return found
                 await asyncio.sleep(POLL_S)
 
-    async def gather(self, members: Sequence[Member]) -> None:
-        """Have these members follow the master. An unreachable one is left out until the next call."""
+    async def order_to_follow(self, members: Sequence[Member]) -> None:
+        """Order these members to follow the master; one that is unreachable gets no order."""
         for member in members:
             if member.is_up and member is not self.master:
                 try:
@@ -94,8 +110,11 @@ class Supervisor:
             return len(followers) >= self.acks_needed
         return self._keeps_lease or {member.number for member in followers} >= set(self._electable)
 
-    async def promote_among(self, members: Sequence[Member], *, notifies_others: bool = True) -> Member:
-        """Promote one of these members, and have the other reachable ones follow it. Raises ``NoPromotion``."""
+    async def promote_among(self, members: Sequence[Member], *, orders_others: bool = True) -> Member:
+        """Elect and promote one of these members, in the next epoch. Raises ``NoPromotion``.
+
+        Then all other reachable members are ordered to follow it, except with ``orders_others=False``.
+        """
         statuses = await reachable(members)
         epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
@@ -108,8 +127,8 @@ class Supervisor:
             await self._wait_for_expiry(min(promise.granted_ms for promise in promises))
         winner = self._group[result.winner.number]
         await self._promote_member(winner, epoch)
-        if notifies_others:
-            await self.gather(self._group.others(winner))
+        if orders_others:
+            await self.order_to_follow(self._group.others(winner))
         return winner
 
     def _record(self, promises: Sequence[Promised]) -> LeaseRecord:
@@ -125,28 +144,28 @@ class Supervisor:
         )
         return LeaseRecord(epoch=self.epoch, terms=(term,))
 
-    async def reinstate(self) -> Member:
-        """Make the member with the most complete log the master, when all members run again."""
-        statuses = await self._gather_statuses()
+    async def promote_most_complete(self) -> Member:
+        """Promote the member with the most complete log, when all members run again, and have the others follow it."""
+        statuses = await self._wait_for_statuses()
         epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
         assert len(promises) == len(self._group.members), "a member has not promised"
         furthest = max(promises, key=lambda one: (one.last_epoch, one.end, one.broker_id == self.master.number))
         winner = self._group[furthest.broker_id]
         await self._promote_member(winner, epoch)
-        await self.gather(self._group.others(winner))
+        await self.order_to_follow(self._group.others(winner))
         return winner
 
-    async def renew(self) -> None:
-        """Give the same master a new epoch, in which all running members are electable.
+    async def make_all_electable(self) -> None:
+        """Promote the same master again, in a new epoch in which all running slaves are electable.
 
-        Does nothing if all are electable already, or if acks are needed.
+        It does nothing if all slaves are electable already, or if acks are needed.
         """
         others = self._group.others(self.master)
         if self.acks_needed or set(self._electable) >= {member.number for member in others}:
             return
         await self._promote_member(self.master, _next_epoch(self.epoch, await reachable(self._group.members)))
-        await self.gather(others)
+        await self.order_to_follow(others)
 
     async def _wait_for_expiry(self, granted_ms: int) -> None:
         """Wait until the first grant of an electable slave and the Lease of the old master have expired."""

@@ -14,9 +14,9 @@ from gantry_histories.bodies import make_body, read_key
 from gantry_histories.consumer import consumer_offset, pull
 from gantry_histories.events import Queue
 from replication.group import POLL_S, TOPIC, Member
-from replication.network import missing
+from replication.network import namespaces_missing
 from replication.plans import Plan
-from replication.seeded_run import scene
+from replication.seeded_run import start_scene
 from replication.supervisor import PATIENCE_S
 
 from gantry_remoting import Channel
@@ -26,12 +26,12 @@ from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.offsets import UpdateConsumerOffset
 from gantry_wire.commands.send import SendMessageV2
 
-SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER", "slaveTimeout": "30000"}, ())
-LATER = Queue("Later", 0)
-STANDING = Queue(TOPIC, 0)
-DELAYED = 20
+SYNC = Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER", "slaveTimeout": "30000"}, faults=())
+DELAYED_QUEUE = Queue("Later", 0)
+OFFSET_QUEUE = Queue(TOPIC, 0)
+DELAYED_COUNT = 20
 DELAY_LEVEL = 2
-"""The level of a delay of five seconds: what is due after the master was killed, the next master must deliver."""
+"""The level of a delay of five seconds: messages that are due after the kill of the master come from the next one."""
 
 
 async def ask(channel: Channel, command: Command) -> Command:
@@ -40,44 +40,44 @@ async def ask(channel: Channel, command: Command) -> Command:
     return reply
 
 
-async def prepare(address: str) -> None:
-    """At the master, create a topic, messages that are delivered later, and a consumer offset."""
+async def create_metadata(address: str) -> None:
+    """At the master, create a topic, messages that are delivered_keys later, and a consumer offset."""
     channel = await Channel.connect(address)
     topic = CreateTopic(
-        topic=LATER.topic, default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6,
+        topic=DELAYED_QUEUE.topic, default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6,
         topic_filter_type="SINGLE_TAG", order=False,
     )  # fmt: skip
     await ask(channel, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext=topic.write()))
-    for number in range(DELAYED):
+    for number in range(DELAYED_COUNT):
         fields = SendMessageV2(
-            producer_group="Delayed", topic=LATER.topic, default_topic="TBW102", default_topic_queue_nums=1,
+            producer_group="Delayed", topic=DELAYED_QUEUE.topic, default_topic="TBW102", default_topic_queue_nums=1,
             queue_id=0, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0,
             properties=f"UNIQ_KEY\x01later-{number}\x02WAIT\x01true\x02DELAY\x01{DELAY_LEVEL}\x02", batch=False,
         )  # fmt: skip
         body = make_body(f"later-{number}", b"")
         await ask(channel, Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields.write(), body=body))
-    group = write_document(SubscriptionGroupConfig(group_name="Standing"))
+    group = write_document(SubscriptionGroupConfig(group_name="WithOffset"))
     await ask(channel, Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group))
-    offset = UpdateConsumerOffset(consumer_group="Standing", topic=TOPIC, queue_id=0, commit_offset=3)
+    offset = UpdateConsumerOffset(consumer_group="WithOffset", topic=TOPIC, queue_id=0, commit_offset=3)
     await ask(channel, Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=offset.write()))
     await channel.close()
 
 
 def has_tables(slave: Member) -> bool:
     """Return whether the member has saved the topic and the consumer offset: tables are sent after the log."""
-    wanted = {"topics.json": LATER.topic.encode(), "consumerOffset.json": b"Standing"}
+    wanted = {"topics.json": DELAYED_QUEUE.topic.encode(), "consumerOffset.json": b"WithOffset"}
     try:
         return all(text in (slave.store / "config" / name).read_bytes() for name, text in wanted.items())
     except FileNotFoundError:
         return False
 
 
-async def delivered(address: str) -> set[str | None]:
-    """Return the delayed messages that were delivered so far."""
+async def delivered_keys(address: str) -> set[str | None]:
+    """Return the delayed messages that were delivered_keys so far."""
     channel = await Channel.connect(address)
     found: set[str | None] = set()
     offset = 0
-    while (pulled := await pull(channel, "Readers", LATER, offset)).messages:
+    while (pulled := await pull(channel, "Readers", DELAYED_QUEUE, offset)).messages:
         found |= {read_key(message.body) for message in pulled.messages}
         offset = pulled.next_offset
     await channel.close()
@@ -86,24 +86,24 @@ async def delivered(address: str) -> set[str | None]:
 
 @pytest.mark.verify
 async def test_promoted_slave_continues_with_all_metadata(tmp_path: Path) -> None:
-    """R3: the topic exists, the consumer offset is the same, and every delayed message is delivered."""
-    async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
-        await made.faults.send_some()
-        old = made.supervisor.master
-        await prepare(old.address)
-        slaves = made.group.others(old)
-        await made.load.wait_until(lambda: all(has_tables(slave) for slave in slaves), PATIENCE_S)
+    """R3: the topic exists, the consumer offset is the same, and every delayed message is delivered_keys."""
+    async with start_scene(SYNC, tmp_path, is_root=namespaces_missing() is None) as scene:
+        await scene.faults.send_some()
+        old = scene.supervisor.master
+        await create_metadata(old.address)
+        slaves = scene.group.others(old)
+        await scene.load.wait_until(lambda: all(has_tables(slave) for slave in slaves), PATIENCE_S)
         await old.kill()
-        winner = await made.faults.fail_over()
-        await made.faults.restart_and_follow(old)
+        winner = await scene.faults.fail_over()
+        await scene.faults.restart_and_follow(old)
         channel = await Channel.connect(winner.address)
-        assert await consumer_offset(channel, "Standing", STANDING) == 3
+        assert await consumer_offset(channel, "WithOffset", OFFSET_QUEUE) == 3
         await channel.close()
         deadline = time.monotonic() + PATIENCE_S
-        expected = {f"later-{number}" for number in range(DELAYED)}
-        while await delivered(winner.address) < expected:
+        expected = {f"later-{number}" for number in range(DELAYED_COUNT)}
+        while await delivered_keys(winner.address) < expected:
             assert time.monotonic() < deadline
             await asyncio.sleep(POLL_S)
-        await made.faults.send_some()
+        await scene.faults.send_some()
 
-        assert await made.judge() == []
+        assert await scene.stop_and_check() == []

@@ -34,7 +34,7 @@ def test_cut_is_silent_and_one_way() -> None:
         client.sendall(b"a")
         assert server.recv(1) == b"a"
 
-        network.cut(CLIENTS, 1)
+        network.drop_packets(CLIENTS, 1)
         client.sendall(b"b")
         server.sendall(b"c")
         assert client.recv(1) == b"c"
@@ -64,4 +64,4 @@ def test_without_root_members_share_one_host() -> None:
         assert {network.host(place) for place in range(4)} == {"127.0.0.1"}
         assert network.command(1) == ()
         with pytest.raises(AssertionError):
-            network.cut(1, 2)
+            network.drop_packets(1, 2)

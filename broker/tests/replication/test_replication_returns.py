@@ -14,11 +14,11 @@ import pytest
 from gantry_histories.events import Journal
 from gantry_histories.findings import Loss, Mode
 from gantry_histories.load import Load
-from replication.final_checks import judge
+from replication.final_checks import stop_and_check
 from replication.group import QUEUES, Group
-from replication.network import Network, missing
+from replication.network import Network, namespaces_missing
 from replication.plans import Plan
-from replication.seeded_run import scene
+from replication.seeded_run import start_scene
 from replication.supervisor import PATIENCE_S, Supervisor
 
 from gantry_status.orders import HaRole
@@ -26,14 +26,19 @@ from gantry_status.orders import HaRole
 NO_FLUSH = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
 NO_COMMIT = NO_FLUSH | {"transientStorePoolEnable": "true", "commitIntervalCommitLog": "3600000",
                        "commitCommitLogThoroughInterval": "3600000", "commitCommitLogLeastPages": "1000"}  # fmt: skip
-SOME = 40
-POWER = pytest.param(True, marks=[pytest.mark.needs_root, pytest.mark.needs_loop])
+"""Settings with which nothing is flushed, nor committed from the write buffer, during a test."""
+
+SOME_MESSAGES = 40
+POWER_LOSS = pytest.param(True, marks=[pytest.mark.needs_root, pytest.mark.needs_loop])
 
 
 @asynccontextmanager
 async def pair(directory: Path, *, has_disks: bool) -> AsyncIterator[tuple[Group, Supervisor, Load]]:
-    """A fixed master and its slave, by configuration alone; the master rarely flushes."""
-    with Network(2, is_isolated=missing() is None) as network, (directory / "history.jsonl").open("wb") as file:
+    """Start a master and its slave, whose roles are in their configuration; the master rarely flushes."""
+    with (
+        Network(2, is_isolated=namespaces_missing() is None) as network,
+        (directory / "history.jsonl").open("wb") as file,
+    ):
         journal = Journal(file)
         settings = NO_FLUSH if has_disks else NO_COMMIT
         async with Group(directory, network, members=2, settings=settings, has_disks=has_disks) as group:
@@ -50,7 +55,7 @@ async def pair(directory: Path, *, has_disks: bool) -> AsyncIterator[tuple[Group
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("is_power_lost", [POWER, False], ids=["power-loss", "kill"])
+@pytest.mark.parametrize("is_power_lost", [POWER_LOSS, False], ids=["power-loss", "kill"])
 @pytest.mark.parametrize(
     "is_slave_there", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["slave-stays", "slave-comes-later"]
 )
@@ -60,7 +65,7 @@ async def test_master_restores_its_lost_tail_before_serving(
     """R4: after a power loss, or a kill without persistent buffers, it refuses writes until a slave has helped."""
     async with pair(tmp_path, has_disks=is_power_lost) as (group, supervisor, load):
         master, slave = group[1], group[2]
-        await load.wait_acknowledged(SOME, PATIENCE_S)
+        await load.wait_acknowledged(SOME_MESSAGES, PATIENCE_S)
         wrote = (await slave.status()).wrote
         if not is_slave_there:
             await slave.kill()
@@ -72,10 +77,12 @@ async def test_master_restores_its_lost_tail_before_serving(
             assert "compare" in status.problem
             await slave.process.start()
         await supervisor.wait_for(master, HaRole.MASTER)
-        await load.wait_acknowledged(SOME, PATIENCE_S)
+        await load.wait_acknowledged(SOME_MESSAGES, PATIENCE_S)
         await load.stop()
 
-        assert await judge(group, supervisor, load, Plan(1, True, {}, ()).mode) == []
+        assert (
+            await stop_and_check(group, supervisor, load, Plan(seed=1, is_sync=True, settings={}, faults=()).mode) == []
+        )
 
 
 @pytest.mark.verify
@@ -92,14 +99,14 @@ async def test_master_restores_its_lost_tail_before_serving(
 )
 async def test_group_survives_a_power_loss(settings: dict[str, str], loss: Loss, tmp_path: Path) -> None:
     """R4: with SYNC_FLUSH nothing acknowledged is lost; with ASYNC_FLUSH only the end of the log may be."""
-    plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"} | settings, ())
-    async with scene(plan, tmp_path, is_root=True, has_disks=True) as made:
-        await made.faults.send_some()
-        members = made.group.members
+    plan = Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER"} | settings, faults=())
+    async with start_scene(plan, tmp_path, is_root=True, has_disks=True) as scene:
+        await scene.faults.send_some()
+        members = scene.group.members
         await asyncio.gather(*(member.lose_power() for member in members))
         await asyncio.gather(*(member.process.start() for member in members))
-        await made.supervisor.reinstate()
-        await made.faults.send_some()
-        await made.load.stop()
+        await scene.supervisor.promote_most_complete()
+        await scene.faults.send_some()
+        await scene.load.stop()
 
-        assert await judge(made.group, made.supervisor, made.load, Mode(loss)) == []
+        assert await stop_and_check(scene.group, scene.supervisor, scene.load, Mode(loss)) == []

@@ -11,33 +11,33 @@ from pathlib import Path
 
 import pytest
 from replication.guard_scenarios import UNKNOWN_IDENTITY, peer_acknowledges_and_keeps_nothing
-from replication.network import missing
+from replication.network import namespaces_missing
 from replication.plans import Plan
-from replication.seeded_run import scene
+from replication.seeded_run import start_scene
 
 from gantry_broker.ha.frames import PREAMBLE, Ack, encode
 
-SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
+SYNC = Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER"}, faults=())
 
 
 @pytest.mark.verify
 @pytest.mark.needs_root
 async def test_peer_with_the_broker_id_of_a_slave_is_refused(tmp_path: Path) -> None:
     """R5: while that slave is connected, no other peer has its broker id, and its acks do not count."""
-    async with scene(SYNC, tmp_path, is_root=True) as made:
-        await peer_acknowledges_and_keeps_nothing(made, UNKNOWN_IDENTITY, 2)
+    async with start_scene(SYNC, tmp_path, is_root=True) as scene:
+        await peer_acknowledges_and_keeps_nothing(scene, UNKNOWN_IDENTITY, 2)
 
-        assert await made.judge() == []
+        assert await scene.stop_and_check() == []
     log = (tmp_path / "broker-1.log").read_text()
     assert "a slave with brokerId 2 or with the same store is connected already" in log
 
 
 async def test_garbage_on_the_replication_port_is_harmless(tmp_path: Path) -> None:
-    """R5: random bytes, huge, negative and unsent offsets: the peer is disconnected, and sends continue."""
+    """R5: after random bytes, and huge, negative or unsent offsets, the peer is disconnected, and sends continue."""
     chance = random.Random(5)
-    async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
-        master = made.supervisor.master
-        await made.faults.send_some()
+    async with start_scene(SYNC, tmp_path, is_root=namespaces_missing() is None) as scene:
+        master = scene.supervisor.master
+        await scene.faults.send_some()
         async with asyncio.timeout(60):
             while {slave.number for slave in (await master.status()).slaves} != {2, 3}:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -56,7 +56,7 @@ async def test_garbage_on_the_replication_port_is_harmless(tmp_path: Path) -> No
                             pass
                 finally:
                     writer.transport.abort()
-        await made.faults.send_some()
+        await scene.faults.send_some()
 
         assert {slave.number for slave in (await master.status()).slaves} == {2, 3}
-        assert await made.judge() == []
+        assert await scene.stop_and_check() == []

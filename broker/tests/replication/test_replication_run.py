@@ -10,34 +10,34 @@ from click.testing import CliRunner
 from gantry_histories.findings import Finding, Kind
 from replication import network, run_replication
 from replication.plans import Plan
-from replication.seeded_run import Verdict
+from replication.seeded_run import RunResult
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the directory of the runs for one test; no network is needed."""
     monkeypatch.setattr(run_replication, "RUNS", tmp_path)
-    monkeypatch.setattr(network, "missing", lambda: "no network here")
+    monkeypatch.setattr(network, "namespaces_missing", lambda: "no network here")
     monkeypatch.delenv("GANTRY_REQUIRE", raising=False)
     return tmp_path
 
 
-def play(monkeypatch: pytest.MonkeyPatch, findings: dict[int, Finding | Exception]) -> None:
+def replace_run(monkeypatch: pytest.MonkeyPatch, findings: dict[int, Finding | Exception]) -> None:
     """End every run at once: by its seed with a finding, an error, or successfully."""
 
-    async def run(plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str]) -> Verdict:
+    async def run(plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str]) -> RunResult:
         assert not is_root
         found = findings.get(plan.seed)
         if isinstance(found, Exception):
             raise found
-        return Verdict(plan, [found] if found is not None else [])
+        return RunResult(plan, [found] if found is not None else [])
 
-    monkeypatch.setattr(run_replication, "run", run)
+    monkeypatch.setattr(run_replication, "run_plan", run)
 
 
 def test_successful_runs_leave_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 0, and the directory is gone; what could not be run here is reported."""
-    play(monkeypatch, {})
+    replace_run(monkeypatch, {})
 
     result = CliRunner().invoke(run_replication.main, ["--runs", "3", "--seed", "7"])
 
@@ -52,7 +52,7 @@ def test_failed_run_is_kept_and_can_be_repeated(
     bad: Finding | Exception, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1, the findings, and the command that repeats the plan; the other runs are executed, too."""
-    play(monkeypatch, {8: bad})
+    replace_run(monkeypatch, {8: bad})
 
     result = CliRunner().invoke(run_replication.main, ["--runs", "3", "--seed", "7", "--without", "grants"])
 
@@ -67,7 +67,7 @@ def test_failed_run_is_kept_and_can_be_repeated(
 
 def test_required_root_is_present_or_the_run_fails(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`GANTRY_REQUIRE=root` without network namespaces is a failure."""
-    play(monkeypatch, {})
+    replace_run(monkeypatch, {})
     monkeypatch.setenv("GANTRY_REQUIRE", "root")
 
     assert CliRunner().invoke(run_replication.main, ["--runs", "1"]).exit_code == 1

@@ -1,4 +1,4 @@
-"""Unconfirmed messages are hidden from consumers, on masters and slaves, so that no message they saw vanishes.
+"""Unconfirmed messages are hidden from consumers, on masters and slaves: no message vanishes that a consumer received.
 
 R9 and R10 are rows of the fault catalogue (`faults/rows.py`).
 """
@@ -9,12 +9,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from replication.guard_scenarios import SITUATION_S, wait_unknown
-from replication.network import missing
+from replication.guard_scenarios import SITUATION_S, wait_for_unknown_sends
+from replication.network import namespaces_missing
 from replication.plans import Plan
-from replication.seeded_run import scene
+from replication.seeded_run import start_scene
 
-SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
+SYNC = Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER"}, faults=())
 BUFFER = {"brokerRole": "SYNC_MASTER", "transientStorePoolEnable": "true"}
 WITH_BUFFER = SYNC._replace(settings=BUFFER)
 PLANS = {
@@ -26,6 +26,7 @@ PLANS = {
 }
 
 SLOW = {"sync-flush", "flushed-acks"}
+"""Plans that run only with `--slow`."""
 
 
 @pytest.mark.verify
@@ -38,13 +39,13 @@ SLOW = {"sync-flush", "flushed-acks"}
 )  # fmt: skip
 async def test_visible_messages_survive_a_crash(plan: Plan, tmp_path: Path) -> None:
     """R9 and R10: consumers pull from a master whose slaves hang, then it is killed; no message they saw is lost."""
-    async with scene(plan, tmp_path, is_root=missing() is None) as made:
-        faults, group, supervisor = made.faults, made.group, made.supervisor
+    async with start_scene(plan, tmp_path, is_root=namespaces_missing() is None) as scene:
+        faults, group, supervisor = scene.faults, scene.group, scene.supervisor
         old = supervisor.master
         await faults.send_some()
         for slave in group.others(old):
             slave.pause()
-        await wait_unknown(made, 20)
+        await wait_for_unknown_sends(scene, 20)
         await asyncio.sleep(SITUATION_S)
         await old.kill()
         for slave in group.others(old):
@@ -53,31 +54,31 @@ async def test_visible_messages_survive_a_crash(plan: Plan, tmp_path: Path) -> N
         await faults.restart_and_follow(old)
         await faults.send_some()
 
-        assert await made.judge() == []
+        assert await scene.stop_and_check() == []
 
 
 @pytest.mark.verify
 async def test_slave_shows_no_unconfirmed_message(tmp_path: Path) -> None:
     """R9: a slave hides bytes that too few others have: with two acks needed, one slave hangs."""
     plan = SYNC._replace(settings=SYNC.settings | {"inSyncReplicas": "3"})
-    async with scene(plan, tmp_path, is_root=missing() is None) as made:
-        faults, group, supervisor = made.faults, made.group, made.supervisor
+    async with start_scene(plan, tmp_path, is_root=namespaces_missing() is None) as scene:
+        faults, group, supervisor = scene.faults, scene.group, scene.supervisor
         supervisor.acks_needed = 2
         old = supervisor.master
         await faults.send_some()
-        here, away = group.others(old)
-        away.pause()
-        await wait_unknown(made, 20)
+        following, paused = group.others(old)
+        paused.pause()
+        await wait_for_unknown_sends(scene, 20)
         await asyncio.sleep(SITUATION_S)
-        status = await here.status()
+        status = await following.status()
         assert status.wrote is not None and status.confirmed is not None
         assert status.wrote > status.confirmed
         await old.kill()
-        await here.kill()
-        away.resume()
-        await supervisor.promote_among([away], notifies_others=False)
+        await following.kill()
+        paused.resume()
+        await supervisor.promote_among([paused], orders_others=False)
         await faults.restart_and_follow(old)
-        await faults.restart_and_follow(here)
+        await faults.restart_and_follow(following)
         await faults.send_some()
 
-        assert await made.judge() == []
+        assert await scene.stop_and_check() == []

@@ -1,5 +1,6 @@
-"""Guards of replication: each passes its scenario, and without it the checker must find a violation.
+"""Guards of replication: each passes its scenario, and its twin, the same test without the guard, finds a violation.
 
+A guard is a rule of the broker (`run_without_guards.GUARDS`), and its scenario the situation for which it exists.
 R2, R3, R5 and R9 are rows of the fault catalogue (`faults/rows.py`).
 """
 
@@ -14,7 +15,7 @@ from replication import supervisor
 from replication.guard_scenarios import GUARD_SCENARIOS
 from replication.plans import Fault, Plan
 from replication.run_without_guards import GUARDS
-from replication.seeded_run import scene
+from replication.seeded_run import start_scene
 
 from gantry_spec.ballot import Ballot, ElectionResult, count_ballots
 from gantry_spec.lease import LeaseRecord
@@ -23,8 +24,10 @@ pytestmark = pytest.mark.needs_root
 PATIENCE_S = 5.0
 """Seconds to wait for a member, shorter because one that cannot follow never will."""
 
-PLAYS = 3
+ATTEMPTS = 3
 QUICK = ("grants", "promises", "stream-epoch")
+"""Guards whose scenarios run in `make verify`; the others need `--slow`."""
+
 GUARDED = [pytest.param(guard, marks=() if guard in QUICK else pytest.mark.slow) for guard in sorted(GUARDS)]
 
 
@@ -41,11 +44,11 @@ def elect_the_shortest_log(record: LeaseRecord, ballots: Sequence[Ballot]) -> El
 async def test_election_of_a_lagging_slave_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R3's twin: the lagging slave is promoted, and messages that only the other one had are lost."""
     monkeypatch.setattr(supervisor, "count_ballots", elect_the_shortest_log)
-    plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
-    async with scene(plan, tmp_path, is_root=True) as made:
-        await made.faults.inject(Fault.LAG_AND_KILL)
+    plan = Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER"}, faults=())
+    async with start_scene(plan, tmp_path, is_root=True) as scene:
+        await scene.faults.inject(Fault.LAG_AND_KILL)
 
-        found = {finding.kind for finding in await made.judge(PATIENCE_S)}
+        found = {finding.kind for finding in await scene.stop_and_check(PATIENCE_S)}
 
     assert Kind.LOST in found
 
@@ -60,10 +63,10 @@ def test_every_guard_has_a_scenario() -> None:
 async def test_scenario_breaks_no_promise_with_its_guard(guard: str, tmp_path: Path) -> None:
     """The situation of the guard occurs, and no violation is found."""
     scenario = GUARD_SCENARIOS[guard]
-    async with scene(scenario.plan, tmp_path, is_root=True, has_disks=scenario.has_disks) as made:
-        await scenario.play(made)
+    async with start_scene(scenario.plan, tmp_path, is_root=True, has_disks=scenario.has_disks) as scene:
+        await scenario.run(scene)
 
-        assert await made.judge() == []
+        assert await scene.stop_and_check() == []
 
 
 @pytest.mark.verify
@@ -76,13 +79,15 @@ async def test_missing_guard_is_detected(guard: str, tmp_path: Path) -> None:
     """
     scenario = GUARD_SCENARIOS[guard]
     found: set[Kind] = set()
-    for attempt in range(PLAYS):
+    for attempt in range(ATTEMPTS):
         path = tmp_path / str(attempt)
         path.mkdir()
-        async with scene(scenario.plan, path, is_root=True, has_disks=scenario.has_disks, without=[guard]) as made:
-            await scenario.play(made)
+        async with start_scene(
+            scenario.plan, path, is_root=True, has_disks=scenario.has_disks, without=[guard]
+        ) as scene:
+            await scenario.run(scene)
 
-            found |= {finding.kind for finding in await made.judge(PATIENCE_S)}
+            found |= {finding.kind for finding in await scene.stop_and_check(PATIENCE_S)}
         if found & scenario.kinds:
             return
 

@@ -13,13 +13,13 @@ from gantry_testing.local import (
     frame_head,
     send_ext,
 )
-from gantry_testing.refusals import Place, strict_place
+from gantry_testing.refusals import BrokerAndClient, strict_broker
 from gantry_wire import Command, RequestCode
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with strict_place(tmp_path) as one:
+async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
+    async with strict_broker(tmp_path) as one:
         yield one
 
 
@@ -45,7 +45,7 @@ BAD_FRAMES = {
 
 @pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
 async def test_bad_frame_closes_its_connection_and_logs_one_line(
-    place: Place, data: bytes, caplog: pytest.LogCaptureFixture
+    place: BrokerAndClient, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S1: a peer that breaks the protocol is closed with one log line; all others are served on, nothing is changed."""
     before = place.state()
@@ -54,7 +54,7 @@ async def test_bad_frame_closes_its_connection_and_logs_one_line(
 
     with caplog.at_level(logging.INFO):
         caplog.clear()
-        await peer.say(data)
+        await peer.send(data)
         assert await peer.is_closed_by_peer()
 
     lines = [record for record in caplog.records if record.name.startswith("gantry_remoting")]
@@ -69,12 +69,12 @@ async def test_bad_frame_closes_its_connection_and_logs_one_line(
     await peer.close()
 
 
-async def test_requests_before_a_bad_frame_are_answered(place: Place) -> None:
+async def test_requests_before_a_bad_frame_are_answered(place: BrokerAndClient) -> None:
     """Good requests before the bad frame are carried out and answered before the connection ends."""
     peer = await RawPeer.open(place.broker.port)
     send = Command(code=310, ext=send_ext(310), body=b"before the bad one")
 
-    await peer.say(send.encode() + GOOD + frame_head(0x7FFFFFFF, 1))
+    await peer.send(send.encode() + GOOD + frame_head(0x7FFFFFFF, 1))
 
     first, second = await peer.frame(), await peer.frame()
     assert b'"queueOffset":"1"' in first.header
@@ -84,27 +84,27 @@ async def test_requests_before_a_bad_frame_are_answered(place: Place) -> None:
     await peer.close()
 
 
-async def test_truncated_frame_leaves_nothing_behind(place: Place) -> None:
+async def test_truncated_frame_leaves_nothing_behind(place: BrokerAndClient) -> None:
     """S1: a frame that ends with its connection is forgotten with it."""
     before = place.state()
     whole = Command(code=310, ext=send_ext(310), body=b"x" * 1000).encode()
 
     for cut in (1, 3, 4, 7, 8, 9, 200, len(whole) - 1):
         peer = await RawPeer.open(place.broker.port)
-        await peer.say(whole[:cut])
+        await peer.send(whole[:cut])
         await peer.close()
 
     assert (await place.client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
     assert place.state() == before
 
 
-async def test_frame_may_arrive_in_any_pieces(place: Place) -> None:
+async def test_frame_may_arrive_in_any_pieces(place: BrokerAndClient) -> None:
     """Bytes that dribble in make the same frames as bytes that come at once."""
     peer = await RawPeer.open(place.broker.port)
     whole = Command(code=310, ext=send_ext(310), body=b"piecewise").encode() + GOOD
 
     for position in range(0, len(whole), 7):
-        await peer.say(whole[position : position + 7])
+        await peer.send(whole[position : position + 7])
 
     assert b'"queueOffset":"1"' in (await peer.frame()).header
     assert b'"offset":"2"' in (await peer.frame()).header

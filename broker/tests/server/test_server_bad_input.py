@@ -17,7 +17,7 @@ from gantry_testing.local import (
     running_broker,
     send_ext,
 )
-from gantry_testing.refusals import Place, expect_refusal, strict_place
+from gantry_testing.refusals import BrokerAndClient, expect_refusal, strict_broker
 from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.frame import Serialization
@@ -25,8 +25,8 @@ from gantry_wire.limits import EXT_FIELDS_MAX
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with strict_place(tmp_path) as one:
+async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
+    async with strict_broker(tmp_path) as one:
         yield one
 
 
@@ -34,7 +34,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 @pytest.mark.parametrize("code", [10, 310, 320])
-async def test_body_over_the_limit_is_refused(place: Place, code: int) -> None:
+async def test_body_over_the_limit_is_refused(place: BrokerAndClient, code: int) -> None:
     """4 MiB is the most; one byte more is code 13 with the sizes in the text."""
     limit = 4 * 1024 * 1024
 
@@ -44,7 +44,7 @@ async def test_body_over_the_limit_is_refused(place: Place, code: int) -> None:
     assert str(limit) in (reply.remark or "")
 
 
-async def test_body_of_exactly_the_limit_is_accepted(place: Place) -> None:
+async def test_body_of_exactly_the_limit_is_accepted(place: BrokerAndClient) -> None:
     """The limit itself is allowed, and comes back whole."""
     body = bytes(range(256)) * (4 * 1024 * 1024 // 256)
 
@@ -55,12 +55,12 @@ async def test_body_of_exactly_the_limit_is_accepted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("code", [10, 310, 320])
-async def test_empty_body_is_refused(place: Place, code: int) -> None:
+async def test_empty_body_is_refused(place: BrokerAndClient, code: int) -> None:
     """A message without a body is code 13."""
     assert (await expect_refusal(place, code, send_ext(code), b"")).code == 13
 
 
-async def test_properties_over_the_limit_are_refused(place: Place) -> None:
+async def test_properties_over_the_limit_are_refused(place: BrokerAndClient) -> None:
     """32767 bytes is what a record holds; with what the broker adds, too."""
     for size in (32_768, 32_709, 40_000):
         text = properties_text(UNIQ_KEY=UNIQUE_ID, long="x" * (size - 48))
@@ -69,7 +69,7 @@ async def test_properties_over_the_limit_are_refused(place: Place) -> None:
         assert "32767" in (reply.remark or "")
 
 
-async def test_properties_near_the_limit_are_accepted(place: Place) -> None:
+async def test_properties_near_the_limit_are_accepted(place: BrokerAndClient) -> None:
     """Properties near the limit come back whole, though their reply header passes two kilobytes."""
     text = properties_text(UNIQ_KEY="U" * 20_000, long="y" * 12_000)
 
@@ -80,7 +80,7 @@ async def test_properties_near_the_limit_are_accepted(place: Place) -> None:
     assert message.properties["long"] == "y" * 12_000
 
 
-async def test_properties_with_stray_separators_are_refused(place: Place) -> None:
+async def test_properties_with_stray_separators_are_refused(place: BrokerAndClient) -> None:
     """A value that holds a separator could not be read back, so it is code 13."""
     reply = await expect_refusal(place, 310, send_ext(310, properties="a\x01b\x01c\x02KEYS\x01k\x02"), b"x")
 
@@ -99,7 +99,7 @@ BAD_BATCHES = {
 
 
 @pytest.mark.parametrize("body", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-async def test_bad_batch_is_refused_as_a_whole(place: Place, body: bytes) -> None:
+async def test_bad_batch_is_refused_as_a_whole(place: BrokerAndClient, body: bytes) -> None:
     """S5: a batch with one bad message stores none: code 13."""
     assert (await expect_refusal(place, 320, send_ext(320), body)).code == 13
 
@@ -121,7 +121,7 @@ async def test_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
 # ------- topics, queues, offsets
 
 
-async def test_unknown_topic_is_refused(place: Place) -> None:
+async def test_unknown_topic_is_refused(place: BrokerAndClient) -> None:
     """With auto-creation off an unknown topic is code 17, for sends and for pulls."""
     sent = await expect_refusal(place, 310, send_ext(310, topic="Unknown"), b"x")
     pulled = await expect_refusal(place, 11, pull_ext(0, topic="Unknown"))
@@ -134,7 +134,7 @@ async def test_refused_message_creates_no_topic(tmp_path: Path) -> None:
     """With auto-creation on, a message that is refused for another reason does not leave its topic behind."""
     async with running_broker(tmp_path, rejectTransactionMessage="true") as broker:
         client = await Dialogue.open(f"127.0.0.1:{broker.port}")
-        here = Place(broker, client, tmp_path)
+        here = BrokerAndClient(broker, client, tmp_path)
         await broker.core.persistence.write_stale()
 
         for fields in (
@@ -148,7 +148,7 @@ async def test_refused_message_creates_no_topic(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_queue_numbers_are_limited(place: Place) -> None:
+async def test_queue_numbers_are_limited(place: BrokerAndClient) -> None:
     """A queue beyond the topic's is code 29 for sends and pulls, a negative one for pulls and commits."""
     commit = {"consumerGroup": GROUP, "topic": TOPIC, "commitOffset": "1"}
 
@@ -159,14 +159,14 @@ async def test_queue_numbers_are_limited(place: Place) -> None:
     assert (await expect_refusal(place, 15, commit | {"queueId": "-1"})).code == 29
 
 
-async def test_negative_queue_means_any_queue(place: Place) -> None:
+async def test_negative_queue_means_any_queue(place: BrokerAndClient) -> None:
     """As in RocketMQ, a producer that names no queue has one chosen."""
     reply = await place.client.send_ok(queueId="-1")
 
     assert 0 <= int(reply["queueId"]) < 4
 
 
-async def test_negative_offsets_are_refused(place: Place) -> None:
+async def test_negative_offsets_are_refused(place: BrokerAndClient) -> None:
     """A pull below the queue moves to its start (21); a negative commit is 29; a negative place holds no message."""
     commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "-1"}
 
@@ -178,7 +178,7 @@ async def test_negative_offsets_are_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("offset", ["7", "1000000000", "9223372036854775807"])
-async def test_offset_that_starts_no_message_is_refused(place: Place, offset: str) -> None:
+async def test_offset_that_starts_no_message_is_refused(place: BrokerAndClient, offset: str) -> None:
     """A physical offset that is not the start of a message finds nothing."""
     assert (await expect_refusal(place, 33, {"offset": offset})).code == 1
     assert (await expect_refusal(place, 36, {"offset": offset, "group": GROUP, "delayLevel": "0"})).code == 1
@@ -202,7 +202,7 @@ BAD_FIELDS = [
 @pytest.mark.parametrize(
     ("code", "ext"), BAD_FIELDS, ids=[f"{code}-{number}" for number, (code, _) in enumerate(BAD_FIELDS)]
 )
-async def test_missing_or_invalid_field_is_named(place: Place, code: int, ext: dict[str, str]) -> None:
+async def test_missing_or_invalid_field_is_named(place: BrokerAndClient, code: int, ext: dict[str, str]) -> None:
     """A header that cannot be read is code 1 with the field in the text."""
     reply = await expect_refusal(place, code, ext, b"x")
 
@@ -222,13 +222,13 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
-async def test_body_that_is_not_a_document_is_refused(place: Place, body: bytes) -> None:
+async def test_body_that_is_not_a_document_is_refused(place: BrokerAndClient, body: bytes) -> None:
     """A body that is not what its request needs is code 1, however it is broken."""
     for code in (34, 41, 42, 46, 18, 200, 225):
         assert (await expect_refusal(place, code, {}, body)).code == 1
 
 
-async def test_oneway_request_is_never_answered(place: Place) -> None:
+async def test_oneway_request_is_never_answered(place: BrokerAndClient) -> None:
     """Not even a refusal answers a oneway request: the next reply is the next request's."""
     peer = await RawPeer.open(place.broker.port)
     bad = [
@@ -240,37 +240,37 @@ async def test_oneway_request_is_never_answered(place: Place) -> None:
         Command(code=17, ext={}, flag=2),
     ]
 
-    await peer.say(b"".join(command.encode() for command in bad))
-    await peer.say(Command(code=9999, opaque=4711).encode(Serialization.ROCKETMQ))
+    await peer.send(b"".join(command.encode() for command in bad))
+    await peer.send(Command(code=9999, opaque=4711).encode(Serialization.ROCKETMQ))
 
     assert b'"opaque":4711' in (await peer.frame()).header
     await peer.close()
 
 
 @pytest.mark.parametrize("code", [10, 310])
-async def test_send_with_too_many_fields_closes_its_connection(place: Place, code: int) -> None:
+async def test_send_with_too_many_fields_closes_its_connection(place: BrokerAndClient, code: int) -> None:
     """The limit of fields holds for plain sends, too, also of a topic that is known."""
     peer = await RawPeer.open(place.broker.port)
     plain = Command(code=code, ext=send_ext(code), body=b"x")
-    await peer.say(plain.encode())
+    await peer.send(plain.encode())
     assert b'"code":0' in (await peer.frame()).header
 
     many = {f"f{number}": "" for number in range(EXT_FIELDS_MAX)}
-    await peer.say(Command(code=code, ext=send_ext(code) | many, body=b"x").encode())
+    await peer.send(Command(code=code, ext=send_ext(code) | many, body=b"x").encode())
 
     assert await peer.is_closed_by_peer()
     assert [message.body for message in await place.client.read(1)] == [b"x"]
     await peer.close()
 
 
-async def test_unknown_code_is_answered_with_code_3(place: Place) -> None:
+async def test_unknown_code_is_answered_with_code_3(place: BrokerAndClient) -> None:
     """An unknown request is answered with code 3, and the connection stays open."""
     for code in (1, 9, 400, 200050, 2_000_000_000, -1):
         assert (await expect_refusal(place, code, {})).code == 3
     assert (await place.client.send()).code == 0
 
 
-async def test_bad_send_does_not_affect_other_sends(place: Place) -> None:
+async def test_bad_send_does_not_affect_other_sends(place: BrokerAndClient) -> None:
     """Bad and good sends of one read: each gets its own answer, and the good ones keep their order."""
     peer = await RawPeer.open(place.broker.port)
     commands = []
@@ -278,7 +278,7 @@ async def test_bad_send_does_not_affect_other_sends(place: Place) -> None:
         fields = [{}, {"topic": "../x"}, {"properties": "k\x01\ud7ff\x02"}][number % 3]
         commands.append(Command(code=310, opaque=number, ext=send_ext(310, **fields), body=b"%d" % number))
 
-    await peer.say(b"".join(command.encode() for command in commands))
+    await peer.send(b"".join(command.encode() for command in commands))
 
     codes = {}
     for _ in commands:
@@ -289,7 +289,9 @@ async def test_bad_send_does_not_affect_other_sends(place: Place) -> None:
     await peer.close()
 
 
-async def test_failing_handler_affects_only_its_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_handler_affects_only_its_request(
+    place: BrokerAndClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An unforeseen error in one send is its own code 1; the sends around it are stored."""
 
     def explode(text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from gantry_testing.local import (
     pull_ext,
     send_ext,
 )
-from gantry_testing.refusals import Place, expect_refusal, strict_place
+from gantry_testing.refusals import BrokerAndClient, expect_refusal, strict_broker
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.fastjson import dumps
@@ -21,13 +21,13 @@ BAD_NAME_IDS = ["up", "dots", "slash", "absolute", "nul", "space", "dot", "umlau
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with strict_place(tmp_path) as one:
+async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
+    async with strict_broker(tmp_path) as one:
         yield one
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_send_with_a_bad_name_creates_no_path(place: Place, name: str) -> None:
+async def test_send_with_a_bad_name_creates_no_path(place: BrokerAndClient, name: str) -> None:
     """S4: a send to a topic with a bad name is refused with 29, whichever way it is sent."""
     for code in (10, 310, 320):
         body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"
@@ -39,14 +39,14 @@ async def test_send_with_a_bad_name_creates_no_path(place: Place, name: str) -> 
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_retry_topic_with_a_bad_name_creates_no_path(place: Place, name: str) -> None:
+async def test_retry_topic_with_a_bad_name_creates_no_path(place: BrokerAndClient, name: str) -> None:
     """S4: the name after the prefix of a retry or dead letter topic is checked, too."""
     for prefix in ("%RETRY%", "%DLQ%"):
         reply = await expect_refusal(place, 310, send_ext(310, topic=prefix + name), b"x")
         assert reply.code == 29
 
 
-async def test_retry_topic_without_a_group_is_refused(place: Place) -> None:
+async def test_retry_topic_without_a_group_is_refused(place: BrokerAndClient) -> None:
     """A retry topic belongs to a group; without one it is not made."""
     reply = await expect_refusal(place, 310, send_ext(310, topic="%RETRY%"), b"x")
 
@@ -54,7 +54,7 @@ async def test_retry_topic_without_a_group_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_administrator_cannot_create_a_bad_name(place: Place, name: str) -> None:
+async def test_administrator_cannot_create_a_bad_name(place: BrokerAndClient, name: str) -> None:
     """S4: topics and groups with bad names are refused with 29, alone and in lists; none of such a list is made."""
     topic = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     good_topic = topic | {"topicName": "GoodTopic"}
@@ -78,7 +78,7 @@ async def test_administrator_cannot_create_a_bad_name(place: Place, name: str) -
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_heartbeat_creates_no_group_with_a_bad_name(place: Place, name: str) -> None:
+async def test_heartbeat_creates_no_group_with_a_bad_name(place: BrokerAndClient, name: str) -> None:
     """S4: as in RocketMQ, a heartbeat passes over groups that cannot be, and keeps the others."""
     before = place.state()
     consumers = [{"groupName": name, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*"}]}]
@@ -92,13 +92,13 @@ async def test_heartbeat_creates_no_group_with_a_bad_name(place: Place, name: st
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_pull_with_a_bad_name_is_refused(place: Place, name: str) -> None:
+async def test_pull_with_a_bad_name_is_refused(place: BrokerAndClient, name: str) -> None:
     """A pull with a bad group is refused with 26, one with a bad topic with 17."""
     assert (await expect_refusal(place, 11, pull_ext(0, consumerGroup=name))).code == 26
     assert (await expect_refusal(place, 11, pull_ext(0, topic=name))).code == 17
 
 
-async def test_offsets_of_bad_names_are_not_stored(place: Place) -> None:
+async def test_offsets_of_bad_names_are_not_stored(place: BrokerAndClient) -> None:
     """A commit for a group or topic that cannot be is refused with 26 or 17."""
     good = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
 
@@ -108,6 +108,6 @@ async def test_offsets_of_bad_names_are_not_stored(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_send_back_with_a_bad_group_is_refused(place: Place, name: str) -> None:
+async def test_send_back_with_a_bad_group_is_refused(place: BrokerAndClient, name: str) -> None:
     """S4: a failed message goes to no retry topic of a bad group."""
     assert (await expect_refusal(place, 36, {"offset": "0", "group": name, "delayLevel": "0"})).code == 26

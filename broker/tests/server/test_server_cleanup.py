@@ -124,7 +124,7 @@ async def test_oneway_request_that_waits_for_the_disk_is_never_answered(tmp_path
             Command(code=310, ext=send_ext(310), body=b"last"),
         ]
         raw = await RawPeer.open(broker.port)
-        await raw.say(b"".join(request.encode() for request in requests))
+        await raw.send(b"".join(request.encode() for request in requests))
 
         assert decode_command(await raw.frame()).opaque == requests[-1].opaque
         await raw.close()

@@ -319,7 +319,7 @@ async def test_refused_send_stores_nothing(
         with monkeypatch.context() as patch:
             refuse_all(patch, BUSY)
             for _ in range(3):
-                await peer.say(Command(code=310, ext=send_ext(310), body=b"x").encode(serialization))
+                await peer.send(Command(code=310, ext=send_ext(310), body=b"x").encode(serialization))
                 reply = decode_command(await peer.frame())
                 assert (reply.code, reply.remark) == (2, BUSY.remark)
             assert (await client.ask(30, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
@@ -434,7 +434,7 @@ async def test_real_overload_is_refused(tmp_path: Path, caplog: pytest.LogCaptur
 
         async def flood() -> None:
             while not refusals.counts[RefusalReason.QUEUE_TIMEOUT]:
-                await peer.say(sends)
+                await peer.send(sends)
 
         writing = asyncio.ensure_future(flood())
         [(code, remark)] = await read()

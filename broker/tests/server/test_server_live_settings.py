@@ -13,7 +13,7 @@ from gantry_broker.server.core import live_settings
 from gantry_broker.server.core.live_settings import CHANGEABLE
 from gantry_broker.setting_keys import broker_settings, effective_settings
 from gantry_broker.settings import BrokerSettings
-from gantry_testing.local import Dialogue, dialogue, local_conf, running_broker, tree
+from gantry_testing.local import Dialogue, dialogue, local_conf, names_below, running_broker
 from gantry_wire import Command, RequestCode, ResponseCode
 
 SAMPLES = {
@@ -173,7 +173,7 @@ async def test_other_keys_are_refused_by_name(
         assert reply.code == ResponseCode.INVALID_PARAMETER
     assert "/tmp/x" not in (reply.remark or "") or not key, "the answer has a value, which may be a secret"
     assert (await shown(client))["maxMessageSize"] != "1000"
-    assert [name for name in tree(tmp_path) if "liveSettings" in name] == []
+    assert [name for name in names_below(tmp_path) if "liveSettings" in name] == []
     assert broker.core.live.changed == {}
 
 

@@ -80,7 +80,7 @@ async def peer_of(port: int) -> AsyncIterator[RawPeer]:
 
 
 async def answer_of(peer: RawPeer, command: Command, serialization: Serialization = Serialization.JSON) -> Answered:
-    await peer.say(command.encode(serialization))
+    await peer.send(command.encode(serialization))
     reply = decode_command(await peer.frame())
     while not reply.is_reply:  # a broker may ask its clients, too
         reply = decode_command(await peer.frame())

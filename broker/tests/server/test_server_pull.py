@@ -344,7 +344,7 @@ async def test_oneway_pull_is_neither_held_nor_answered(broker: Broker, client: 
     waits = pull_ext(1, wait_ms=LONG_MS)
     requests = [oneway(11, waits), Command(code=11, ext=waits)]
     peer = await RawPeer.open(broker.port)
-    await peer.say(b"".join(request.encode() for request in requests))
+    await peer.send(b"".join(request.encode() for request in requests))
     await wait_until(lambda: broker.pulls.hold.count >= 1)
     assert broker.pulls.hold.count == 1
 
@@ -395,7 +395,7 @@ async def test_closed_connection_drops_its_held_pulls(broker: Broker, client: Di
     mine = client.start_pull(1, wait_ms=LONG_MS)
     peer = await RawPeer.open(broker.port)
     for opaque in range(20):
-        await peer.say(Command(code=11, opaque=opaque, ext=pull_ext(1, wait_ms=LONG_MS)).encode())
+        await peer.send(Command(code=11, opaque=opaque, ext=pull_ext(1, wait_ms=LONG_MS)).encode())
     await held(broker, 21)
 
     await peer.close()

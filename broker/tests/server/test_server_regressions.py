@@ -80,7 +80,7 @@ async def test_opaque_out_of_range_closes_the_connection(tmp_path: Path, opaque:
         await client.send_ok()
         peer = await RawPeer.open(broker.port)
 
-        await peer.say(send_frame(opaque))
+        await peer.send(send_frame(opaque))
 
         assert await peer.is_closed_by_peer()
         assert broker.store.queues.get("TopicTest", 0).end == 1  # type: ignore[union-attr]  # it was just sent to
@@ -109,7 +109,7 @@ async def test_first_byte_determines_the_header_serialization(tmp_path: Path) ->
         frame = bytearray(send_frame(5))
         frame[4] = 1
 
-        await peer.say(bytes(frame))
+        await peer.send(bytes(frame))
 
         assert await peer.is_closed_by_peer()
         assert [message.queue_offset for message in await client.read()] == [0]
@@ -127,7 +127,7 @@ async def test_send_with_a_deeply_nested_header_is_harmless(
         header = send_frame(5)[8:-1]
         deep = header[:-1] + b',"more":' + b"[" * depth + b"]" * depth + b"}"
 
-        await peer.say(send_frame(4) + frame_head(4 + len(deep) + 1, len(deep)) + deep + b"x")
+        await peer.send(send_frame(4) + frame_head(4 + len(deep) + 1, len(deep)) + deep + b"x")
 
         assert decode_command(await peer.frame()).opaque == 4
         if depth < 100:
@@ -145,7 +145,7 @@ async def test_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Path
         await client.send_ok()
         peer = await RawPeer.open(broker.port)
 
-        await peer.say(send_frame(5) + frame_head(0x7FFFFFFF, 1)[:size])
+        await peer.send(send_frame(5) + frame_head(0x7FFFFFFF, 1)[:size])
 
         assert decode_command(await peer.frame()).opaque == 5
         assert await peer.is_closed_by_peer()
@@ -217,7 +217,7 @@ async def test_send_right_after_the_deletion_of_its_topic_creates_it_again(tmp_p
         peer = await RawPeer.open(broker.port)
         delete = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, opaque=1, ext={"topic": TOPIC}).encode()
 
-        await peer.say(delete + send_frame(2))
+        await peer.send(delete + send_frame(2))
         replies = sorted([decode_command(await peer.frame()) for _ in range(2)], key=lambda reply: reply.opaque)
         after = await client.send_ok(b"after")
 

@@ -31,7 +31,7 @@ from gantry_broker.store.retention import (
     plan_retention,
 )
 from gantry_broker.store.settings import RetentionSettings
-from gantry_testing.head import remove_before
+from gantry_testing.log_head import remove_before
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_wire.names import RETRY_PREFIX, SCHEDULE_TOPIC
 
@@ -70,7 +70,7 @@ class History:
         topic, queue_id = QUEUES[queue]
         for _ in range(count):
             self.world.append([self.world.draft(topic, queue_id, body=b"x" * 300)])
-            self.sent_ms[self.world.sent[-1][0]] = self.world.store.log.last_timestamp_ms
+            self.sent_ms[self.world.sent[-1].end] = self.world.store.log.last_timestamp_ms
             self.world.clock.advance(1)
 
     def consume(self, queue: int, group: int, percent: int) -> None:
@@ -131,8 +131,10 @@ class History:
                 is_free = is_pressed and (self.is_unconsumed_deleted or self.is_consumed(topic, queue_id, offset))
                 assert self.sent_ms[end] < expired_ms or is_free, (end, topic, queue_id, offset)
         for topic, queue_id in QUEUES:
-            kept = [entry for entry in self.world.sent if entry[1:3] == (topic, queue_id) and entry[0] > after]
-            assert self.world.bodies(topic, queue_id) == [body for *_, body in kept]
+            kept = [
+                one for one in self.world.sent if (one.topic, one.queue_id) == (topic, queue_id) and one.end > after
+            ]
+            assert self.world.bodies(topic, queue_id) == [message.body for message in kept]
 
     def is_consumed(self, topic: str, queue_id: int, offset: int) -> bool:
         if topic == "TBW102":

@@ -43,7 +43,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 async def conversation(broker: Broker, requests: bytes, replies: int) -> list[Command]:
     """Send bytes on a new connection, and read this many replies."""
     peer = await RawPeer.open(broker.port)
-    await peer.say(requests)
+    await peer.send(requests)
     answers = [await peer.frame() for _ in range(replies)]
     assert all(frame.serialization == Serialization.JSON for frame in answers)
     await peer.close()

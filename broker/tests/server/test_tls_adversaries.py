@@ -236,7 +236,7 @@ async def dribble(peer: RawPeer, data: bytes) -> int:
         if peer.reader.at_eof() or peer.writer.is_closing():
             break
         try:
-            await peer.say(bytes([byte]))
+            await peer.send(bytes([byte]))
         except OSError:
             break
         received += 1

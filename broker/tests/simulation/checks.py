@@ -1,4 +1,4 @@
-"""Checks of a store that has just been opened, or is at work: it is compared with the model, byte for byte."""
+"""Checks of an open store: its log, its queues and its keys are compared with the model, byte for byte."""
 
 from __future__ import annotations
 
@@ -94,6 +94,8 @@ class Consumer:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.offset = 0
+        """The queue offset of the next message to read."""
+
         self.shown_end = 0
         """The physical end of the last message that was shown."""
 

@@ -1,4 +1,4 @@
-"""Faults that end a process, changes to the disk and memory that it leaves, and the expected result of recovery."""
+"""Effects of faults on disk and memory, damages before the next start, and the log after an undisturbed recovery."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulation.checks import LOG, ROOT, log_files
 from simulation.drafts import make_store
 from simulation.model import Model
 from simulation.modes import Fault, Mode, Positions
-from simulation.tally import met
+from simulation.situations import count_situation
 from simulation.traps import Traps
 
 from gantry_broker.errors import StoreFull, StoreUnusable
@@ -61,7 +61,7 @@ def apply_fault(
 
 
 def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, seed: int) -> None:
-    """Undo a random part of the unfinished append's copies into buffers, beyond the written end."""
+    """Undo a random part of what the unfinished append has copied into buffers after the written end."""
     chance = random.Random(seed)
     start, end = max(model.end, wrote), model.pending[-1].end if model.pending else model.end
     for volume in volumes.values():
@@ -101,7 +101,7 @@ def remove_derived(disk: FaultyDisk, what: str) -> bool:
     else:
         disk.remove(path)
     disk.sync_directory(ROOT)
-    met(f"{'queues' if what == 'queues' else what} removed")
+    count_situation(f"{'queues' if what == 'queues' else what} removed")
     return True
 
 
@@ -114,20 +114,20 @@ def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, byte
             piece[UUID_POSITION : UUID_POSITION + 16] = bytes(range(16))
             piece[CRC_POSITION : CRC_POSITION + 4] = crc32(piece[HEADER_POSITION:CRC_POSITION]).to_bytes(4, "big")
         pieces[name] = piece
-    met("foreign buffers put back" if is_foreign else "stale buffers put back", len(kept))
+    count_situation("foreign buffers put back" if is_foreign else "stale buffers put back", len(kept))
     return {path for path, _ in kept}
 
 
 def undisturbed_log(
     disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], clock: FakeClock, mode: Mode, traps: Traps
 ) -> dict[int, bytes] | None:
-    """Return the log after an undisturbed recovery of a copy of everything. None if it fails."""
-    twin = disk.copy()
-    twins = {path: volume.copy() for path, volume in volumes.items()}
+    """Return the log files after a recovery of a copy of disk and memory, without traps. None if it fails."""
+    disk_copy = disk.copy()
+    volume_copies = {path: volume.copy() for path, volume in volumes.items()}
     with traps.paused():
-        store = make_store(twin, twins, clock, mode)
+        store = make_store(disk_copy, volume_copies, clock, mode)
         try:
             store.open(is_flushing=False)
         except (StoreUnusable, StoreFull):
             return None
-        return log_files(twin)
+        return log_files(disk_copy)

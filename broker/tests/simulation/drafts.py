@@ -8,7 +8,7 @@ from typing import Final, final
 from simulation.checks import ROOT
 from simulation.model import BLANK_BYTES, PREPARED, Model, Piece, Queue
 from simulation.modes import Mode
-from simulation.tally import met
+from simulation.situations import count_situation
 
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
@@ -19,7 +19,7 @@ from gantry_testing.store_world import BORN_HOST, STORE_HOST
 from gantry_wire.properties import UNIQUE_KEY, format_properties
 
 REST_SHORT: Final = -3
-"""Instead of a size: a body that leaves one byte more in the current file than a blank needs."""
+"""Instead of a size: a body after which the current file has one byte more than the blank at its end needs."""
 REST: Final = -2
 """A body that fills the current file exactly, with the blank after it."""
 REST_OVER: Final = -1
@@ -66,8 +66,8 @@ class Sender:
             drafts.append(draft)
         return drafts
 
-    def like(self, store: MessageStore, pieces: Sequence[Piece]) -> list[Draft]:
-        """Return new messages with records as long as ``pieces``, except prepared ones, whose queue is unknown."""
+    def drafts_like(self, store: MessageStore, pieces: Sequence[Piece]) -> list[Draft]:
+        """Return new messages whose records are as long as ``pieces``, unless the queue of a piece is unknown."""
         return [self._draft(store, piece.queue or self.QUEUES[0], piece.body_bytes, 0) for piece in pieces]
 
     def _draft(self, store: MessageStore, name: Queue, size: int, flags: int) -> Draft:
@@ -81,7 +81,7 @@ class Sender:
         )  # fmt: skip
 
     def adopt_empty_queue_ends(self, store: MessageStore, *, is_derived_lost: bool) -> None:
-        """Take over the ends of queues without messages, which the store may or may not have kept.
+        """Copy the ends of queues without messages into the model, which the store may or may not have kept.
 
         Either is right, since no message has a number below the kept end: no offset is used twice.
         """
@@ -91,5 +91,5 @@ class Sender:
             queue = store.queues.get(*name)
             end = queue.end if queue is not None else 0
             if is_derived_lost or model.queue_ends[name] < end <= model.ends_before[name]:
-                met("an empty queue kept a lost number", end > model.queue_ends[name])
+                count_situation("an empty queue kept a lost number", end > model.queue_ends[name])
                 model.number_from(name, end)

@@ -1,8 +1,9 @@
 """Runs many histories until one fails, and shortens a failing one.
 
 Hypothesis draws them from a seed: in the same program the same seed gives the same histories. Its own shrinking is off,
-since it would have to draw again, and takes minutes. A history is a list of verbs, any of which can be left out, so
-``shorten`` only leaves out verbs, as long as the rest fails at the same place.
+since it would have to draw again, and takes minutes. A history is a list of actions (see ``simulated_store``), any of
+which can be left out, so ``shorten`` only leaves out actions, as long as the rest fails at the same place. A history
+*holds* if no check fails in it.
 """
 
 from __future__ import annotations
@@ -14,24 +15,28 @@ from typing import Final, NamedTuple
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from simulation.life import Life, quiet_and_inline
 from simulation.machine import FAILED, StoreHistory
 from simulation.recorder import Call
+from simulation.simulated_store import SimulatedStore, quiet_and_inline
 
 STEPS: Final = 20
 """The most rules that one history has."""
 TRIES_MAX: Final = 2_000
+"""The most attempts to leave out actions of a failed history."""
 
 
 class Failure(NamedTuple):
     """The place and the text of a history's failure."""
 
     place: str
+    """The file and the line that raised the exception."""
+
     text: str
+    """The type and the message of the exception."""
 
 
 def run_histories(start: int, count: int) -> list[Call] | None:
-    """Run ``count`` histories of a seed. Return the verbs of the first that fails, or None."""
+    """Run ``count`` histories of a seed. Return the actions of the first that fails, or None."""
     FAILED.clear()
     drawn = settings(
         max_examples=count, stateful_step_count=STEPS, deadline=None, database=None, phases=[Phase.generate],
@@ -47,32 +52,32 @@ def run_histories(start: int, count: int) -> list[Call] | None:
 
 
 def replay_history(history: Sequence[Call]) -> Failure | None:
-    """Replay all verbs on a new life. Return None if the history holds."""
+    """Replay all actions on a new store. Return None if the history holds."""
 
-    def replay_all(life: Life) -> None:
+    def replay_all(simulated: SimulatedStore) -> None:
         for call in history:
-            life.replay(call)
+            simulated.replay(call)
 
-    return live(replay_all)
+    return run_and_check(replay_all)
 
 
-def live(history: Callable[[Life], None]) -> Failure | None:
-    """Run a history on a new life, with its final checks. Return None if it holds."""
-    life = Life()
+def run_and_check(history: Callable[[SimulatedStore], None]) -> Failure | None:
+    """Run a history on a new store, with its final checks. Return None if it holds."""
+    simulated = SimulatedStore()
     try:
         with quiet_and_inline():
-            history(life)
-            life.end_of_history()
+            history(simulated)
+            simulated.end_of_history()
     except Exception as exc:  # noqa: BLE001 -- any error is a failure of the history
         frame = traceback.extract_tb(exc.__traceback__)[-1]
         return Failure(f"{Path(frame.filename).name}:{frame.lineno}", f"{type(exc).__name__}: {exc}")
     finally:
-        life.detach()
+        simulated.detach()
     return None
 
 
 def shorten(history: Sequence[Call]) -> list[Call]:
-    """Leave out the verbs that are not needed to fail at the same place: big parts first, then single verbs."""
+    """Leave out the actions that are not needed to fail at the same place: big parts first, then single actions."""
     short = list(history)
     failure = replay_history(short)
     if failure is None:

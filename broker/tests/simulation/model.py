@@ -1,11 +1,11 @@
 """The model of a store's content, as far as a sender can know it: a list of the log's pieces.
 
-    0 ..[record][record][blank][record].. floor .. end          pending: the unfinished append, present or not
+    0 ..[record][record][blank][record]... end          pending: the unfinished append, present or not
 
 The model places records itself (queue offsets, physical offsets, blanks at the ends of files) and encodes them with the
-wire's own encoder, so that it is independent of the append loop. After a crash the log must end at a border of its
-pieces, not before what was promised, and must hold exactly these bytes. What lies after the end is removed from the
-model, so that anything of it that returns later is a foreign byte.
+wire's own encoder, so that it is independent of the append loop. After a crash the log must end between two pieces, not
+before the guaranteed end, and must have exactly these bytes. Pieces after that end are removed from the model, so that
+a byte of them that returns later is a foreign byte.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ class Model:
         self.file_size: Final = file_size
         self.pieces: list[Piece] = []
         self.pending: list[Piece] = []
+        """The pieces of an append that has not returned: none, some or all of them may be in the log."""
+
         self.queue_ends: dict[Queue, int] = {}
+        """The next offset of every queue."""
+
         self.min_physical = 0
         """The begin of the log since its head was deleted; the pieces before it stay in the model."""
 
@@ -68,7 +72,7 @@ class Model:
         """The ends of the queues before the last recovery."""
 
         self._restarts: dict[Queue, tuple[int, int]] = {}
-        """(physical offset, queue offset): from where on a queue counts again, and from which offset."""
+        """(physical offset, queue offset): from that place in the log on, a queue is numbered from that offset on."""
 
     @property
     def end(self) -> int:

@@ -27,6 +27,8 @@ class Medium(Enum):
     NONE = "none"
     CRASH_SAFE = "/buffers"
     MOVED = "/other-buffers"
+    """Another directory than that of ``CRASH_SAFE``, with its own volume."""
+
     ANONYMOUS = ""
 
     @property
@@ -43,10 +45,14 @@ class Mode(NamedTuple):
 
     medium: Medium = Medium.NONE
     is_sync: bool = False
+    """Whether a message is acknowledged only when it is flushed."""
+
     is_ahead: bool = False
     """Whether the next log file and its buffer are preallocated."""
 
     buffers: int = 3
+    """The number of write buffers, if there are any."""
+
     is_waiting: bool = False
     """Whether the store is that of a master that waits for slaves."""
 
@@ -89,8 +95,8 @@ class Positions(NamedTuple):
     flushed: int
 
 
-def floor(mode: Mode, fault: Fault, at: Positions) -> int:
-    """Return the offset before which nothing may be missing after ``fault``: the table of promises."""
+def guaranteed_end(mode: Mode, fault: Fault, at: Positions) -> int:
+    """Return the offset before which nothing may be missing after ``fault``, of a process with the positions ``at``."""
     if fault in (Fault.KILL, Fault.KILL_COPYING):
         return at.wrote if mode.medium.survives_kill else at.committed
     if fault is Fault.KILL_BUFFERS_GONE:

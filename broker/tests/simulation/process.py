@@ -1,9 +1,10 @@
-"""One store over its processes: the verbs that start and end a process, and the checks that belong to them.
+"""One store over its processes: the actions that start and end a process, and the checks that belong to them.
 
-    reopen ... work ... crash | die (a trap, in the middle of anything) | stop        reopen ...
+    reopen ... work ... crash | crash_at (a trap, in the middle of anything) | stop        reopen ...
 
-While the store is down, ``floor`` is the offset that the log must reach at least when it is opened next, by the table
-of promises in ``modes``. Everything else that recovery must restore is in the model: byte for byte, and nothing after
+An *action* is a method of the store that a history consists of and that is recorded (see ``recorder``). While the store
+is down, ``guaranteed_end`` is the offset that the log must reach at least when it is opened next, by the rules in
+``modes``. Everything else that recovery must restore is in the model: byte for byte, and nothing after
 its end.
 """
 
@@ -15,12 +16,21 @@ from typing import Final
 from simulation.checks import ROOT, Consumer, check_keys, check_log, check_queues, log_files
 from simulation.crashes import apply_fault, put_back, remove_derived, undisturbed_log
 from simulation.drafts import Sender, make_store
-from simulation.leading import check_hidden, lead
 from simulation.model import Model
-from simulation.modes import SMALL, Fault, Mode, Positions, covers_acknowledged, covers_shown, floor, new_volumes
-from simulation.recorder import HistoryRecorder, verb
-from simulation.tally import met
-from simulation.traps import Death, ProcessEnded, Traps
+from simulation.modes import (
+    SMALL,
+    Fault,
+    Mode,
+    Positions,
+    covers_acknowledged,
+    covers_shown,
+    guaranteed_end,
+    new_volumes,
+)
+from simulation.recorder import HistoryRecorder, action
+from simulation.situations import count_situation
+from simulation.traps import ArmedCrash, ProcessEnded, Traps
+from simulation.waiting_master import become_master, check_hidden
 
 from gantry_broker.errors import StoreFailed, StoreFull, StoreUnusable
 from gantry_broker.store.identity import LOG_END_MAX
@@ -33,7 +43,7 @@ PROCESS_MS: Final = 1_000
 
 
 class Process(HistoryRecorder):
-    """The store of a history, with the verbs that start and end its processes."""
+    """The store of a history, with the actions that start and end its processes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,11 +55,16 @@ class Process(HistoryRecorder):
         self.sender: Final = Sender(self.clock, self.model)
         self.consumers: Final = [Consumer(queue) for queue in self.sender.QUEUES]
         self.mode = Mode()
+        """The mode in which the store was opened last."""
         self.store: MessageStore | None = None
-        self.floor = 0
+        """The open store; None while it is down."""
+        self.guaranteed_end = 0
         self.crashed_at, self.crashed_mode = Positions(0, 0, 0), self.mode
+        """The positions and the mode of the last process when it ended."""
         self.acknowledged = 0
+        """The offset before which all messages may have been acknowledged."""
         self.flushed = 0
+        """The furthest flushed offset of the present process."""
         self.confirmed = 0
         """The furthest offset of the present log that was ever visible to consumers."""
         self.acked = 0
@@ -57,19 +72,22 @@ class Process(HistoryRecorder):
         self.reported_acked: int | None = None
         """The acknowledgement that the store knows; None if it does not wait for slaves."""
         self.kept_buffers: Final[list[tuple[str, bytes]]] = []
-        """(path, bytes) of buffers that were live when they were copied."""
+        """(path, bytes) of buffers that were run_and_check when they were copied."""
         self.min_physical_low = 0
         """The begin of the log after the last complete removal or recovery: a start may find no lower one."""
         self.was_refused = False
         self._undisturbed: dict[int, bytes] | None = None
         """The log that a disturbed recovery must end with."""
         self._is_excused = False
+        """Whether the disk was full, or an operation has failed, since the store was opened last."""
         self._errors_before = 0
         """The number of injected errors when the store was opened last."""
         self._is_aside_excused = False
+        """Whether the next recovery may move write buffers aside, because the last fault has damaged the log."""
         self._foreign_volumes: set[str] = set()
         """Volumes into which stale or foreign buffers were put."""
         self._is_derived_lost = False
+        """Whether queues or the recovery point were deleted, and with them the next offsets of empty queues."""
         self.traps.attach(self.disk)
 
     # -- opening -------------------------------------------------------------------------------------------------------
@@ -80,19 +98,23 @@ class Process(HistoryRecorder):
             self.reopen(self.mode)
         return self.store
 
-    @verb
+    @action
     def reopen(self, mode: Mode, *, before: Sequence[str] = (), is_twice: bool = False) -> None:
-        """Open the store in ``mode``, after the damages ``before`` to what the last process has left."""
+        """Open the store in ``mode``, after each of the damages ``before`` to the files of the last process.
+
+        A damage is a key of ``crashes.DERIVED``, ``power``, ``stale`` or ``foreign`` (old or foreign write buffers).
+        With ``is_twice`` the recovery is repeated, and must change nothing.
+        """
         if self.store is not None:
             self.crash(Fault.KILL)
         for what in before:
             self._damage_remains(what)
-        if self.traps.death is not None and self._undisturbed is None:
+        if self.traps.crash is not None and self._undisturbed is None:
             self._undisturbed = undisturbed_log(self.disk, self.volumes, self.clock, mode, self.traps)
         if mode.medium is not self.mode.medium or mode.is_sync is not self.mode.is_sync:
-            met("mode changed at a reopen")
+            count_situation("mode changed at a reopen")
         self.mode = mode
-        met(f"mode: {mode}")
+        count_situation(f"mode: {mode}")
         self.clock.advance(PROCESS_MS)
         self.traps.revive()
         self._errors_before = self.traps.errors_met
@@ -111,36 +133,36 @@ class Process(HistoryRecorder):
         try:
             report = store.open(is_flushing=False, is_unconfirmed_hidden=self.mode.is_waiting)
         except ProcessEnded:
-            met("died in recovery")
+            count_situation("died in recovery")
             return None
         except (StoreUnusable, StoreFull):
             self._open_failed()
             return None
         self.store = store
         self._recovered(store, report)
-        if self.mode.is_waiting and not self._lead(store, report):
+        if self.mode.is_waiting and not self._become_master(store, report):
             return None
         self._opened(store, report)
         return report
 
     def _open_failed(self) -> None:
         assert self.is_failure_excused(), "the store cannot be opened, without a cause"
-        met("an open failed")
+        count_situation("an open failed")
         self.end_process(Fault.KILL)
         self.disk.capacity = DEFAULT_CAPACITY  # or all further openings of the history would fail
 
-    def _lead(self, store: MessageStore, report: RecoveryReport) -> bool:
+    def _become_master(self, store: MessageStore, report: RecoveryReport) -> bool:
         """Become a master that waits for slaves. Return False if the process has ended meanwhile."""
         check_hidden(store, self.model, report.start, self.confirmed)
         try:
-            lead(store, is_new=not report.is_clean)
+            become_master(store, is_new=not report.is_clean)
         except ProcessEnded:
-            met("died becoming a master")
+            count_situation("died becoming a master")
             return False
         except (StoreFailed, StoreFull):
             self._open_failed()
             return False
-        met("hidden at an opening", report.start < report.end)
+        count_situation("hidden at an opening", report.start < report.end)
         return True
 
     def _open_again(self, first: RecoveryReport) -> None:
@@ -151,7 +173,7 @@ class Process(HistoryRecorder):
         if again is not None:
             assert (again.end, again.cut_bytes, again.replayed_bytes, again.set_aside) == (first.end, 0, 0, [])
             assert log_files(self.disk) == before, "recovering twice gives other bytes"
-            met("recovered twice")
+            count_situation("recovered twice")
 
     def _damage_remains(self, what: str) -> None:
         with self.traps.paused():
@@ -167,21 +189,23 @@ class Process(HistoryRecorder):
         """Check the log after a recovery, regardless of what is visible."""
         model = self.model
         self._count(report)
-        assert report.end >= self.floor, f"the log ends at {report.end}, and must reach {self.floor} in {self.mode}"
+        assert report.end >= self.guaranteed_end, (
+            f"the log ends at {report.end}, and must reach {self.guaranteed_end} in {self.mode}"
+        )
         assert (report.damaged, report.lost_flushed_bytes) == ([], 0)
         is_excused = self._is_aside_excused or self._foreign_volumes
         assert is_excused or not report.set_aside, f"buffers were set aside: {report.set_aside}"
         assert (store.log.wrote, store.log.committed, store.log.flushed) == (report.end,) * 3
         assert self.min_physical_low <= store.log.min_physical <= model.min_physical
-        met("lost what was not promised", model.end > report.end)
-        met("a refilled cut met another crash", model.recover(report.end))
+        count_situation("lost what was not promised", model.end > report.end)
+        count_situation("a refilled cut met another crash", model.recover(report.end))
         model.min_physical = self.min_physical_low = store.log.min_physical
-        if self._undisturbed is not None and self.traps.death is None:
-            assert log_files(self.disk) == self._undisturbed, "a death in recovery has changed what it ends with"
-            met("converged after a death in recovery")
+        if self._undisturbed is not None and self.traps.crash is None:
+            assert log_files(self.disk) == self._undisturbed, "a crash in recovery has changed what it ends with"
+            count_situation("converged after a crash in recovery")
         self._undisturbed = None
         check_log(self.disk, model)
-        self.acknowledged = self.flushed = self.floor = report.end
+        self.acknowledged = self.flushed = self.guaranteed_end = report.end
         self.crashed_at = Positions(report.end, report.end, report.end)
         self.acked = min(self.acked, report.end)
         self.confirmed = min(self.confirmed, report.end) if self.mode.is_waiting else report.end
@@ -202,35 +226,38 @@ class Process(HistoryRecorder):
         self.check_running(store)
 
     def _count(self, report: RecoveryReport) -> None:
-        met("replayed", report.replayed_records)
-        met("replayed over a roll", report.replayed_bytes > self.model.file_size)
-        met("cut", report.cut_bytes > 0)
-        met("set aside", len(report.set_aside))
+        count_situation("replayed", report.replayed_records)
+        count_situation("replayed over a roll", report.replayed_bytes > self.model.file_size)
+        count_situation("cut", report.cut_bytes > 0)
+        count_situation("set aside", len(report.set_aside))
         is_full = report.start == self.model.min_physical
-        met("read the whole log" if is_full else "started at a recovery point", not report.is_clean)
+        count_situation("read the whole log" if is_full else "started at a recovery point", not report.is_clean)
 
     # -- the end of a process ------------------------------------------------------------------------------------------
 
-    @verb
+    @action
     def crash(self, fault: Fault, seed: int = 0) -> None:
         """End the process or the machine by ``fault``."""
         if self.open_store() is None:
             return
-        met(f"fault: {fault.name.lower()}")
+        count_situation(f"fault: {fault.name.lower()}")
         self.end_process(fault, seed)
 
-    @verb
-    def die(self, what: str, countdown: int, fault: Fault, seed: int = 0, torn_bytes: int = -1) -> None:
-        """Arm a trap: the process ends at the ``countdown``-th ``what`` from now on, in any part of it."""
+    @action
+    def crash_at(self, what: str, countdown: int, fault: Fault, seed: int = 0, torn_bytes: int = -1) -> None:
+        """Arm a trap: at the ``countdown``-th ``what`` from now on, the process ends by ``fault``.
+
+        ``what`` is a crash point or a kind of system call; of a write, ``torn_bytes`` are written first.
+        """
 
         def end(where: str) -> None:
-            met(f"died at {where}")
-            met(f"fault: {fault.name.lower()}")
+            count_situation(f"died at {where}")
+            count_situation(f"fault: {fault.name.lower()}")
             self.end_process(fault, seed)
 
-        self.traps.death = Death(what, countdown, end, torn_bytes)
+        self.traps.crash = ArmedCrash(what, countdown, end, torn_bytes)
 
-    @verb
+    @action
     def stop(self) -> None:
         """Stop cleanly; a stop that fails must leave the abort marker."""
         store = self.open_store()
@@ -239,15 +266,15 @@ class Process(HistoryRecorder):
         try:
             store.close()
         except ProcessEnded:
-            met("died in a clean stop")
+            count_situation("died in a clean stop")
             return
         is_clean = not self.disk.exists(f"{ROOT}/abort")
         assert is_clean or self.is_failure_excused(), "a stop was not clean, without a cause"
         self.end_process(Fault.KILL)
         if is_clean:
-            met("clean stop")
+            count_situation("clean stop")
             assert store.log.wrote == store.log.committed == store.log.flushed
-            self.floor = store.log.wrote
+            self.guaranteed_end = store.log.wrote
             self.crashed_at = Positions(store.log.wrote, store.log.wrote, store.log.wrote)
 
     def end_process(self, fault: Fault, seed: int = 0) -> None:
@@ -257,14 +284,14 @@ class Process(HistoryRecorder):
             at = Positions(store.log.wrote, store.log.committed, store.log.flushed)
             self.crashed_at, self.crashed_mode = at, self.mode
             self._note_confirmed(store)
-            self.floor = floor(self.mode, fault, at)
+            self.guaranteed_end = guaranteed_end(self.mode, fault, at)
             if covers_acknowledged(self.mode, fault):
-                assert self.acknowledged <= self.floor, "an acknowledged message can be lost"
+                assert self.acknowledged <= self.guaranteed_end, "an acknowledged message can be lost"
             if covers_shown(self.mode, fault):
                 shown = max(consumer.shown_end for consumer in self.consumers)
-                assert shown <= self.floor, "a message that was shown can be lost"
+                assert shown <= self.guaranteed_end, "a message that was shown can be lost"
         else:
-            self.floor = min(self.floor, floor(self.crashed_mode, fault, self.crashed_at))
+            self.guaranteed_end = min(self.guaranteed_end, guaranteed_end(self.crashed_mode, fault, self.crashed_at))
         if fault not in (Fault.KILL, Fault.KILL_COPYING):
             self._undisturbed = None
         if fault.is_power or fault is Fault.KILL_BUFFERS_GONE:
@@ -278,7 +305,7 @@ class Process(HistoryRecorder):
     # -- checks of a running store -------------------------------------------------------------------------------------
 
     def check_running(self, store: MessageStore) -> None:
-        """Check what must hold after every verb while the store is open."""
+        """Check what must hold after every action while the store is open."""
         assert store.log.wrote >= store.log.committed >= store.log.flushed >= self.flushed, repr(store)
         assert store.log.wrote == self.model.end, f"the log is at {store.log.wrote}, the model at {self.model.end}"
         self.flushed = store.log.flushed
@@ -286,7 +313,7 @@ class Process(HistoryRecorder):
         self.acknowledged = max(self.acknowledged, store.positions.promised)
         if not store.is_writable:
             assert self.is_failure_excused(), "the log is read-only without a cause"
-            met("the log failed")
+            count_situation("the log failed")
         for consumer in self.consumers:
             consumer.read(store, self.model, self.confirmed)
 

@@ -1,7 +1,7 @@
 """Runs 20,000 histories of a store on a faulty disk, each compared with a model, two at a time.
 
-Exit code 0 when all of them hold and, in a run of 2,000 or more, together have met every situation that must be tested.
-Exit code 1 with the situations that were never met, or with the seed, the shortened history of the first that failed,
+Exit code 0 when all of them hold and, in a run of 2,000 or more, every situation that must be tested has occurred.
+Exit code 1 with the situations that never occurred, or with the seed, the shortened history of the first that failed,
 as lines for a test, and the command that repeats it.
 """
 
@@ -21,12 +21,12 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.explore import format_history, run_histories, shorten
-from simulation.tally import MET, NEEDED, never_met
+from simulation.situations import REQUIRED_SITUATIONS, SITUATIONS, missing_situations
 
 CHUNK: Final = 200
 """The number of histories drawn from one seed, which a repetition runs."""
 HISTORIES_DEMANDED: Final = 2_000
-"""A run with fewer histories need not have met every situation."""
+"""In a run with fewer histories, not every situation has to occur."""
 PROGRESS_SECONDS: Final = 10.0
 
 
@@ -35,17 +35,19 @@ class Chunk(NamedTuple):
 
     seed: int
     histories: int
-    met: Counter[str]
+    counts: Counter[str]
+    """How often each situation has occurred."""
+
     failure: str | None
     """The lines of the history that failed, or None."""
 
 
 def explore(seed: int, count: int) -> Chunk:
     """Run the histories of one seed in a worker process."""
-    MET.clear()
+    SITUATIONS.clear()
     failed = run_histories(seed, count)
-    met = Counter(MET)
-    return Chunk(seed, count, met, format_history(shorten(failed)) if failed is not None else None)
+    counts = Counter(SITUATIONS)
+    return Chunk(seed, count, counts, format_history(shorten(failed)) if failed is not None else None)
 
 
 def chunks(seed: int, histories: int, workers: int) -> Iterator[Chunk]:
@@ -61,11 +63,11 @@ def chunks(seed: int, histories: int, workers: int) -> Iterator[Chunk]:
                 yield future.result()
 
 
-def show_met(met: Counter[str]) -> None:
-    """Print a line for every needed situation, met or not, and for every other one that was met."""
-    for what in (*NEEDED, *sorted(met.keys() - set(NEEDED))):
+def show_situations(counts: Counter[str]) -> None:
+    """Print the count of every required situation, also 0, and of every other one that has occurred."""
+    for what in (*REQUIRED_SITUATIONS, *sorted(counts.keys() - set(REQUIRED_SITUATIONS))):
         if what != "history":
-            click.echo(f"  {what:<42}{met[what]:>10,}")
+            click.echo(f"  {what:<42}{counts[what]:>10,}")
 
 
 def repeat(chunk: Chunk) -> str:
@@ -83,23 +85,23 @@ def main(histories: int, seed: int | None, workers: int) -> None:
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     click.echo(f"seed {seed}: {histories:,} histories, {CHUNK} to a seed, {workers} at a time")
     began = reported_at = time.monotonic()
-    met: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for chunk in chunks(seed, histories, workers):
-        met += chunk.met
+        counts += chunk.counts
         if chunk.failure is not None:
             click.echo(f"a history of seed {chunk.seed} failed; shortened:\n\n{chunk.failure}\n\n{repeat(chunk)}")
             sys.exit(1)
         now = time.monotonic()
         if now - reported_at >= PROGRESS_SECONDS:
-            reported_at, done = now, met["history"]
+            reported_at, done = now, counts["history"]
             rate = done / (now - began)
             left = (histories - done) / rate if rate else 0.0
             click.echo(f"  {done:,} histories, {rate:.0f} a second, about {left:.0f} s to go")
-    click.echo(f"{met['history']:,} histories held, in {time.monotonic() - began:.0f} s; they have met:")
-    show_met(met)
-    missing = never_met(met)
+    click.echo(f"{counts['history']:,} histories held, in {time.monotonic() - began:.0f} s; situations that occurred:")
+    show_situations(counts)
+    missing = missing_situations(counts)
     if missing and histories >= HISTORIES_DEMANDED:
-        click.echo(f"PROVES TOO LITTLE: never met {', '.join(missing)}")
+        click.echo(f"PROVES TOO LITTLE: never occurred: {', '.join(missing)}")
         sys.exit(1)
 
 

@@ -1,7 +1,6 @@
-"""Stores with one safeguard removed, to prove that the histories detect it.
+"""Context managers that remove one safeguard from all stores, to prove that the histories detect it.
 
-Each removes exactly what one promise depends on, by replacing functions of the store. One also removes a check of the
-histories.
+Each replaces the functions of the store on which one guarantee depends. One also removes a check of the histories.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def cut_without_zeroing() -> Iterator[None]:
 
 @contextmanager
 def cut_without_zeroing_unseen() -> Iterator[None]:
-    """Cut without zeroing, and do not check the bytes after the end: then records that return must be found."""
+    """Cut without zeroing, and let histories not check the bytes after the end: they must find records that return."""
 
     def check_up_to_the_end(disk: FaultyDisk, model: Model) -> None:
         for base, data in log_files(disk).items():
@@ -93,8 +92,8 @@ def shown_when_written() -> Iterator[None]:
 def shown_after_a_start() -> Iterator[None]:
     """Let a start make everything visible that it finds, whether or not slaves have it."""
 
-    def hide_nothing(life: StoreLifecycle, _shown: int, _tail: int) -> None:
-        life.dispatcher.hold()
+    def hide_nothing(lifecycle: StoreLifecycle, _shown: int, _tail: int) -> None:
+        lifecycle.dispatcher.hold()
 
     with patch.object(StoreLifecycle, "_hide_unconfirmed", hide_nothing):
         yield
@@ -123,7 +122,7 @@ def slaves_not_waited_for() -> Iterator[None]:
 
 
 @contextmanager
-def doubt_kept_in_memory() -> Iterator[None]:
+def damaged_queues_stay_in_recovery_point() -> Iterator[None]:
     """Let a start rebuild wrong queues while the recovery point still lists them as durable."""
 
     def forget(_derived: DerivedFiles, point: RecoveryPoint | None) -> RecoveryPoint | None:

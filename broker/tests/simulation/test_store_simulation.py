@@ -23,20 +23,23 @@ SEEDS = range(int(os.environ.get("GANTRY_SIMULATION_SEEDS", "60")))
 TOPICS = [("orders", 0), ("orders", 1), ("bills", 0), ("%RETRY%g", 0)]
 
 
-class Life:
-    """One store with random actions, and the checks of its promises."""
+class RandomHistory:
+    """One store with random actions, and the checks of its promises.
+
+    It is simpler than the histories of ``SimulatedStore``, and shares no code with them.
+    """
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.random = random.Random(seed)
         self.world = StoreWorld(FaultyDisk(), "/data/store")
         self.flushed = 0
         self.world.open()
 
     def run(self, steps: int) -> None:
-        verbs: list[Callable[[], None]] = [self.send] * 8 + [self.step] * 3 + [self.flush] * 2
-        verbs += [self.crash, self.kill, self.stop, self.crash_in_recovery, self.fill_the_disk]
+        actions: list[Callable[[], None]] = [self.send] * 8 + [self.step] * 3 + [self.flush] * 2
+        actions += [self.crash, self.kill, self.stop, self.crash_in_recovery, self.fill_the_disk]
         for _ in range(steps):
-            self.dice.choice(verbs)()
+            self.random.choice(actions)()
         self.crash()
         self.check()
 
@@ -44,15 +47,15 @@ class Life:
 
     def send(self) -> None:
         drafts = []
-        for _ in range(self.dice.choice([1, 1, 3, 20])):
-            topic, queue_id = self.dice.choice(TOPICS)
-            body = self.dice.randbytes(self.dice.choice([0, 10, 100, 700]))
-            drafts.append(self.world.draft(topic, queue_id, body=body, sys_flag=self.dice.choice([0, 0, 0, 4, 8])))
-        self.world.append(drafts, contiguous=self.dice.random() < 0.2)
-        self.world.clock.advance(self.dice.choice([0, 1, 50]))
+        for _ in range(self.random.choice([1, 1, 3, 20])):
+            topic, queue_id = self.random.choice(TOPICS)
+            body = self.random.randbytes(self.random.choice([0, 10, 100, 700]))
+            drafts.append(self.world.draft(topic, queue_id, body=body, sys_flag=self.random.choice([0, 0, 0, 4, 8])))
+        self.world.append(drafts, contiguous=self.random.random() < 0.2)
+        self.world.clock.advance(self.random.choice([0, 1, 50]))
 
     def step(self) -> None:
-        self.world.clock.advance(self.dice.choice([100, 1_000, 20_000]))
+        self.world.clock.advance(self.random.choice([100, 1_000, 20_000]))
         self.world.store.flush_step()
         self.flushed = self.world.store.log.flushed
 
@@ -65,33 +68,33 @@ class Life:
         self.reopen(at_least=wrote)
 
     def crash(self) -> None:
-        self.world.lose_power(self.dice.choice([None, self.dice.randrange(1 << 30)]))
+        self.world.lose_power(self.random.choice([None, self.random.randrange(1 << 30)]))
         self.reopen(at_least=self.flushed)
 
     def stop(self) -> None:
         wrote = self.world.store.log.wrote
         self.world.close()
-        if self.dice.random() < 0.5:
-            self.world.lose_power(self.dice.randrange(1 << 30))
+        if self.random.random() < 0.5:
+            self.world.lose_power(self.random.randrange(1 << 30))
         self.reopen(at_least=wrote)
 
     def crash_in_recovery(self) -> None:
-        self.world.lose_power(self.dice.randrange(1 << 30))
-        operation = self.dice.choice(["sync", "write", "sync_directory", "zero", "remove", "create"])
-        for _ in range(self.dice.randrange(6)):
+        self.world.lose_power(self.random.randrange(1 << 30))
+        operation = self.random.choice(["sync", "write", "sync_directory", "zero", "remove", "create"])
+        for _ in range(self.random.randrange(6)):
             self.world.faulty_disk.fail_next(operation, 5)
             try:
                 self.world.open()
             except (StoreFull, StoreUnusable):
-                self.world.lose_power(self.dice.randrange(1 << 30))
+                self.world.lose_power(self.random.randrange(1 << 30))
             else:
                 self.world.disk.kill()
-                self.world.lose_power(self.dice.randrange(1 << 30))
+                self.world.lose_power(self.random.randrange(1 << 30))
         self.reopen(at_least=self.flushed)
 
     def fill_the_disk(self) -> None:
         disk = self.world.faulty_disk
-        disk.capacity = disk.space("/").used + self.dice.randrange(20_000)
+        disk.capacity = disk.space("/").used + self.random.randrange(20_000)
         try:
             for _ in range(20):
                 self.send()
@@ -130,7 +133,7 @@ class Life:
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}-")
 def test_flushed_messages_survive_any_crash_as_prefix(seed: int) -> None:
     """For any history and any crash, everything flushed survives, and the log is a prefix of what was sent."""
-    Life(seed).run(steps=60)
+    RandomHistory(seed).run(steps=60)
 
 
 def test_record_torn_in_its_properties_ends_the_log() -> None:
@@ -138,9 +141,9 @@ def test_record_torn_in_its_properties_ends_the_log() -> None:
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=3)
-    start = world.sent[1][0]
+    start = world.sent[1].end
     world.kill()
-    world.overwrite("commitlog/00000000000000000000", world.sent[2][0] - 20, bytes(20))
+    world.overwrite("commitlog/00000000000000000000", world.sent[2].end - 20, bytes(20))
 
     assert world.open().end == start
 
@@ -164,7 +167,7 @@ def test_one_crash_after_one_flush_keeps_a_prefix(sizes: list[int], flush_after:
 
     report = world.open()
 
-    assert flushed <= report.end <= (world.sent[-1][0])
+    assert flushed <= report.end <= (world.sent[-1].end)
     world.forget_after(report.end)
     assert world.find_altered() is None
     for queue_id in (0, 1):

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from simulation.tally import met
+from simulation.situations import count_situation
 
 from gantry_broker.store import crash_points
 from gantry_testing.faulty_disk import FaultyDisk
 
-DEATH_OPERATIONS: Final = (
+CRASH_OPERATIONS: Final = (
     "any", "create", "write", "sync", "sync_directory", "zero", "remove", "rename", "reserve", "map", "make_directory",
     "remove_tree",
 )  # fmt: skip
@@ -35,8 +35,8 @@ class ProcessEnded(BaseException):
 
 
 @dataclass
-class Death:
-    """The process ends before the ``countdown``-th operation or point called ``what``."""
+class ArmedCrash:
+    """A trap: the process ends before the ``countdown``-th operation or point called ``what``."""
 
     what: str
     countdown: int
@@ -48,8 +48,8 @@ class Death:
 
 
 @dataclass
-class Error:
-    """An error of the ``countdown``-th operation called ``what``."""
+class ArmedError:
+    """A trap: the ``countdown``-th operation called ``what`` fails with the errno ``code``."""
 
     what: str
     countdown: int
@@ -58,13 +58,17 @@ class Error:
 
 @final
 class Traps:
-    """The armed traps of one disk. At most one death and one error at a time."""
+    """The armed traps of one disk. At most one crash and one error at a time."""
 
     def __init__(self) -> None:
-        self.death: Death | None = None
-        self.error: Error | None = None
-        self.is_dead = False
+        self.crash: ArmedCrash | None = None
+        self.error: ArmedError | None = None
+        self.has_ended = False
+        """Whether the process has ended, so that every operation fails until the next one starts."""
+
         self.errors_met = 0
+        """The number of operations that have failed because of a trap."""
+
         self.disk = FaultyDisk()
 
     def attach(self, disk: FaultyDisk) -> None:
@@ -79,56 +83,56 @@ class Traps:
 
     def revive(self) -> None:
         """Start a new process, whose operations succeed again."""
-        self.is_dead = False
+        self.has_ended = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Suspend all traps for the body of a `with`."""
-        death, error, is_dead = self.death, self.error, self.is_dead
-        self.death = self.error = None
-        self.is_dead = False
+        crash, error, has_ended = self.crash, self.error, self.has_ended
+        self.crash = self.error = None
+        self.has_ended = False
         try:
             yield
         finally:
-            self.death, self.error, self.is_dead = death, error, is_dead
+            self.crash, self.error, self.has_ended = crash, error, has_ended
 
     def disarm(self) -> None:
         """Remove all armed traps of this disk."""
-        self.death = self.error = None
+        self.crash = self.error = None
 
     def _operation(self, operation: str, path: str) -> None:
-        if self.is_dead:
+        if self.has_ended:
             raise ProcessEnded
-        self._meet_death(operation, is_operation=True)
+        self._meet_crash(operation, is_operation=True)
         error = self.error
         if error is not None and error.what == operation:
             error.countdown -= 1
             if error.countdown <= 0:
                 self.error = None
                 self.errors_met += 1
-                met(f"failed: {operation}")
+                count_situation(f"failed: {operation}")
                 raise OSError(error.code, os.strerror(error.code), path)
 
     def _point(self, _name: str) -> None:
-        if self.is_dead:
+        if self.has_ended:
             raise ProcessEnded
-        self._meet_death(_name, is_operation=False)
+        self._meet_crash(_name, is_operation=False)
 
-    def _meet_death(self, name: str, *, is_operation: bool) -> None:
-        death = self.death
-        if death is None or (death.what != name and not (is_operation and death.what == "any")):
+    def _meet_crash(self, name: str, *, is_operation: bool) -> None:
+        crash = self.crash
+        if crash is None or (crash.what != name and not (is_operation and crash.what == "any")):
             return
-        death.countdown -= 1
-        if death.countdown > 0:
+        crash.countdown -= 1
+        if crash.countdown > 0:
             return
-        if name == "write" and death.torn_bytes >= 0:
+        if name == "write" and crash.torn_bytes >= 0:
             # This write is torn; the process ends at its next system call, which is the writing of the rest.
-            self.disk.short_write(death.torn_bytes)
-            death.what, death.countdown, death.torn_bytes = "any", 1, -1
+            self.disk.short_write(crash.torn_bytes)
+            crash.what, crash.countdown, crash.torn_bytes = "any", 1, -1
             return
-        self.is_dead = True
-        self.death = None
-        death.end(name)
+        self.has_ended = True
+        self.crash = None
+        crash.end(name)
         raise ProcessEnded
 
 

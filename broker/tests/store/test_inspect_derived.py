@@ -12,9 +12,9 @@ from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.index_file import ENTRY, SLOT
 from gantry_broker.store.inspect.findings import Harm, Kind, Message
 from gantry_broker.store.inspect.summary import inspect_store
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import QUEUE, fill_store, flush, kinds, only, verify
+from gantry_testing.verifying import QUEUE, fill_store, flush, kinds, only_finding, verify
 
 SLOTS = TINY.max_hash_slot_num
 ENTRIES_START = 40 + SLOTS * SLOT.size
@@ -33,7 +33,7 @@ def test_unit_with_wrong_offset_is_derived_damage(world: StoreWorld) -> None:
     world.close()
     world.overwrite(QUEUE, 5 * 20, UNIT.pack(17, 100, 0))
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     facts = (found.kind, found.harm, found.topic, found.queue_id, found.queue_offset)
     assert facts == (Kind.UNIT_WRONG, Harm.DERIVED, "orders", 0, 5)
@@ -46,7 +46,7 @@ def test_unit_with_wrong_tags_code_is_reported(world: StoreWorld) -> None:
     physical, size, _ = UNIT.unpack(raw)
     world.overwrite(QUEUE, 5 * 20, UNIT.pack(physical, size, 4711))
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.queue_offset) == (Kind.UNIT_WRONG, 5)
     assert "wrong tags code" in found.text
@@ -57,7 +57,7 @@ def test_a_hole_in_a_queue_is_one_finding_with_a_count(world: StoreWorld) -> Non
     world.close()
     world.overwrite(QUEUE, 5 * 20, bytes(7 * 20))
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm, found.queue_offset, found.count) == (Kind.UNIT_MISSING, Harm.DERIVED, 5, 7)
 
@@ -70,7 +70,7 @@ def test_missing_queue_costs_no_message(world: StoreWorld) -> None:
     report = verify(world)
 
     assert kinds(report) == {(Kind.UNIT_MISSING, Harm.DERIVED)}
-    assert only(report).count == 34
+    assert only_finding(report).count == 34
     assert report.findings.lost_messages == 0
 
 
@@ -80,7 +80,7 @@ def test_units_beyond_the_end_of_a_clean_log_are_lost_messages(world: StoreWorld
     world.close()
     world.overwrite(QUEUE, 34 * 20, UNIT.pack(end, 100, 0))
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm, found.lost) == (Kind.UNIT_BEYOND, Harm.LOST, [Message("orders", 0, 34)])
 
@@ -90,7 +90,7 @@ def test_units_without_a_record_are_stray(world: StoreWorld) -> None:
     world.close()
     world.overwrite(QUEUE, 34 * 20, UNIT.pack(170, 100, 0))
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm, found.queue_offset) == (Kind.UNIT_STRAY, Harm.DERIVED, 34)
 
@@ -182,7 +182,7 @@ def test_broken_index_chain_is_reported(world: StoreWorld) -> None:
     )
     world.overwrite(name, slot, bytes(4))
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm, found.count) == (Kind.INDEX_CHAIN, Harm.DERIVED, 1)
 
@@ -254,7 +254,7 @@ def test_a_table_that_no_start_needs_is_odd_when_it_is_damaged(world: StoreWorld
     world.disk.write_file(world.path(f"config/{name}.json"), b"{")
 
     assert kinds(verify(world)) == {(Kind.CONFIG, Harm.ODD)}
-    assert "would fail" not in inspect_store(ReadingTwin(world.disk), world.root).next_start
+    assert "would fail" not in inspect_store(FaultyReadingDisk(world.disk), world.root).next_start
 
 
 def test_a_table_that_was_rolled_back_is_judged_by_its_newer_copy(world: StoreWorld) -> None:
@@ -266,7 +266,7 @@ def test_a_table_that_was_rolled_back_is_judged_by_its_newer_copy(world: StoreWo
     file.save({"offsetTable": {}})
     world.disk.write_file(file.path, older)
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm) == (Kind.CONFIG, Harm.DERIVED)
     assert "it is older than its copy" in found.text
@@ -279,7 +279,7 @@ def test_consumer_offset_beyond_its_queue_is_reported(world: StoreWorld) -> None
     table = b'{"offsetTable":{"orders@billing":{"0":34,"1":40},"nothing@billing":{"0":5}}}'
     world.disk.write_file(world.path("config/consumerOffset.json"), table)
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     facts = (found.kind, found.harm, found.topic, found.queue_id, found.queue_offset)
     assert facts == (Kind.CONSUMER_OFFSET, Harm.WRONG, "orders", 1, 40)
@@ -290,7 +290,7 @@ def test_unreadable_recovery_point_only_costs_time(world: StoreWorld) -> None:
     world.close()
     world.disk.write_file(world.path("recovery-point.json"), b"00000000\n{}")
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm) == (Kind.RECOVERY_POINT, Harm.DERIVED)
 

@@ -1,4 +1,8 @@
-"""`repair-plan` describes the next start; the tests compare it with a real start of the same bytes."""
+"""`repair-plan` describes the next start; the tests compare it with a real start of the same bytes.
+
+A *filler* is a log file without messages, or a unit of a queue that leads to no message, in the place of a lost one. A
+buffer that does not continue the log is *set aside*: copied to a directory of the store, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_broker.store.settings import PoolSettings, StoreSettings
 from gantry_store_files import UNIT
 from gantry_testing.faulty_disk import FaultyDisk
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld
 from gantry_testing.verifying import overwrite_log
 
@@ -49,7 +53,7 @@ def filled(settings: StoreSettings = TINY) -> StoreWorld:
 
 
 def plan_next_start(world: StoreWorld) -> RepairPlan:
-    disk = ReadingTwin(world.disk, {"/pool": world.volume})
+    disk = FaultyReadingDisk(world.disk, {"/pool": world.volume})
     return RepairPlanner(disk, world.root, boot_id=world.clock.boot_id()).run()
 
 
@@ -171,7 +175,7 @@ def test_refused_start_is_planned_as_a_refusal(damage: str) -> None:
     REFUSALS[damage](world)
 
     plan = plan_next_start(world)
-    summary = inspect_store(ReadingTwin(world.disk), world.root)
+    summary = inspect_store(FaultyReadingDisk(world.disk), world.root)
 
     assert plan.refusal and f"The next start would fail: {plan.refusal}." == summary.next_start
     with pytest.raises(StoreError):
@@ -280,7 +284,10 @@ def test_messages_of_lost_buffers_are_planned_as_missing() -> None:
     plan = plan_next_start(world)
 
     assert [lost.cause for lost in plan.missing] == [LossCause.TAIL] and not plan.is_lossless
-    assert RepairPlanner(ReadingTwin(world.disk, {"/pool": world.volume}), world.root, boot_id="2").run().missing == []
+    assert (
+        RepairPlanner(FaultyReadingDisk(world.disk, {"/pool": world.volume}), world.root, boot_id="2").run().missing
+        == []
+    )
     assert_agreement(plan, world.open())
 
 
@@ -324,7 +331,7 @@ def test_buffers_of_a_store_without_an_identity_are_planned_to_be_set_aside() ->
     for name in ("store.json", "store.json.bak"):
         world.disk.remove(world.path(name))
 
-    disk = ReadingTwin(world.disk, {"/pool": world.volume})
+    disk = FaultyReadingDisk(world.disk, {"/pool": world.volume})
     plan = RepairPlanner(disk, world.root, boot_id=world.clock.boot_id()).run("/pool")
     report = world.open()
 
@@ -344,7 +351,7 @@ def test_log_with_restored_files_is_planned_to_be_read_completely(number: int) -
     world.close()
     world.disk.write_file(path, data)
 
-    next_start = inspect_store(ReadingTwin(world.disk), world.root).next_start
+    next_start = inspect_store(FaultyReadingDisk(world.disk), world.root).next_start
     plan = plan_next_start(world)
     report = world.open()
 
@@ -377,6 +384,6 @@ def test_missing_buffer_directory_is_reported() -> None:
     world = filled(POOL)
     world.kill()
 
-    plan = RepairPlanner(ReadingTwin(world.disk), world.root).run()
+    plan = RepairPlanner(FaultyReadingDisk(world.disk), world.root).run()
 
     assert (plan.buffers_path, plan.buffers_fault) == ("/pool", "there is no such directory here")

@@ -11,9 +11,19 @@ import pytest
 
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, only, overwrite_log, place, verify
+from gantry_testing.verifying import (
+    ALL,
+    LOG,
+    fill_store,
+    flush,
+    kinds,
+    locate_record,
+    only_finding,
+    overwrite_log,
+    verify,
+)
 from gantry_wire.message import decode_record, encode_record
 from gantry_wire.seal import SEAL_BYTES
 
@@ -50,7 +60,7 @@ FIELDS: dict[str, Callable[[int], tuple[int, bytes]]] = {
 def test_damaged_record_is_found_with_its_offset_and_name(world: StoreWorld, field: str, end: str) -> None:
     """For damage in any field the record is named as lost, and all records around it are verified."""
     flush(world)
-    start, size, name = place(world, 130)
+    start, size, name = locate_record(world, 130)
     position, data = FIELDS[field](size)
     overwrite_log(world, start + position, data)
     if end == "clean":
@@ -59,7 +69,7 @@ def test_damaged_record_is_found_with_its_offset_and_name(world: StoreWorld, fie
         world.kill()
 
     report = verify(world)
-    found = only(report)
+    found = only_finding(report)
 
     assert (found.kind, found.harm, found.offset, found.length) == (Kind.ROT, Harm.LOST, start, size)
     assert (found.lost, found.lost_count) == ([name], 1)
@@ -70,7 +80,7 @@ def test_damaged_record_is_found_with_its_offset_and_name(world: StoreWorld, fie
 
 def test_damage_without_a_queue_is_named_by_the_record_head(world: StoreWorld) -> None:
     """Without a queue unit the record's own head names the message, if only its checksum is wrong."""
-    start, _, name = place(world, 130)
+    start, _, name = locate_record(world, 130)
     world.close()
     overwrite_log(world, start + 90, b"\0\0")
     world.disk.remove_tree(world.path("consumequeue"))
@@ -103,7 +113,7 @@ def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
     """After the flushed end a crash leaves partial records; the next start cuts them off."""
     flush(world)
     world.send("orders", 10)
-    start, size, _ = place(world, 209)
+    start, size, _ = locate_record(world, 209)
     world.kill()
     overwrite_log(world, start + size - 10, bytes(10))
 
@@ -123,7 +133,7 @@ def test_whole_records_after_a_torn_one_are_counted_and_cut(world: StoreWorld) -
     """After a reboot they are not known to be on the disk, so a start cuts them off, and verify agrees."""
     flush(world)
     world.send("orders", 10)
-    start, _, _ = place(world, 205)
+    start, _, _ = locate_record(world, 205)
     world.kill()
     overwrite_log(world, start + 90, b"\0\0")
 
@@ -140,7 +150,7 @@ def test_records_after_damage_are_kept_after_a_kill(world: StoreWorld) -> None:
     """The page cache survived, so all written records exist: a start skips the damage, and verify agrees."""
     flush(world)
     world.send("orders", 10)
-    start, _, _ = place(world, 205)
+    start, _, _ = locate_record(world, 205)
     world.kill()
     overwrite_log(world, start + 90, b"\0\0")
 
@@ -154,7 +164,7 @@ def test_records_after_damage_are_kept_after_a_kill(world: StoreWorld) -> None:
 def test_missing_flushed_bytes_are_lost_and_no_torn_tail(world: StoreWorld) -> None:
     """The same bytes before the durable mark are damage, because the disk had them."""
     flush(world)
-    start, size, name = place(world, 199)
+    start, size, name = locate_record(world, 199)
     world.kill()
     overwrite_log(world, start, bytes(size))
 
@@ -171,7 +181,7 @@ def test_garbage_after_a_clean_end_is_lost(world: StoreWorld) -> None:
     world.close()
     overwrite_log(world, end, b"garbage")
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm, found.offset, found.length) == (Kind.LOST_END, Harm.LOST, end, 7)
 
@@ -179,13 +189,13 @@ def test_garbage_after_a_clean_end_is_lost(world: StoreWorld) -> None:
 def test_damage_that_a_start_takes_for_the_end_is_reported_as_cut(world: StoreWorld) -> None:
     """Without a durable mark (RocketMQ seals none) a start cuts at the first bad record, even in a flushed log."""
     flush(world)
-    start, size, name = place(world, 130)
+    start, size, name = locate_record(world, 130)
     world.kill()
     overwrite_log(world, start + 90, b"\0\0")
     world.disk.remove(world.path("recovery-point.json"))
     world.overwrite("checkpoint", 256, bytes(100))
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.offset, found.length, found.lost) == (Kind.ROT, start, size, [name])
     assert "a start would cut off everything from here on" in found.text
@@ -194,12 +204,12 @@ def test_damage_that_a_start_takes_for_the_end_is_reported_as_cut(world: StoreWo
 def test_unreadable_page_costs_only_its_records(world: StoreWorld) -> None:
     """EIO in the middle is reported as such, and the records after it are verified."""
     world.close()
-    twin = ReadingTwin(world.disk)
-    twin.break_page(world.path(LOG), 8192)
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.break_page(world.path(LOG), 8192)
 
-    report = Verifier(twin, world.root, ALL).run()
+    report = Verifier(reading_disk, world.root, ALL).run()
 
-    found = only(report)
+    found = only_finding(report)
     touched = [start for start, record in world.records.items() if start < 12288 and start + len(record) > 8192]
     assert (found.kind, found.harm) == (Kind.UNREADABLE, Harm.LOST)
     assert (found.offset, found.lost_count) == (min(touched), len(touched))
@@ -222,7 +232,7 @@ def test_missing_log_file_is_a_lost_range(world: StoreWorld) -> None:
 
 def test_decreasing_store_times_are_reported(world: StoreWorld) -> None:
     """Store times of Gantry's own records never decrease. The changed record gets a valid seal again."""
-    start, size, _ = place(world, 130)
+    start, size, _ = locate_record(world, 130)
     world.close()
     message = decode_record(world.records[start])
     properties = message.properties_bytes[:-SEAL_BYTES]
@@ -231,7 +241,7 @@ def test_decreasing_store_times_are_reported(world: StoreWorld) -> None:
     assert len(fallen) == size
     overwrite_log(world, start, fallen)
 
-    found = only(verify(world))
+    found = only_finding(verify(world))
 
     assert (found.kind, found.harm, found.offset) == (Kind.TIME_FALLS, Harm.WRONG, start)
     assert "by 4999 ms" in found.text

@@ -12,10 +12,20 @@ from gantry_broker.ports.reading import LockHolder
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
-from gantry_testing.head import remove_before
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
+from gantry_testing.log_head import remove_before
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import ALL, LOG, fill_store, flush, kinds, only, overwrite_log, place, verify
+from gantry_testing.verifying import (
+    ALL,
+    LOG,
+    fill_store,
+    flush,
+    kinds,
+    locate_record,
+    only_finding,
+    overwrite_log,
+    verify,
+)
 
 
 @pytest.fixture(params=["real", "faulty"])
@@ -41,7 +51,7 @@ def test_intact_store_has_no_findings(world: StoreWorld, end: str) -> None:
     counts = (report.records, report.records_sealed, report.units, report.queues, report.index_entries)
     assert counts == (200, 200, 200, 5, 200)
     assert report.index_files == 2
-    assert (report.start, report.end, report.is_full_range) == (0, world.sent[-1][0], True)
+    assert (report.start, report.end, report.is_full_range) == (0, world.sent[-1].end, True)
 
 
 def test_an_empty_directory_is_a_store_without_messages(tmp_path: Path) -> None:
@@ -122,8 +132,8 @@ def test_expired_files_of_the_log_are_no_damage(world: StoreWorld) -> None:
 
 def test_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld) -> None:
     """Nothing before or after the part is reported, and nothing that exists is called missing."""
-    first, _, _ = place(world, 50)
-    last, _, _ = place(world, 150)
+    first, _, _ = locate_record(world, 50)
+    last, _, _ = locate_record(world, 150)
     world.close()
 
     report = verify(world, VerifyOptions(start=first + 20, end=last))
@@ -135,13 +145,13 @@ def test_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld
 
 def test_verification_of_a_part_finds_only_its_damage(world: StoreWorld) -> None:
     """It also holds for a part that begins in the middle of the damage."""
-    inside, size, name = place(world, 130)
-    before, _, _ = place(world, 20)
+    inside, size, name = locate_record(world, 130)
+    before, _, _ = locate_record(world, 20)
     world.close()
     overwrite_log(world, inside + 90, b"\0\0")
     overwrite_log(world, before + 90, b"\0\0")
 
-    found = only(verify(world, VerifyOptions(start=inside + 5)))
+    found = only_finding(verify(world, VerifyOptions(start=inside + 5)))
 
     assert (found.offset, found.length, found.lost) == (inside, size, [name])
 
@@ -150,7 +160,7 @@ def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world
     """It reads everything after the recovery point; before it the heads of files and both ends of every queue."""
     flush(world)
     world.send("orders", 10)
-    middle, _, _ = place(world, 130)
+    middle, _, _ = locate_record(world, 130)
     world.kill()
     overwrite_log(world, middle + 90, b"\0\0")
 
@@ -168,8 +178,8 @@ def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world
 
 def test_concurrent_appends_are_no_error(world: StoreWorld) -> None:
     """The broker appends at each of the first forty reads; at any observed end nothing is called damaged."""
-    twin = ReadingTwin(world.disk)
-    twin.holder = LockHolder(4711)
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.holder = LockHolder(4711)
     budget = 40
 
     def write_on(path: str, position: int) -> None:
@@ -179,9 +189,9 @@ def test_concurrent_appends_are_no_error(world: StoreWorld) -> None:
             world.send("orders", 3, queue_id=budget % 3)
             world.send("bills", 2)
 
-    twin.before_read.append(write_on)
+    reading_disk.before_read.append(write_on)
 
-    report = Verifier(twin, world.root, ALL).run()
+    report = Verifier(reading_disk, world.root, ALL).run()
 
     assert budget == 0
     assert report.is_in_use
@@ -194,38 +204,38 @@ def test_partial_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None
     end = world.store.log.wrote
     world.kill()
     overwrite_log(world, end, struct.pack(">iii", 170, -626843481, 5))
-    twin = ReadingTwin(world.disk)
-    twin.holder = LockHolder(0)
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.holder = LockHolder(0)
 
-    report = Verifier(twin, world.root, ALL).run()
+    report = Verifier(reading_disk, world.root, ALL).run()
 
     assert (report.end, report.findings.kept) == (end, [])
 
 
 def test_damage_is_found_in_a_store_in_use(world: StoreWorld) -> None:
     """Only the moving end is excused, not damage before it."""
-    start, size, name = place(world, 130)
+    start, size, name = locate_record(world, 130)
     overwrite_log(world, start + 90, b"\0\0")
-    twin = ReadingTwin(world.disk)
-    twin.holder = LockHolder(4711)
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.holder = LockHolder(4711)
 
-    found = only(Verifier(twin, world.root, ALL).run())
+    found = only_finding(Verifier(reading_disk, world.root, ALL).run())
 
     assert (found.kind, found.offset, found.length, found.lost) == (Kind.ROT, start, size, [name])
 
 
 def test_concurrently_deleted_files_are_no_error(world: StoreWorld) -> None:
     """A topic may be deleted while its queues are compared."""
-    twin = ReadingTwin(world.disk)
-    twin.holder = LockHolder(4711)
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.holder = LockHolder(4711)
 
     def delete(path: str, position: int) -> None:
         if "commitlog" in path and position >= 0:
-            twin.before_read.clear()
+            reading_disk.before_read.clear()
             world.store.delete_topic("bills")
 
-    verifier = Verifier(twin, world.root, ALL)
-    twin.before_read.append(delete)
+    verifier = Verifier(reading_disk, world.root, ALL)
+    reading_disk.before_read.append(delete)
 
     report = verifier.run()
 
@@ -235,8 +245,8 @@ def test_concurrently_deleted_files_are_no_error(world: StoreWorld) -> None:
 @pytest.mark.parametrize("moment", [0, 5, 20])
 def test_concurrently_expired_messages_are_no_error(world: StoreWorld, moment: int) -> None:
     """Retention may delete the oldest log file before, while or after it is read."""
-    twin = ReadingTwin(world.disk)
-    twin.holder = LockHolder(4711)
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.holder = LockHolder(4711)
     reads = 0
 
     def expire(_path: str, _position: int) -> None:
@@ -245,9 +255,9 @@ def test_concurrently_expired_messages_are_no_error(world: StoreWorld, moment: i
         if reads == moment + 1:
             world.disk.remove(world.path(LOG))
 
-    twin.before_read.append(expire)
+    reading_disk.before_read.append(expire)
 
-    report = Verifier(twin, world.root, ALL).run()
+    report = Verifier(reading_disk, world.root, ALL).run()
 
     assert reads > moment
     assert not report.findings.is_damaged, report.findings.kept
@@ -256,23 +266,23 @@ def test_concurrently_expired_messages_are_no_error(world: StoreWorld, moment: i
 
 def test_ctrl_c_returns_the_findings_so_far(world: StoreWorld) -> None:
     """An interrupted verification still reports its findings."""
-    start, _, _ = place(world, 20)
+    start, _, _ = locate_record(world, 20)
     world.close()
     overwrite_log(world, start + 90, b"\0\0")
-    twin = ReadingTwin(world.disk)
+    reading_disk = FaultyReadingDisk(world.disk)
 
     def interrupt(path: str, _: int) -> None:
         if path.endswith(f"{TINY.mapped_file_size_commit_log:020d}"):
             raise KeyboardInterrupt
 
-    verifier = Verifier(twin, world.root, ALL)
-    twin.before_read.append(interrupt)
+    verifier = Verifier(reading_disk, world.root, ALL)
+    reading_disk.before_read.append(interrupt)
 
     report = verifier.run()
 
     assert report.is_interrupted
     assert not report.is_full_range
-    assert only(report).offset == start
+    assert only_finding(report).offset == start
 
 
 @pytest.mark.parametrize("place", [0, 1, -1], ids=["oldest", "middle", "newest"])

@@ -1,4 +1,8 @@
-"""The write buffer survives its process, belongs to one store and one start, and never blocks appends for long."""
+"""The write buffer survives its process, belongs to one store and one start, and never blocks appends for long.
+
+A start *replays* what a buffer has and the log file lacks. A buffer that does not continue the log is *set aside*: its
+bytes are copied to a directory of the store.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,7 @@ def test_uncommitted_messages_survive_a_kill(pooled: StoreWorld) -> None:
 
 
 def test_uncommitted_messages_are_lost_without_the_replay(pooled: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart of the test above: without the replay all of them are lost."""
+    """The twin of the test above: without the replay all of them are lost."""
     from gantry_broker.store.opening import WritePools
 
     pooled.send(count=7)
@@ -337,7 +341,7 @@ def test_a_buffer_with_a_gap_before_it_is_set_aside(pooled: StoreWorld) -> None:
     pooled.open()
     pooled.send(count=5)
     pooled.kill()
-    end = pooled.sent[9][0]
+    end = pooled.sent[9].end
     pooled.overwrite("commitlog/00000000000000000000", end, bytes(16 * 1024 - end))
 
     report = pooled.open()
@@ -351,7 +355,7 @@ def test_buffer_never_overwrites_other_bytes(pooled: StoreWorld) -> None:
     """If the file holds bytes that are neither zero nor those of the buffer, the buffer is set aside."""
     pooled.send(count=5)
     pooled.kill()
-    pooled.overwrite("commitlog/00000000000000000000", pooled.sent[2][0], b"\x77")
+    pooled.overwrite("commitlog/00000000000000000000", pooled.sent[2].end, b"\x77")
 
     report = pooled.open()
 

@@ -67,10 +67,10 @@ def test_visibility_follows_slaves_only_while_they_are_required() -> None:
     world = StoreWorld(FaultyDisk(), "/store")
     world.open()
     world.send(count=3)
-    ends = [end for end, *_ in world.sent]
+    ends = [message.end for message in world.sent]
     world.store.positions.set_acked(-1)
     world.send(count=3)
-    ends = [end for end, *_ in world.sent]
+    ends = [message.end for message in world.sent]
 
     world.store.advance()
     assert (len(world.bodies()), world.store.positions.promised, world.store.positions.confirmed) == (3, 0, 0)

@@ -30,8 +30,8 @@ TOPICS = ("orders", "bills", "%RETRY%group")
 
 def make_pair(*, is_pooled: bool) -> tuple[StoreWorld, StoreWorld, LogCopier]:
     """Create a master and a slave, both empty, with small files."""
-    held = dataclasses.replace(TINY, flush=FlushSettings(is_sync=True))
-    master = StoreWorld(FaultyDisk(), "/master", held)
+    sync_settings = dataclasses.replace(TINY, flush=FlushSettings(is_sync=True))
+    master = StoreWorld(FaultyDisk(), "/master", sync_settings)
     slave = StoreWorld(FaultyDisk(), "/slave", dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY)
     master.open()
     slave.open()
@@ -56,7 +56,7 @@ def borders(world: StoreWorld) -> list[int]:
     return sorted({0, *ends, *(end for end in range(0, world.store.log.wrote + 1, TINY.mapped_file_size_commit_log))})
 
 
-def ship(master: StoreWorld, slave: StoreWorld, copier: LogCopier, start: int, cuts: Iterator[int]) -> int:
+def copy_log(master: StoreWorld, slave: StoreWorld, copier: LogCopier, start: int, cuts: Iterator[int]) -> int:
     """Copy the whole log of the master, in pieces that end at ends of records."""
     ends = [end for end in borders(master) if end > start]
     while ends:
@@ -115,7 +115,7 @@ def copy_and_compare(data: st.DataObject, is_pooled: bool, kept_max: int) -> Non
             topic = data.draw(st.sampled_from(TOPICS))
             master.append([master.draft(topic, data.draw(st.integers(0, 1)), body=body, sys_flag=flags, tag="a")])
             master.clock.advance(1)
-        start = ship(master, slave, copier, start, cuts)
+        start = copy_log(master, slave, copier, start, cuts)
         if data.draw(st.booleans()):
             slave.store.commit_step()
         assert sum(len(piece.records or ()) for piece in copier.pieces) <= kept_max
@@ -133,7 +133,7 @@ def test_copied_store_is_recovered_like_any_other(ending: str) -> None:
     """Copied and flushed records survive any kind of end, and copying continues after them."""
     master, slave, copier = make_pair(is_pooled=True)
     master.send(count=120)
-    end = ship(master, slave, copier, 0, iter(lambda: 7, None))
+    end = copy_log(master, slave, copier, 0, iter(lambda: 7, None))
     show_all(slave, copier)
     slave.store.flush_step()
     slave.store.flush()
@@ -149,7 +149,7 @@ def test_copied_store_is_recovered_like_any_other(ending: str) -> None:
     assert (report.end, report.damaged, report.set_aside) == (end, [], [])
     copier = slave.store.start_copying()
     master.send(count=50)
-    ship(master, slave, copier, end, iter(lambda: 3, None))
+    copy_log(master, slave, copier, end, iter(lambda: 3, None))
     show_all(slave, copier)
     master.store.flush_step()
     assert_same(master, slave)
@@ -173,7 +173,7 @@ def test_copied_messages_are_visible_only_when_confirmed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("change", "reason"),
     [
         (lambda data: data[:-1], "no valid record"),
         (lambda data: data + b"\0", "no valid record"),
@@ -184,7 +184,7 @@ def test_copied_messages_are_visible_only_when_confirmed() -> None:
     ],
     ids=["cut", "longer", "flipped", "elsewhere", "huge", "zeros"],
 )
-def test_invalid_records_are_refused_completely(spoil: object, reason: str) -> None:
+def test_invalid_records_are_refused_completely(change: object, reason: str) -> None:
     """Bytes are checked before any of them is written, including good ones before the bad."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send(count=3)
@@ -193,7 +193,7 @@ def test_invalid_records_are_refused_completely(spoil: object, reason: str) -> N
     good, bad = log_bytes(master, first, second), log_bytes(master, second, master.store.log.wrote)
 
     with pytest.raises(CopyRefused, match=reason):
-        copier.append(good + spoil(bad), first)  # type: ignore[operator]
+        copier.append(good + change(bad), first)  # type: ignore[operator]
 
     assert slave.store.log.wrote == first
     assert log_bytes(slave, 0, TINY.mapped_file_size_commit_log).count(0, first) >= 1
@@ -290,7 +290,7 @@ def test_demoted_master_shows_held_messages_when_confirmed() -> None:
     """Assigned queue offsets are released until the records are read again."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send("orders", 10)
-    ship(master, slave, copier, 0, iter(lambda: 4, None))
+    copy_log(master, slave, copier, 0, iter(lambda: 4, None))
     now_slave = master.store.start_copying()
 
     assert master.store.queues.get_or_create("orders", 0).end == 0
@@ -355,7 +355,7 @@ def test_cut_applies_to_log_queues_and_index(pool: PoolSettings, share: float) -
     assert_cut(world, end)
     for start in [start for start in world.records if start >= end]:
         del world.records[start]
-    world.sent[:] = [one for one in world.sent if one[0] <= end]
+    world.sent[:] = [message for message in world.sent if message.end <= end]
     world.send("orders", 30)
     world.store.flush_step()
     world.kill()
@@ -371,7 +371,7 @@ def test_interrupted_cut_leaves_the_old_or_the_new_log(ending: str, pool: PoolSe
 
     A power loss may take the unflushed end of the old log.
     """
-    outcomes = list(cut_and_die(ending, pool))
+    outcomes = list(interrupt_cut(ending, pool))
 
     assert len(outcomes) > 15
     assert set(outcomes) == {True, False}
@@ -387,10 +387,10 @@ def test_cut_must_invalidate_the_recovery_point(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(QueueRepair, "request_repair", start)
 
     with pytest.raises((StoreCorrupt, AssertionError)):
-        list(cut_and_die("power", PoolSettings()))
+        list(interrupt_cut("power", PoolSettings()))
 
 
-def cut_and_die(ending: str, pool: PoolSettings) -> Iterator[bool]:
+def interrupt_cut(ending: str, pool: PoolSettings) -> Iterator[bool]:
     """For each system call at which the process can end, return whether the next start finds the cut log."""
     step, is_done = 0, False
     while not is_done:

@@ -82,10 +82,10 @@ def put_a_directory(world: StoreWorld, path: str) -> None:
 
 def truncate_between_records(world: StoreWorld, path: str) -> None:
     base = int(path.rpartition("/")[2])
-    resize(world, path, next(end for end, *_ in world.sent if end > base + 5000) - base)
+    resize(world, path, next(message.end for message in world.sent if message.end > base + 5000) - base)
 
 
-HARMS: list[Callable[[StoreWorld, str], None]] = [truncate, empty, enlarge, put_a_directory]
+DAMAGES: list[Callable[[StoreWorld, str], None]] = [truncate, empty, enlarge, put_a_directory]
 
 
 def files_of(world: StoreWorld, part: str) -> list[str]:
@@ -102,15 +102,15 @@ def assert_all_messages_served(world: StoreWorld) -> None:
 
 @pytest.mark.verify(quick=26)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("part", ["consumequeue/orders/0", "index"])
 @pytest.mark.parametrize("number", [0, 1, -1], ids=["first", "second", "last"])
 def test_a_derived_file_of_a_wrong_size_is_rebuilt(
-    world: StoreWorld, part: str, harm: Callable[[StoreWorld, str], None], number: int, *, is_clean: bool
+    world: StoreWorld, part: str, damage: Callable[[StoreWorld, str], None], number: int, *, is_clean: bool
 ) -> None:
     """The start succeeds, every message is at its offset and found by its key, and sends work."""
     stop(world, is_clean=is_clean)
-    harm(world, files_of(world, part)[number])
+    damage(world, files_of(world, part)[number])
 
     report = world.open()
 
@@ -149,11 +149,11 @@ def test_file_in_place_of_a_directory_does_not_prevent_a_start(world: StoreWorld
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
-@pytest.mark.parametrize("harm", [truncate_between_records, enlarge, empty], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("damage", [truncate_between_records, enlarge, empty], ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("number", [0, 1], ids=["first", "second"])
 def test_a_damaged_log_file_is_named_and_the_remedy_works(
     world: StoreWorld,
-    harm: Callable[[StoreWorld, str], None],
+    damage: Callable[[StoreWorld, str], None],
     number: int,
     caplog: pytest.LogCaptureFixture,
     *,
@@ -162,7 +162,7 @@ def test_a_damaged_log_file_is_named_and_the_remedy_works(
     """The error names the file, its size, the expected size and the remedies; afterwards the rest is served."""
     stop(world, is_clean=is_clean)
     path = files_of(world, "commitlog")[number]
-    harm(world, path)
+    damage(world, path)
     size = world.disk.file_size(path)
 
     with pytest.raises(LogFileDamaged) as caught:
@@ -176,7 +176,7 @@ def test_a_damaged_log_file_is_named_and_the_remedy_works(
     for topic in ("orders", "bills"):
         sent, found = world.sent_bodies(topic), world.bodies(topic)
         assert [body for body in sent if body in set(found)] == found
-        assert (found == sent) == (harm is enlarge)
+        assert (found == sent) == (damage is enlarge)
         lost = [vars(record)["queue_offset"] for record in caplog.records if is_loss(record, topic)]
         missing = [body for body in sent if body not in set(found)]
         assert [sent[offset] for offset in lost] == missing or (missing and report.damaged)

@@ -1,4 +1,7 @@
-"""Rebuilt derived files are trusted only when all of their data is on the disk."""
+"""Rebuilt derived files are trusted only when all of their data is on the disk.
+
+*Derived* are files that can be rebuilt from the log: consume queues, key index, checkpoint and recovery point.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ FIRST_FILE = "00000000000000000000"
 UNIT = 20
 
 
-class Died(BaseException):
+class ProcessEnded(BaseException):
     """Raised where the process under test would have ended."""
 
 
@@ -37,16 +40,16 @@ def point_of(world: StoreWorld) -> RecoveryPoint:
     return point
 
 
-def die_in_recovery(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def end_in_recovery(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start and end when the log is recovered and no derived file is on the disk."""
 
-    def die(name: str) -> None:
+    def end_process(name: str) -> None:
         if name == crash_points.MID_RECOVERY:
-            raise Died
+            raise ProcessEnded
 
     with monkeypatch.context() as patched:
-        patched.setattr(crash_points, "hit", die)
-        with pytest.raises(Died):
+        patched.setattr(crash_points, "hit", end_process)
+        with pytest.raises(ProcessEnded):
             world.open()
     world.disk.kill()
 
@@ -65,7 +68,7 @@ def assert_indexed(world: StoreWorld) -> None:
 def test_incompletely_rebuilt_queue_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue with a hole and the ends of the recovery point is not trusted after its rebuild was interrupted."""
     world.disk.remove_tree(world.path("consumequeue/orders"))
-    die_in_recovery(world, monkeypatch)
+    end_in_recovery(world, monkeypatch)
     world.overwrite(f"consumequeue/orders/0/{FIRST_FILE}", 15 * UNIT, bytes(10 * UNIT))
 
     assert point_of(world).damaged == [("orders", 0)]
@@ -77,7 +80,7 @@ def test_incompletely_rebuilt_queue_is_rebuilt(world: StoreWorld, monkeypatch: p
 def test_incompletely_rebuilt_index_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recovery point does not declare an index durable while it is rebuilt."""
     world.disk.remove_tree(world.path("index"))
-    die_in_recovery(world, monkeypatch)
+    end_in_recovery(world, monkeypatch)
 
     assert not point_of(world).is_indexed
     assert world.open().is_index_rebuilt

@@ -1,4 +1,8 @@
-"""Held dispatch releases exactly the confirmed messages."""
+"""Held dispatch releases exactly the confirmed messages.
+
+*Dispatch* makes appended messages visible: it moves the readable end of their queues, and adds their keys to the index.
+While it is held, messages are stored and wait.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +83,8 @@ def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> 
     world.store.dispatcher.hold()
     world.send(count=2)
     world.append([world.draft("orders", i % 2) for i in range(6)])
-    through = world.sent[6][0]
-    world.store.dispatcher.release(world.sent[9][0])
+    through = world.sent[6].end
+    world.store.dispatcher.release(world.sent[9].end)
     world.clock.advance(60_000)
     world.store.flush_step()
     world.kill()

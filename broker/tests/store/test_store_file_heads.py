@@ -21,8 +21,8 @@ from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.log_end import LogEndFile, decode_log_end
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
-from gantry_testing.head import remove_before as remove_head
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
+from gantry_testing.log_head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_testing.verifying import verify
 
@@ -31,6 +31,7 @@ SIZE = 16 * 1024
 
 
 def segments(world: StoreWorld) -> list[str]:
+    """Return the names of all log files, the oldest first."""
     return sorted(world.disk.list(world.path("commitlog")))
 
 
@@ -45,7 +46,7 @@ def fill(world: StoreWorld, word: str = "message", *, end: int = 3 * SIZE + SIZE
     world.store.flush_step()
 
 
-def make(kind: str, tmp_path: Path, word: str = "message") -> StoreWorld:
+def make_filled_store(kind: str, tmp_path: Path, word: str = "message") -> StoreWorld:
     """Return a store whose log has four files, the last one incomplete."""
     world = make_world(kind, tmp_path / word)
     world.open()
@@ -62,12 +63,13 @@ def stop(world: StoreWorld, *, is_clean: bool) -> None:
     world.close() if is_clean else world.kill()
 
 
-def take(world: StoreWorld, other: StoreWorld, name: str) -> None:
-    """Replace a file of a store by that of another."""
+def replace_with_file_of(world: StoreWorld, other: StoreWorld, name: str) -> None:
+    """Replace the file ``name`` of a store by that of another."""
     world.disk.write_file(world.path(name), other.disk.read_file(other.path(name)))
 
 
 HEADS = "log-heads.json"
+"""The file with the *heads* of the log files: a checksum of the first record of each."""
 
 
 def heads_of(world: StoreWorld) -> LogHeads:
@@ -107,14 +109,14 @@ def test_log_file_of_another_store_is_set_aside_and_counts_as_missing(
     kind: str, tmp_path: Path, case: str, is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A foreign file is moved to set-aside; its range is a loss, and no foreign message is served."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     end = world.store.log.wrote
     stop(world, is_clean=is_clean)
     stop(other, is_clean=is_clean)
     numbers, cause = CASES[case]
     names = [segments(world)[number] for number in numbers]
     for name in names:
-        take(world, other, f"commitlog/{name}")
+        replace_with_file_of(world, other, f"commitlog/{name}")
     report = world.open()
     assert [lost.cause for lost in report.missing] == [cause], report
     assert report.missing[0].start == int(names[0])
@@ -138,13 +140,13 @@ def test_log_file_of_another_store_is_set_aside_and_counts_as_missing(
 def test_without_the_comparison_a_log_file_of_another_store_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counterpart of the test above: its assertions fail without the comparison."""
+    """The twin of the test above: its assertions fail without the comparison."""
     monkeypatch.setattr(lifecycle, "compare_heads", lambda *_: file_heads.ComparedHeads())
     monkeypatch.setattr(file_heads.HeadKeeper, "is_foreign", lambda *_: False)
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     world.close()
     other.close()
-    take(world, other, f"commitlog/{segments(world)[1]}")
+    replace_with_file_of(world, other, f"commitlog/{segments(world)[1]}")
     report = world.open()
     assert (report.missing, report.set_aside, report.damaged) == ([], [], [])
     assert not set(world.bodies("orders")) <= set(world.sent_bodies("orders"))
@@ -153,12 +155,12 @@ def test_without_the_comparison_a_log_file_of_another_store_is_served(
 @pytest.mark.parametrize("cause", ["first", "middle", "newest"])
 def test_restored_own_file_completes_the_log(kind: str, tmp_path: Path, cause: str) -> None:
     """The remedy in the report works: nothing is missing once the store's own file is in place again."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     world.close()
     other.close()
     name = f"commitlog/{segments(world)[CASES[cause][0][0]]}"
     own = world.disk.read_file(world.path(name))
-    take(world, other, name)
+    replace_with_file_of(world, other, name)
     assert world.open().missing
     world.close()
     world.disk.write_file(world.path(name), own)
@@ -167,12 +169,12 @@ def test_restored_own_file_completes_the_log(kind: str, tmp_path: Path, cause: s
 
 def test_foreign_file_that_is_put_back_is_set_aside_again(tmp_path: Path) -> None:
     """Files in set-aside are never replaced, and a filler is compared like any other file."""
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     world.close()
     other.close()
     paths: set[str] = set()
     for _ in range(3):
-        take(world, other, f"commitlog/{segments(world)[1]}")
+        replace_with_file_of(world, other, f"commitlog/{segments(world)[1]}")
         paths |= set(world.open().set_aside)
         world.close()
     assert len(paths) == 3
@@ -182,7 +184,7 @@ def test_foreign_file_that_is_put_back_is_set_aside_again(tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", range(4))
 def test_damaged_first_record_is_damage_and_no_foreign_file(kind: str, tmp_path: Path, number: int) -> None:
     """A file is foreign only if its first record is whole; otherwise the record is reported as damaged."""
-    world = make(kind, tmp_path)
+    world = make_filled_store(kind, tmp_path)
     world.close()
     for position in (0, 5, 25, 60, 100, 130):
         name = f"commitlog/{segments(world)[number]}"
@@ -198,9 +200,9 @@ def test_damaged_first_record_is_damage_and_no_foreign_file(kind: str, tmp_path:
 # -- what changes files legally ----------------------------------------------------------------------------------------
 
 
-def cut(world: StoreWorld, dice: random.Random) -> None:
-    ends = sorted({end for end, *_ in world.sent})
-    end = dice.choice(ends[len(ends) // 2 :] or [world.store.log.wrote])
+def cut(world: StoreWorld, random_source: random.Random) -> None:
+    ends = sorted({message.end for message in world.sent})
+    end = random_source.choice(ends[len(ends) // 2 :] or [world.store.log.wrote])
     world.store.flush()
     world.store.truncate(
         end, [*world.store.identity.with_truncated_log(end).epochs, Epoch(world.store.identity.epoch + 1, end)]
@@ -208,25 +210,29 @@ def cut(world: StoreWorld, dice: random.Random) -> None:
     world.forget_after(end)
 
 
-def discard_log(world: StoreWorld, dice: random.Random) -> None:
-    begin = dice.randrange(4) * SIZE
+def discard_log(world: StoreWorld, random_source: random.Random) -> None:
+    begin = random_source.randrange(4) * SIZE
     world.store.discard_log(begin, [Epoch(world.store.identity.epoch + 1, begin)])
     world.sent.clear()
     world.records.clear()
 
 
-def remove(world: StoreWorld, dice: random.Random) -> None:
-    begin = world.store.log.min_physical + SIZE * dice.randrange(2)
+def remove(world: StoreWorld, random_source: random.Random) -> None:
+    begin = world.store.log.min_physical + SIZE * random_source.randrange(2)
     if begin < world.store.log.wrote - SIZE:
         world.store.flush()
         remove_head(world.store, begin)
-        world.sent[:] = [one for one in world.sent if one[0] > begin]
+        world.sent[:] = [message for message in world.sent if message.end > begin]
         for start in [start for start in world.records if start < begin]:
             del world.records[start]
 
 
-def write(world: StoreWorld, dice: random.Random) -> None:
-    fill(world, dice.choice(("message", "another")), end=world.store.log.wrote + dice.randrange(2 * SIZE))
+def write(world: StoreWorld, random_source: random.Random) -> None:
+    fill(
+        world,
+        random_source.choice(("message", "another")),
+        end=world.store.log.wrote + random_source.randrange(2 * SIZE),
+    )
 
 
 def write_a_point(world: StoreWorld, _: random.Random) -> None:
@@ -234,15 +240,15 @@ def write_a_point(world: StoreWorld, _: random.Random) -> None:
     world.store.flush_step()
 
 
-def start_again(world: StoreWorld, dice: random.Random) -> None:
-    stop(world, is_clean=dice.random() < 0.5)
+def start_again(world: StoreWorld, random_source: random.Random) -> None:
+    stop(world, is_clean=random_source.random() < 0.5)
     assert_healthy(world)
 
 
-def forget_files(world: StoreWorld, dice: random.Random) -> None:
+def forget_files(world: StoreWorld, random_source: random.Random) -> None:
     """Remove one of the small files, or store.json with its copy, so that less is known."""
-    stop(world, is_clean=dice.random() < 0.5)
-    for name in dice.choice(
+    stop(world, is_clean=random_source.random() < 0.5)
+    for name in random_source.choice(
         (["recovery-point.json"], [HEADS], ["store.json"], ["store.json.bak"], ["store.json", "store.json.bak"])
     ):
         if world.disk.exists(world.path(name)):
@@ -259,12 +265,12 @@ STEPS: list[Callable[[StoreWorld, random.Random], None]] = [
 @pytest.mark.parametrize("seed", range(40))
 def test_intact_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int) -> None:
     """Cuts, restarts, retention, kills and missing small files, in any order, never set a file aside."""
-    dice = random.Random(seed)
-    world = make("faulty", tmp_path)
+    random_source = random.Random(seed)
+    world = make_filled_store("faulty", tmp_path)
     old: LogHeads | None = None
     for _ in range(14):
-        step = dice.choice(STEPS)
-        step(world, dice)
+        step = random_source.choice(STEPS)
+        step(world, random_source)
         if step is write_a_point and old is None:
             old = heads_of(world)
     world.close()
@@ -278,8 +284,8 @@ def test_intact_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int
 
 def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
     """The log after a cut is rewritten with other records, which older heads must not call foreign."""
-    world = make("faulty", tmp_path)
-    old, end = heads_of(world), world.sent[len(world.sent) // 4][0]
+    world = make_filled_store("faulty", tmp_path)
+    old, end = heads_of(world), world.sent[len(world.sent) // 4].end
     world.store.truncate(end)
     world.forget_after(end)
     fill(world, "another")
@@ -295,14 +301,14 @@ def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
     assert world.open().set_aside == []
     assert world.bodies("orders") == world.sent_bodies("orders")
     world.close()
-    # The counterpart: with the present number of cuts the older heads would be trusted.
+    # The twin: with the present number of cuts the older heads would be trusted.
     write_heads(world, msgspec.structs.replace(old, cuts=now.cuts))
     assert world.open().set_aside != []
 
 
 def test_file_rewritten_after_a_lost_end_is_not_foreign(tmp_path: Path) -> None:
     """A slave copies its lost end from a master with another history, so it has other records there."""
-    world = make("faulty", tmp_path)
+    world = make_filled_store("faulty", tmp_path)
     old = heads_of(world)
     world.close()
     for name in segments(world)[2:]:
@@ -321,17 +327,17 @@ def test_file_rewritten_after_a_lost_end_is_not_foreign(tmp_path: Path) -> None:
 
 def test_store_that_rocketmq_has_used_since_is_not_compared(tmp_path: Path) -> None:
     """RocketMQ may cut and rewrite the log without changing Gantry's files."""
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     world.close()
     other.close()
-    take(world, other, f"commitlog/{segments(world)[3]}")
+    replace_with_file_of(world, other, f"commitlog/{segments(world)[3]}")
     world.disk.write_file(world.path("checkpoint"), b"\0\0\0\1" * (CHECKPOINT_BYTES // 4))
     assert world.open().set_aside == []
 
 
 def test_store_of_an_earlier_version_gets_its_heads_at_the_first_start(kind: str, tmp_path: Path) -> None:
     """A missing or damaged file of heads only causes the heads to be read again."""
-    world = make(kind, tmp_path)
+    world = make_filled_store(kind, tmp_path)
     world.close()
     whole = heads_of(world)
     for earlier in (None, b"", b"00000000\n{}", world.disk.read_file(world.path(HEADS))[:-2]):
@@ -345,7 +351,7 @@ def test_store_of_an_earlier_version_gets_its_heads_at_the_first_start(kind: str
 
 def test_heads_follow_the_log(kind: str, tmp_path: Path) -> None:
     """Each file with durable records has a head, and deleted files have none."""
-    world = make(kind, tmp_path)
+    world = make_filled_store(kind, tmp_path)
     assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE]
     remove_head(world.store, SIZE)
     fill(world, end=4 * SIZE + SIZE // 2)
@@ -355,7 +361,7 @@ def test_heads_follow_the_log(kind: str, tmp_path: Path) -> None:
 
 def test_samples_of_deleted_files_are_dropped(kind: str, tmp_path: Path) -> None:
     """A broker that reads its log for years keeps samples of existing files only."""
-    world = make(kind, tmp_path)
+    world = make_filled_store(kind, tmp_path)
     world.bodies("orders")
     keeper = world.store._lifecycle.heads
     assert sorted(keeper._samples) == [0, SIZE, 2 * SIZE, 3 * SIZE]
@@ -396,7 +402,7 @@ def test_log_file_replaced_under_a_running_broker_ends_it(
     kind: str, tmp_path: Path, reader: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing of the file is served, nothing is rebuilt from it, and the next start sets it aside."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     assert world.bodies("orders") == world.sent_bodies("orders")
     base = overwrite_all(world, other, number)
     world.store.queues.forget_sums()
@@ -417,9 +423,9 @@ def test_log_file_replaced_under_a_running_broker_ends_it(
 
 
 def test_without_the_running_check_foreign_messages_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart of the test above: its assertions fail without the check."""
+    """The twin of the test above: its assertions fail without the check."""
     monkeypatch.setattr(file_heads.HeadKeeper, "is_foreign", lambda *_: False)
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     overwrite_all(world, other, 1)
     world.store.queues.forget_sums()
     assert not set(world.bodies("orders")) <= set(world.sent_bodies("orders"))
@@ -428,7 +434,7 @@ def test_without_the_running_check_foreign_messages_are_served(tmp_path: Path, m
 
 def test_damaged_and_healed_first_record_does_not_look_foreign(tmp_path: Path) -> None:
     """Damage of a first record is reported as damage, before and after a replica has healed it."""
-    world = make("faulty", tmp_path)
+    world = make_filled_store("faulty", tmp_path)
     name, right = f"commitlog/{segments(world)[1]}", world.store.guard.message_at(SIZE)
     assert right is not None
     for position in (5, 60, 100, 130):
@@ -452,13 +458,13 @@ def begin_two_files(world: StoreWorld) -> None:
 @pytest.mark.parametrize("number", [4, 5])
 def test_file_begun_just_before_a_kill_has_a_head(kind: str, tmp_path: Path, number: int) -> None:
     """``log-heads.json`` is written after the next flush; until then ``log-end`` has the heads."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     begin_two_files(world)
     fill(other, "another", end=world.store.log.wrote)
     assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE]
     world.kill()
     other.close()
-    take(world, other, f"commitlog/{segments(world)[number]}")
+    replace_with_file_of(world, other, f"commitlog/{segments(world)[number]}")
     report = world.open()
     assert [Path(path).name for path in report.set_aside] == [f"commitlog-{number * SIZE:020d}-1"]
     assert report.missing != []
@@ -466,22 +472,22 @@ def test_file_begun_just_before_a_kill_has_a_head(kind: str, tmp_path: Path, num
 
 
 def test_without_heads_in_the_log_end_a_foreign_file_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart of the test above: its assertions fail without those heads."""
+    """The twin of the test above: its assertions fail without those heads."""
     monkeypatch.setattr(LogEndFile, "note_head", lambda *_: None)
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     begin_two_files(world)
     fill(other, "another", end=world.store.log.wrote)
     world.kill()
     other.close()
-    take(world, other, f"commitlog/{segments(world)[4]}")
+    replace_with_file_of(world, other, f"commitlog/{segments(world)[4]}")
     assert world.open().set_aside == []
 
 
 def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> None:
     """Other records are written there, and a kill may happen before their own heads are recorded."""
-    world = make("faulty", tmp_path)
+    world = make_filled_store("faulty", tmp_path)
     begin_two_files(world)
-    end = next(end for end, *_ in world.sent if end > 3 * SIZE)
+    end = next(message.end for message in world.sent if message.end > 3 * SIZE)
     world.store.truncate(end)
     world.forget_after(end)
     assert not [base for base in decode_log_end(world.disk.read_file(world.path("log-end"))).heads if base >= end]
@@ -496,19 +502,19 @@ def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> 
 @pytest.mark.parametrize("case", CASES)
 def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case: str) -> None:
     """The administrator sees the file and the lost range before a start moves the file."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     world.close()
     other.close()
     names = [f"commitlog/{segments(world)[number]}" for number in CASES[case][0]]
     for name in names:
-        take(world, other, name)
+        replace_with_file_of(world, other, name)
     report = verify(world)
     foreign = [found for found in report.findings.kept if "belongs to another store or to another offset" in found.text]
     assert [(found.path, found.kind, found.harm) for found in foreign] == [
         (world.path(name), Kind.LOG_FILE, Harm.LOST) for name in names
     ]
     assert any(found.kind is Kind.MISSING for found in report.findings.kept)
-    assert "would accept no messages" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+    assert "would accept no messages" in str(inspect_store(FaultyReadingDisk(world.disk), world.root).next_start)
 
 
 @pytest.mark.parametrize(
@@ -521,22 +527,22 @@ def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case
 )
 def test_verify_names_small_files_of_another_store(tmp_path: Path, names: list[str], text: str) -> None:
     """The administrator sees which copy a start would use, or why it would fail, before trying it."""
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     world.close()
     other.close()
     assert verify(world).findings.kept == []
     for name in names:
-        take(world, other, name)
+        replace_with_file_of(world, other, name)
     found = verify(world).findings.kept
     assert [one.path for one in found] == [names[0]]
     assert text in found[0].text
-    is_refused = "would fail" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+    is_refused = "would fail" in str(inspect_store(FaultyReadingDisk(world.disk), world.root).next_start)
     assert is_refused == (len(names) == 2)
 
 
 def test_heads_do_not_wait_for_a_recovery_point(tmp_path: Path) -> None:
     """A broker that is killed soon after it began a file has the head of that file."""
-    world = make("faulty", tmp_path)
+    world = make_filled_store("faulty", tmp_path)
     fill_to = 4 * SIZE + SIZE // 2
     while world.store.log.wrote < fill_to:
         world.append([world.draft("bills")])
@@ -547,7 +553,7 @@ def test_heads_do_not_wait_for_a_recovery_point(tmp_path: Path) -> None:
 
 def test_full_disk_keeps_valid_heads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The older heads stay valid; the failure is logged once, and the heads are written when there is space."""
-    world = make("faulty", tmp_path)
+    world = make_filled_store("faulty", tmp_path)
     before = heads_of(world)
 
     def refuse(path: str, data: bytes) -> None:
@@ -574,11 +580,11 @@ def test_store_json_of_another_store_is_replaced_by_its_copy(
     kind: str, tmp_path: Path, is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the copy is the store's own, it is used, and the report names the file."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     own = world.store.identity
     stop(world, is_clean=is_clean)
     stop(other, is_clean=is_clean)
-    take(world, other, "store.json")
+    replace_with_file_of(world, other, "store.json")
     assert_healthy(world)
     assert (world.store.identity.uuid, world.store.identity.epochs) == (own.uuid, own.epochs)
     assert world.store.identity.generation == own.generation + 1
@@ -592,16 +598,16 @@ def test_store_json_of_another_store_without_an_own_copy_refuses_the_start(
     kind: str, tmp_path: Path, is_copy_missing: bool
 ) -> None:
     """Then the used epochs are unknown. Each remedy in the refusal works."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
     other.close()
     own = world.disk.read_file(world.path("store.json"))
-    take(world, other, "store.json")
+    replace_with_file_of(world, other, "store.json")
     if is_copy_missing:
         world.disk.remove(world.path("store.json.bak"))
     else:
-        take(world, other, "store.json.bak")
+        replace_with_file_of(world, other, "store.json.bak")
     for _ in range(2):
         with pytest.raises(
             ConfigCorrupt, match=r"store\.json and its \.bak were written by another store .*remove both"
@@ -625,10 +631,10 @@ def test_store_json_of_another_store_without_an_own_copy_refuses_the_start(
 
 def test_copies_of_different_stores_without_another_uuid_refuse_the_start(tmp_path: Path) -> None:
     """Without another file with the store's uuid its own copy is unknown; the wrong one would number epochs twice."""
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     world.close()
     other.close()
-    take(world, other, "store.json")
+    replace_with_file_of(world, other, "store.json")
     for name in ("recovery-point.json", HEADS):
         world.disk.remove(world.path(name))
     with pytest.raises(ConfigCorrupt, match="remove the one that another store wrote"):
@@ -642,12 +648,12 @@ def test_small_file_of_another_store_is_not_used(
     kind: str, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If all other files have the uuid of one store, a file with another uuid is foreign, and no log file is."""
-    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world, other = make_filled_store(kind, tmp_path), make_filled_store(kind, tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
     fill(other, "another", end=5 * SIZE)
     other.close()
-    take(world, other, name)
+    replace_with_file_of(world, other, name)
     assert_healthy(world)
     assert world.store.identity.uuid == uuid
     assert any("was written by another store and is not used" in text for text in caplog.messages)
@@ -661,11 +667,11 @@ def test_small_file_of_another_store_is_not_used(
 @pytest.mark.parametrize("missing", [HEADS, "recovery-point.json"])
 def test_own_copy_is_found_by_the_uuid_in_one_other_file(tmp_path: Path, missing: str) -> None:
     """Two of three files with the same uuid decide, if the log cannot."""
-    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world, other = make_filled_store("faulty", tmp_path), make_filled_store("faulty", tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
     other.close()
-    take(world, other, "store.json")
+    replace_with_file_of(world, other, "store.json")
     world.disk.remove(world.path(missing))
     assert_healthy(world)
     assert world.store.identity.uuid == uuid
@@ -675,7 +681,7 @@ def test_own_copy_is_found_by_the_uuid_in_one_other_file(tmp_path: Path, missing
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 def test_swapped_files_of_one_store_are_set_aside(kind: str, tmp_path: Path, is_clean: bool, has_heads: bool) -> None:
     """Such a file begins with a whole record other than its head. A note names the offset where it belongs."""
-    world = make(kind, tmp_path)
+    world = make_filled_store(kind, tmp_path)
     stop(world, is_clean=is_clean)
     if not has_heads:
         world.disk.remove(world.path(HEADS))
@@ -697,7 +703,7 @@ def test_interrupted_start_with_a_new_identity_causes_no_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new identity for a log without store.json accepts the former uuid in files that were not replaced yet."""
-    world = make("faulty", tmp_path)
+    world = make_filled_store("faulty", tmp_path)
     world.close()
     for name in ("store.json", "store.json.bak"):
         world.disk.remove(world.path(name))
@@ -717,7 +723,7 @@ def test_interrupted_start_with_a_new_identity_causes_no_refusal(
 
 def test_newest_file_without_a_checkpoint_counts_as_missing_when_set_aside(tmp_path: Path) -> None:
     """A file begun after the last checkpoint belonged to the store: its offsets are not used again."""
-    world, end = make("faulty", tmp_path), 4 * SIZE
+    world, end = make_filled_store("faulty", tmp_path), 4 * SIZE
     while world.store.log.wrote < end + SIZE // 2:
         world.append([world.draft("bills", body=b"unflushed")])
     world.kill()

@@ -126,11 +126,11 @@ def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
     reported = threading.Event()
     failures: list[Exception] = []
 
-    def tell(failure: Exception) -> None:
+    def report_failure(failure: Exception) -> None:
         failures.append(failure)
         reported.set()
 
-    store = world.make_store(tell)
+    store = world.make_store(report_failure)
     store.open()
     world.adopt(store)
     world.faulty_disk.fail_next("sync", errno.EIO, count=100)

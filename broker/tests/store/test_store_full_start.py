@@ -176,7 +176,7 @@ SECOND_FILE: Final = "/consumequeue/orders/0/00000000000000001000"
 """The second file of the queue ``orders``, from queue offset 50 on."""
 
 
-def store_with_rotten_end(count: int, *, point_at: int) -> StoreWorld:
+def store_with_damaged_end(count: int, *, point_at: int) -> StoreWorld:
     """Return a killed store whose log lost a queue's messages after the recovery point; a later message is intact."""
     world = make_world("faulty", Path())
     world.open()
@@ -202,7 +202,7 @@ def flip_bodies(world: StoreWorld, starts: list[int]) -> None:
 @pytest.mark.parametrize(("count", "point_at"), [(65, 45), (17, 5)], ids=["next file", "next blocks"])
 def test_offsets_of_lost_messages_are_not_reused_after_a_start_on_a_full_disk(count: int, point_at: int) -> None:
     """The start needs no space to keep offsets that only the queue's files know, since these have their blocks."""
-    world = store_with_rotten_end(count, point_at=point_at)
+    world = store_with_damaged_end(count, point_at=point_at)
     world.faulty_disk.capacity = world.faulty_disk.space("/").used
     refuse_file(world, SECOND_FILE)
 

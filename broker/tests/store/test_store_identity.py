@@ -1,4 +1,7 @@
-"""The identity of a store: its uuid, its number of starts, and the ranges that must have seals."""
+"""The identity of a store: its uuid, its number of starts, and the ranges that must have seals.
+
+The number of starts is its *generation*. A range without seals is one that RocketMQ may have written.
+"""
 
 from __future__ import annotations
 

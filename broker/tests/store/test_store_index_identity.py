@@ -10,7 +10,7 @@ import pytest
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.index_file import HEADER, IndexFile
-from gantry_testing.head import remove_files, write_point
+from gantry_testing.log_head import remove_files, write_recovery_point
 from gantry_testing.store_world import StoreWorld, make_world
 
 COUNT = 250
@@ -28,7 +28,7 @@ def fill(made: StoreWorld) -> StoreWorld:
         made.append([made.draft("orders", keys=f"key-{number}")])
         made.clock.advance(1)
     made.store.flush()
-    write_point(made)
+    write_recovery_point(made)
     assert len(files(made)) == 3
     return made
 
@@ -88,7 +88,7 @@ def test_start_detects_swapped_index_files(
 def test_start_detects_the_index_file_of_another_store(
     tmp_path: Path, number: int, is_clean: bool, is_guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even with the right header its entries do not lead to messages with their keys. The counterpart accepts it."""
+    """Even with the right header its entries do not lead to messages with their keys. The twin accepts it."""
     if not is_guarded:
         monkeypatch.setattr(DerivedFiles, "_is_index_file_of_log", lambda *_: True)
     world, other = make_world("faulty", tmp_path), make_world("faulty", tmp_path / "other")
@@ -114,7 +114,7 @@ def test_start_detects_the_index_file_of_another_store(
 def test_good_index_is_trusted(world: StoreWorld, is_clean: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Expired messages, several stops, and a damaged message in the log do not matter."""
     begin = remove_files(world.store, 2)
-    write_point(world)
+    write_recovery_point(world)
     first = min(place for place in world.records if place >= begin)
     for turn in range(3):
         stop(world, is_clean)
@@ -128,7 +128,7 @@ def test_good_index_is_trusted(world: StoreWorld, is_clean: bool, caplog: pytest
         world.append([world.draft("orders", keys=f"late-{turn}")])
         assert len(world.store.keys.records("orders", f"late-{turn}", 64, 0, 1 << 60)[0]) == 1
         world.store.flush()
-        write_point(world)
+        write_recovery_point(world)
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 2)])

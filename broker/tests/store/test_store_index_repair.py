@@ -60,7 +60,7 @@ def assert_indexed(world: StoreWorld) -> None:
         assert [len(found(world, number))] == [1], number
 
 
-def harm_slot(world: StoreWorld, number: int) -> None:
+def damage_slot(world: StoreWorld, number: int) -> None:
     file, _ = file_of(world, number)
     slot = key_hash("orders", f"key-{number}") % file.slots
     other = next(
@@ -71,36 +71,36 @@ def harm_slot(world: StoreWorld, number: int) -> None:
     file.view[place : place + 4] = other.to_bytes(4, "big")
 
 
-def harm_slot_far(world: StoreWorld, number: int) -> None:
+def damage_slot_far(world: StoreWorld, number: int) -> None:
     file, _ = file_of(world, number)
     place = INDEX_HEADER_BYTES + key_hash("orders", f"key-{number}") % file.slots * 4
     file.view[place] ^= 0x40
 
 
-def harm_hash(world: StoreWorld, number: int) -> None:
+def damage_hash(world: StoreWorld, number: int) -> None:
     file, entry = file_of(world, number)
     file.view[file.entry_position(entry) + 2] ^= 0x08
 
 
-def harm_place(world: StoreWorld, number: int) -> None:
+def damage_place(world: StoreWorld, number: int) -> None:
     file, entry = file_of(world, number)
     file.view[file.entry_position(entry) + 4 + 7] ^= 0x01
 
 
-def harm_place_far(world: StoreWorld, number: int) -> None:
+def damage_place_far(world: StoreWorld, number: int) -> None:
     file, entry = file_of(world, number)
     file.view[file.entry_position(entry) + 4] ^= 0x10
 
 
-HARMS = [harm_slot, harm_slot_far, harm_hash, harm_place, harm_place_far]
+DAMAGES = [damage_slot, damage_slot_far, damage_hash, damage_place, damage_place_far]
 
 
 @pytest.mark.parametrize("number", [3, 70, COUNT - 1])
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
-def test_a_wrong_slot_or_entry_is_rebuilt(world: StoreWorld, harm: object, number: int) -> None:
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_wrong_slot_or_entry_is_rebuilt(world: StoreWorld, damage: object, number: int) -> None:
     """The query that finds it is answered with a retry; afterwards every message is found by its keys, once."""
-    assert callable(harm)
-    harm(world, number)
+    assert callable(damage)
+    damage(world, number)
 
     with pytest.raises(IndexRebuilding):
         found(world, number)
@@ -115,7 +115,7 @@ def test_messages_appended_during_a_rebuild_are_indexed_once(
 ) -> None:
     """New messages follow those that are read again, in order, and none is indexed twice."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
-    harm_hash(world, 3)
+    damage_hash(world, 3)
     with pytest.raises(IndexRebuilding):
         found(world, 3)
 
@@ -136,7 +136,7 @@ def test_recovery_point_excludes_an_index_during_its_rebuild(
 ) -> None:
     """After a crash in the middle the next start rebuilds the index; a completed rebuild is durable."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
-    harm_hash(world, 70)
+    damage_hash(world, 70)
     with pytest.raises(IndexRebuilding):
         found(world, 70)
     world.store.repair.step()
@@ -158,7 +158,7 @@ def test_recovery_point_excludes_an_index_during_its_rebuild(
 def test_a_crash_during_a_rebuild_costs_another_rebuild(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start does not trust an incompletely rebuilt index."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
-    harm_hash(world, 3)
+    damage_hash(world, 3)
     with pytest.raises(IndexRebuilding):
         found(world, 3)
     world.store.repair.step()

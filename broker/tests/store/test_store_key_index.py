@@ -25,7 +25,7 @@ from gantry_broker.store.key_hash import (
     suffix_hashes,
 )
 from gantry_broker.store.key_index import KeyIndex
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import decode_record
@@ -261,7 +261,7 @@ def test_header_of_a_full_file_has_the_offset_of_its_last_entry(world: StoreWorl
     for file in index.files:
         last = file.header.next_number - 1
         assert file.header.end_physical == file.entry(last)[1]
-        reader = IndexReader(ReadingTwin(world.disk), file.file.path)
+        reader = IndexReader(FaultyReadingDisk(world.disk), file.file.path)
         assert reader.fault == ""
         reader.close()
 

@@ -16,7 +16,7 @@ from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 FILE = TINY.mapped_file_size_commit_log
@@ -34,7 +34,7 @@ def numbers(world: StoreWorld, topic: str = "orders", queue_id: int = 0) -> list
     return [message.queue_offset for message in world.messages(topic, queue_id)]
 
 
-def spoil(world: StoreWorld, start: int) -> None:
+def damage_record(world: StoreWorld, start: int) -> None:
     """Flip a bit in the body of the record at ``start``."""
     name, position = f"commitlog/{start - start % FILE:020d}", start % FILE + 90
     byte = world.disk.read_file(world.path(name))[position]
@@ -61,9 +61,9 @@ def roll_back(world: StoreWorld, count: int) -> int:
 def test_damage_after_the_last_flush_is_skipped_after_a_kill(world: StoreWorld) -> None:
     """Only the process ended, so no write was torn: records after the damage were acknowledged, and are served."""
     world.send(count=250)
-    end, (start, stop) = world.store.log.wrote, (world.sent[99][0], world.sent[100][0])
+    end, (start, stop) = world.store.log.wrote, (world.sent[99].end, world.sent[100].end)
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     report = world.open()
 
@@ -74,12 +74,12 @@ def test_damage_after_the_last_flush_is_skipped_after_a_kill(world: StoreWorld) 
 
 
 def test_without_the_rule_messages_after_the_damage_are_cut(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart: if damage after the mark always ended the log, good messages would be cut with it."""
+    """The twin: if damage after the durable mark always ended the log, good messages would be cut with it."""
     monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
-    start = world.sent[9][0]
+    start = world.sent[9].end
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     assert world.open().end == start
     world.send()
@@ -90,13 +90,13 @@ def test_without_the_rule_messages_after_the_damage_are_cut(world: StoreWorld, m
 def test_damage_ends_the_log_after_a_reboot(world: StoreWorld, is_another_run: bool) -> None:
     """A power cut may leave holes in the unflushed log; records after a hole are cut without a report of loss."""
     world.send(count=20)
-    start = world.sent[9][0]
+    start = world.sent[9].end
     world.kill()
     if is_another_run:
         world.clock.reboot(0)
     else:
         world.memory_scope = "another pod"
-    spoil(world, start)
+    damage_record(world, start)
 
     report = world.open()
 
@@ -106,9 +106,9 @@ def test_damage_ends_the_log_after_a_reboot(world: StoreWorld, is_another_run: b
 def test_damaged_record_never_reappears(world: StoreWorld) -> None:
     """Every later start, clean or not, skips it again."""
     world.send(count=20)
-    start, stop = world.sent[9][0], world.sent[10][0]
+    start, stop = world.sent[9].end, world.sent[10].end
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
     world.open()
     world.send()
     world.kill()
@@ -125,9 +125,9 @@ def test_queue_offset_of_a_lost_message_is_not_reused(world: StoreWorld) -> None
     world.send(count=5)
     world.send(count=3, queue_id=1)
     world.send(count=5)
-    start = world.sent[7][0] - (world.sent[7][0] - world.sent[6][0])
+    start = world.sent[7].end - (world.sent[7].end - world.sent[6].end)
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     world.open()
 
@@ -141,7 +141,7 @@ def test_queue_offset_of_a_lost_message_is_not_reused(world: StoreWorld) -> None
 def test_zeros_in_the_log_are_not_its_end_after_a_kill(world: StoreWorld) -> None:
     """A lost write leaves zeros: after a kill the messages after them are found all the same."""
     world.send(count=20)
-    end, start, stop = world.store.log.wrote, world.sent[9][0], world.sent[10][0]
+    end, start, stop = world.store.log.wrote, world.sent[9].end, world.sent[10].end
     world.kill()
     world.overwrite(newest(world), start, bytes(stop - start))
 
@@ -156,7 +156,7 @@ def test_hole_in_the_log_is_filled_from_the_buffer() -> None:
     world.open()
     world.send(count=20)
     world.store.commit_step()
-    start, stop = world.sent[9][0], world.sent[10][0]
+    start, stop = world.sent[9].end, world.sent[10].end
     world.kill()
     world.overwrite(newest(world), start, bytes(stop - start))
 
@@ -192,14 +192,14 @@ def test_missing_file_is_restored_from_its_buffer(commits: int) -> None:
 
 
 def test_missing_file_that_is_not_refilled_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart: the log would continue in the preallocated file, with no place for the buffer's records."""
+    """The twin: the log would continue in the preallocated file, with no place for the buffer's records."""
     monkeypatch.setattr(recovery_execution, "plan_refills", lambda *_: [])
 
     with pytest.raises(AssertionError):
         test_missing_file_is_restored_from_its_buffer(5)
 
 
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded, the twin"])
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
 def test_slave_continues_past_damage_that_its_start_skipped(is_guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave shows its master's confirmed records from its own log, where a damaged head has no length."""
     if not is_guarded:
@@ -207,7 +207,7 @@ def test_slave_continues_past_damage_that_its_start_skipped(is_guarded: bool, mo
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=20)
-    end, start = world.store.log.wrote, world.sent[9][0]
+    end, start = world.store.log.wrote, world.sent[9].end
     world.kill()
     world.overwrite(newest(world), start, b"\xff" * 8)
     store = world.make_store()
@@ -232,7 +232,7 @@ def test_an_older_copy_of_the_newest_file_is_a_loss_after_a_kill(world: StoreWor
     """Records written after the last checkpoint count as missing, too, and queue offsets are not reused."""
     world.send(count=20)
     before = roll_back(world, 10)
-    end = world.sent[-1][0]
+    end = world.sent[-1].end
 
     report = world.open()
 
@@ -254,11 +254,11 @@ def test_queue_offsets_since_the_recovery_point_are_not_reused(world: StoreWorld
     world.clock.advance(2_000)
     world.store.flush_step()
     world.send(count=10)
-    start = world.sent[29][0]
+    start = world.sent[29].end
     world.kill()
     world.overwrite(newest(world), start % FILE, bytes(FILE - start % FILE))
 
-    assert [lost.end for lost in world.open().missing] == [world.sent[-1][0]]
+    assert [lost.end for lost in world.open().missing] == [world.sent[-1].end]
     world.store.accept_loss("a test")
     world.send()
     world.send(queue_id=1)
@@ -267,7 +267,7 @@ def test_queue_offsets_since_the_recovery_point_are_not_reused(world: StoreWorld
 
 
 def test_without_the_log_end_an_older_copy_is_not_detected(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart: sealed files alone do not know the newest writes, so queue offsets are reused."""
+    """The twin: sealed files alone do not know the newest writes, so queue offsets are reused."""
     monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     roll_back(world, 10)
@@ -280,9 +280,9 @@ def test_without_the_log_end_an_older_copy_is_not_detected(world: StoreWorld, mo
 def test_a_damaged_last_message_is_a_loss_after_a_kill(world: StoreWorld) -> None:
     """No record follows it, so that it resembles the torn end of the log."""
     world.send(count=20)
-    start, end = world.sent[-2][0], world.sent[-1][0]
+    start, end = world.sent[-2].end, world.sent[-1].end
     world.kill()
-    spoil(world, start)
+    damage_record(world, start)
 
     assert world.open().missing == [LostRange(start, end, LossCause.TAIL)]
 
@@ -337,16 +337,16 @@ def test_tools_judge_a_killed_store_as_its_start_does() -> None:
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=20)
-    start, stop = world.sent[9][0], world.sent[10][0]
+    start, stop = world.sent[9].end, world.sent[10].end
     before = roll_back(world, 10)
-    spoil(world, start)
-    twin, boot_id = ReadingTwin(world.disk), world.clock.boot_id()
+    damage_record(world, start)
+    reading_disk, boot_id = FaultyReadingDisk(world.disk), world.clock.boot_id()
 
-    plan = RepairPlanner(twin, world.root, boot_id=boot_id).run()
-    report = Verifier(twin, world.root, VerifyOptions(boot_id=boot_id)).run()
+    plan = RepairPlanner(reading_disk, world.root, boot_id=boot_id).run()
+    report = Verifier(reading_disk, world.root, VerifyOptions(boot_id=boot_id)).run()
 
     assert plan.damaged == [(start, stop)]
-    assert plan.missing == [LostRange(before, world.sent[-1][0], LossCause.TAIL)]
+    assert plan.missing == [LostRange(before, world.sent[-1].end, LossCause.TAIL)]
     texts = [finding.text for finding in report.findings.kept]
     assert any(f"of the log at {start}" in text for text in texts)
     assert any("are lost" in text for text in texts)

@@ -1,4 +1,7 @@
-"""The content of a write buffer at a kill is present at the next start, or reported as missing."""
+"""The content of a write buffer at a kill is present at the next start, or reported as missing.
+
+The file ``log-end`` is a mapped page, which survives a kill and records how far a start of the store wrote the log.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def flipped(world: StoreWorld, name: str, older: Pieces) -> None:
     world.volume.pieces[name][30] ^= 1
 
 
-HARMS = [removed, all_removed, truncated, zeroed, rolled_back, swapped, flipped]
+DAMAGES = [removed, all_removed, truncated, zeroed, rolled_back, swapped, flipped]
 
 
 @pytest.fixture(params=["real", "faulty"])
@@ -92,9 +95,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_content_of_damaged_write_buffer_is_reported_and_its_offsets_are_not_reused(
-    kind: str, tmp_path: Path, harm: Callable[[StoreWorld, str, Pieces], None]
+    kind: str, tmp_path: Path, damage: Callable[[StoreWorld, str, Pieces], None]
 ) -> None:
     """After a kill the log must reach the recorded end: the rest is missing until the loss is accepted."""
     world = pooled(kind, tmp_path)
@@ -103,16 +106,16 @@ def test_content_of_damaged_write_buffer_is_reported_and_its_offsets_are_not_reu
     world.store.flush()
     world.send(count=20)
     older = copy_of(world.volume.pieces)
-    held_then = world.store.log.wrote
+    wrote_before = world.store.log.wrote
     world.send(count=20)
     committed, wrote, name = world.store.log.committed, world.store.log.wrote, current_buffer(world)
     world.kill()
-    harm(world, name, older)
+    damage(world, name, older)
 
     for _ in range(2):
         report = world.open()
         [lost] = report.missing
-        start = held_then if harm is rolled_back else committed
+        start = wrote_before if damage is rolled_back else committed
         assert lost == LostRange(start, wrote, LossCause.TAIL) and report.end == start
         world.kill()
     world.open()
@@ -244,19 +247,19 @@ def test_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: 
     world = pooled("faulty", tmp_path)
     world.open()
     world.send(count=20)
-    end = world.sent[9][0]
+    end = world.sent[9].end
 
     class Killed(Exception):
         pass
 
     kills = []
 
-    def reached(name: str) -> None:
+    def end_at_point(name: str) -> None:
         if name == point:
             kills.append(name)
             raise Killed
 
-    monkeypatch.setattr(crash_points, "hit", reached)
+    monkeypatch.setattr(crash_points, "hit", end_at_point)
     with suppress(Killed):
         world.store.truncate(end)
     monkeypatch.undo()
@@ -264,7 +267,7 @@ def test_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: 
 
     report = world.open()
     assert len(kills) == (point is not None)
-    assert report.missing == [] and report.end in ((end,) if point is None else (end, world.sent[-1][0]))
+    assert report.missing == [] and report.end in ((end,) if point is None else (end, world.sent[-1].end))
 
 
 def test_restarted_log_is_no_loss(tmp_path: Path) -> None:
@@ -305,7 +308,7 @@ def test_log_end_of_an_earlier_start_is_ignored(tmp_path: Path) -> None:
     old = world.disk.read_file(world.path("log-end"))
     world.close()
     world.open()
-    world.store.truncate(world.sent[4][0])
+    world.store.truncate(world.sent[4].end)
     world.kill()
     world.disk.write_file(world.path("log-end"), old)
 
@@ -373,7 +376,7 @@ def test_offline_recovery_detects_the_lost_end_of_a_broker_in_a_pod(tmp_path: Pa
     world = make_world("real", tmp_path)
     world.open()
     world.send(count=20)
-    end, start = world.store.log.wrote, world.sent[-5][0]
+    end, start = world.store.log.wrote, world.sent[-5].end
     identity = world.store.identity
     world.kill()
     machine = f"{SystemClock().boot_id()}/{scope}"

@@ -1,4 +1,9 @@
-"""Missing durable log files are reported, their offsets are not reused, and retention is never taken for a loss."""
+"""Missing durable log files are reported, their offsets are not reused, and retention is never taken for a loss.
+
+Sealed files (``store.json``, recovery point, checkpoint) record which range of the log must exist. A start puts a
+*filler* in the place of a missing file: one blank record of its size, which readers skip. In a consume queue, fillers
+are units that lead to no message.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ from gantry_broker.store.loss import (
 )
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings
-from gantry_testing.head import remove_before as remove_head
+from gantry_testing.log_head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world
 
 SIZE = 16 * 1024
@@ -41,6 +46,7 @@ SIZE = 16 * 1024
 
 
 def segments(world: StoreWorld) -> list[str]:
+    """Return the names of all log files, the oldest first."""
     return sorted(world.disk.list(world.path("commitlog")))
 
 
@@ -74,6 +80,7 @@ def filled_store(kind: str, tmp_path: Path, *, pool: bool = False) -> StoreWorld
 
 
 def stop(world: StoreWorld, *, is_clean: bool) -> None:
+    """Stop the store cleanly, or kill its process."""
     world.close() if is_clean else world.kill()
 
 
@@ -159,14 +166,14 @@ def test_offsets_of_queue_that_ended_in_accepted_hole_are_never_reused(
         stop(world, is_clean=is_clean)
     world.open()
 
-    def reached(name: str) -> None:
+    def end_at_point(name: str) -> None:
         if name == point:
-            raise Died(name)
+            raise ProcessEnded(name)
 
-    monkeypatch.setattr(crash_points, "hit", reached)
+    monkeypatch.setattr(crash_points, "hit", end_at_point)
     try:
         world.store.accept_loss("a test")
-    except Died:
+    except ProcessEnded:
         assert point is not None
     else:
         assert point is None, "the crash point was not reached"
@@ -427,7 +434,7 @@ def test_new_loss_must_be_accepted_again(tmp_path: Path) -> None:
 # -- no false alarms ---------------------------------------------------------------------------------------------------
 
 
-class Died(Exception):
+class ProcessEnded(Exception):
     """The process has ended at a crash point."""
 
 
@@ -441,16 +448,16 @@ def test_retention_is_never_taken_for_a_loss(
     """After a death at any crash point of the deletion of the oldest files, a start reports no loss."""
     world = filled_store("faulty", tmp_path)
 
-    def reached(name: str) -> None:
+    def end_at_point(name: str) -> None:
         if name == point:
-            raise Died(name)
+            raise ProcessEnded(name)
 
-    monkeypatch.setattr(crash_points, "hit", reached)
+    monkeypatch.setattr(crash_points, "hit", end_at_point)
     try:
         remove_head(world.store, 2 * SIZE)
         world.clock.advance(60_000)
         world.store.flush_step()
-    except Died:
+    except ProcessEnded:
         pass
     else:
         pytest.fail("the crash point was not reached")
@@ -494,14 +501,14 @@ def test_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkey
     world = filled_store("faulty", tmp_path)
     cut = world.messages("bills")[20].physical_offset
 
-    def reached(name: str) -> None:
+    def end_at_point(name: str) -> None:
         if name == point:
-            raise Died(name)
+            raise ProcessEnded(name)
 
-    monkeypatch.setattr(crash_points, "hit", reached)
+    monkeypatch.setattr(crash_points, "hit", end_at_point)
     try:
         world.store.truncate(cut)
-    except Died:
+    except ProcessEnded:
         assert point is not None
     else:
         assert point is None, "the crash point was not reached"
@@ -511,20 +518,20 @@ def test_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkey
     assert world.open().missing == []
 
 
-def restart_and_die(world: StoreWorld, last: int) -> bool:
-    """Restart the log in a process that dies at its operation number ``last``. Return whether it finished."""
+def discard_log_and_end(world: StoreWorld, last: int) -> bool:
+    """Restart the log in a process that ends at its operation number ``last``. Return whether it finished."""
     count = 0
 
-    def dies(operation: str, path: str) -> None:
+    def end_process(operation: str, path: str) -> None:
         nonlocal count
         count += 1
         if count >= last:
-            raise Died(operation)
+            raise ProcessEnded(operation)
 
-    world.faulty_disk.on_operation = dies
+    world.faulty_disk.on_operation = end_process
     try:
         world.store.discard_log(8 * SIZE, [Epoch(7, 0)])
-    except Died:
+    except ProcessEnded:
         return False
     finally:
         world.faulty_disk.on_operation = lambda operation, path: None
@@ -535,7 +542,7 @@ def test_restarted_log_is_never_taken_for_a_loss(tmp_path: Path) -> None:
     """After a death at any disk operation of the restart of the log, a start reports no loss."""
     for last in range(1, 400):
         world = filled_store("faulty", tmp_path)
-        is_over = restart_and_die(world, last)
+        is_over = discard_log_and_end(world, last)
         world.kill()
         assert world.open().missing == [], f"after {last} operations"
         if is_over:

@@ -1,4 +1,7 @@
-"""The fast path of reading a log finds the same records and fields as the general path, and leaves the same files."""
+"""The fast path of reading a log finds the same records and fields as the general path, and leaves the same files.
+
+The fast path reads *plain* records (``plain_records``): messages in a queue with IPv4 hosts and a short topic.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[Sc
     found: list[tuple[int, int, RecordFields]] = []
     short = 0
 
-    def one(view: memoryview, position: int, physical: int, size: int) -> None:
+    def on_record(view: memoryview, position: int, physical: int, size: int) -> None:
         found.append((physical, size, parse_record_fields(view, position, size, LEVELS_MS)))
 
     def run(records: Iterator[PlainRecord], physical: int) -> int:
@@ -97,7 +100,7 @@ def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[Sc
         return physical
 
     result = scan_log(
-        [OneFile(data)], 0, mark, one,
+        [OneFile(data)], 0, mark, on_record,
         on_plain_records=run if is_short else None, seals=lambda _offset: OwnershipRange(is_sealed, LOG_END_MAX),
     )  # fmt: skip
     return result, found, short

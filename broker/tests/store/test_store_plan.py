@@ -36,7 +36,7 @@ FILE_BYTES = 2048
     ids=["point", "clean", "point-beyond-seal", "unproved", "none", "expired", "beyond-files", "nothing-known"],
 )
 def test_the_start_is_the_proved_recovery_point_or_the_beginning(facts: dict[str, Any], plan: StartPlan) -> None:
-    """Nothing unproved is used, and the durable mark is the furthest offset that is proved or sealed."""
+    """Nothing unproved is used; the durable mark is the end of what is known to be on the disk: proved or sealed."""
     known: dict[str, Any] = {"is_clean": False, "min_physical": 100, "files_end": 2000, "sealed_flushed": 700} | facts
 
     assert plan_start(StartFacts(**known)) == plan
@@ -98,21 +98,21 @@ def test_undamaged_log_is_read_to_its_end(bodies: list[int]) -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_damage_after_the_mark_ends_the_log_and_before_it_is_skipped(data: st.DataObject) -> None:
-    """The durable mark alone distinguishes a torn tail from rot."""
+    """The durable mark alone distinguishes a torn tail from damage."""
     bodies = data.draw(st.lists(st.integers(1, 700), min_size=3, max_size=20))
     files, places = make_log(bodies)
-    victim = data.draw(st.integers(0, len(places) - 2))
-    start = places[victim][0]
+    damaged_number = data.draw(st.integers(0, len(places) - 2))
+    start = places[damaged_number][0]
     file = files[start // FILE_BYTES]
     file.view[start - file.base_offset + 88] ^= 0x55
 
     before, torn = scan(files, start)
-    after, rotten = scan(files, places[-1][1])
+    after, damaged = scan(files, places[-1][1])
 
-    assert before == places[:victim]
+    assert before == places[:damaged_number]
     assert torn.end == start  # type: ignore[attr-defined]
-    assert after == places[:victim] + places[victim + 1 :]
-    assert rotten.damaged == [(start, places[victim + 1][0])]  # type: ignore[attr-defined]
+    assert after == places[:damaged_number] + places[damaged_number + 1 :]
+    assert damaged.damaged == [(start, places[damaged_number + 1][0])]  # type: ignore[attr-defined]
 
 
 @settings(max_examples=300)

@@ -1,4 +1,7 @@
-"""Results of a pull: statuses, limits, filters, times."""
+"""Results of a pull: statuses, limits, filters, times.
+
+A *filler* is a unit of a queue that leads to no message, in the place of one that was lost or has expired.
+"""
 
 from __future__ import annotations
 

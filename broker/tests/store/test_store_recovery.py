@@ -163,7 +163,7 @@ def test_power_loss_keeps_the_flushed_messages(powered: StoreWorld) -> None:
 
 def tear_second_last_record(world: StoreWorld) -> int:
     """Kill the broker, reboot, and damage the second last record of the log. Return where it begins."""
-    end = world.sent[-3][0]
+    end = world.sent[-3].end
     world.kill()
     world.clock.reboot(0)
     world.overwrite("commitlog/00000000000000000000", end + 90, b"\xff\xff\xff")
@@ -171,7 +171,7 @@ def tear_second_last_record(world: StoreWorld) -> int:
 
 
 def test_torn_record_ends_the_log_and_the_rest_is_cut(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """After the durable mark the first bad record is the end, and a warning has the number of bytes cut."""
+    """After the durable mark, the flushed end, the first bad record ends the log; a warning has the bytes cut."""
     world.send(count=20)
     torn = tear_second_last_record(world)
 
@@ -230,7 +230,7 @@ def test_without_zeroing_the_cut_tail_would_return(world: StoreWorld, monkeypatc
 def test_files_after_the_cut_are_unlinked(world: StoreWorld) -> None:
     """If the log ends in an earlier file, later files are deleted from the disk, including their names."""
     world.send(count=250)
-    torn = world.sent[10][0]
+    torn = world.sent[10].end
     world.kill()
     world.clock.reboot(0)
     world.overwrite("commitlog/00000000000000000000", torn + 4, b"\x00\x00")
@@ -246,7 +246,7 @@ def test_files_after_the_cut_are_unlinked(world: StoreWorld) -> None:
 def test_stale_records_of_another_offset_are_ignored(world: StoreWorld) -> None:
     """A valid record at an offset that is not its own (as in a reused file) is no record."""
     world.send(count=10)
-    first_end = world.sent[0][0]
+    first_end = world.sent[0].end
     end = world.store.log.wrote
     world.kill()
     data = world.disk.read_file(world.path("commitlog/00000000000000000000"))
@@ -292,7 +292,7 @@ def test_rot_before_the_durable_mark_is_reported_and_skipped(world: StoreWorld) 
     world.clock.advance(2_000)
     world.store.flush()
     world.store.flush_step()
-    start, end = world.sent[9][0], world.sent[10][0]
+    start, end = world.sent[9].end, world.sent[10].end
     world.kill()
     world.overwrite("commitlog/00000000000000000000", end - 60, b"\xff")
     world.overwrite("commitlog/00000000000000000000", start + 90, b"\xff\xff")
@@ -308,7 +308,7 @@ def test_rot_before_the_durable_mark_is_reported_and_skipped(world: StoreWorld) 
 def test_rot_after_a_clean_stop_cuts_nothing(world: StoreWorld) -> None:
     """A clean stop has flushed everything, so damage is never a torn tail, even when the whole log is read."""
     world.send(count=20)
-    start, end = world.sent[9][0], world.sent[10][0]
+    start, end = world.sent[9].end, world.sent[10].end
     world.close()
     world.overwrite("commitlog/00000000000000000000", start + 90, b"\xff\xff")
     world.disk.remove(world.path("recovery-point.json"))
@@ -316,14 +316,14 @@ def test_rot_after_a_clean_stop_cuts_nothing(world: StoreWorld) -> None:
     report = world.open()
 
     assert report.damaged == [(start, end)]
-    assert report.end == world.sent[-1][0]
+    assert report.end == world.sent[-1].end
 
 
 def test_rot_found_by_a_reader_is_skipped(world: StoreWorld) -> None:
     """A record with a damaged head is lost; the consumer gets its neighbours and continues."""
     world.send(count=10)
     view = world.store.log.files.files[0].view
-    view[world.sent[3][0] + 28] ^= 0x40
+    view[world.sent[3].end + 28] ^= 0x40
 
     bodies = world.sent_bodies()
     assert world.bodies() == bodies[:4] + bodies[5:]
@@ -336,7 +336,7 @@ def test_lost_flushed_bytes_are_counted(powered: StoreWorld) -> None:
     powered.store.flush()
     powered.store.flush_step()
     flushed = powered.store.log.flushed
-    cut = powered.sent[14][0]
+    cut = powered.sent[14].end
     powered.kill()
     powered.overwrite("commitlog/00000000000000000000", cut, bytes(flushed - cut))
 

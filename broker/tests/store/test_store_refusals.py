@@ -70,11 +70,11 @@ def flip(path: Path) -> None:
 def flip_both(name: str) -> Callable[[Conf], None]:
     """Damage a file and its copy."""
 
-    def harm(conf: Conf) -> None:
+    def damage(conf: Conf) -> None:
         for one in (name, f"{name}.bak"):
             flip(store(conf) / one)
 
-    return harm
+    return damage
 
 
 def unknown_setting(conf: Conf) -> None:
@@ -83,7 +83,7 @@ def unknown_setting(conf: Conf) -> None:
     (store(conf) / "config/liveSettings.json.bak").write_bytes(document)
 
 
-def spoil_promise(conf: Conf) -> None:
+def damage_promise(conf: Conf) -> None:
     for name in ("promise.json", "promise.json.bak"):
         (store(conf) / name).write_bytes(b"00000000\n{}")
 
@@ -98,10 +98,10 @@ def strange_file(conf: Conf) -> None:
 
 
 def with_setting(key: str, value: str) -> Callable[[Conf], None]:
-    def harm(conf: Conf) -> None:
+    def damage(conf: Conf) -> None:
         conf[key] = value
 
-    return harm
+    return damage
 
 
 def pool_nowhere(conf: Conf) -> None:
@@ -173,7 +173,7 @@ CASES: dict[str, tuple[Callable[[Conf], None], list[Callable[[Conf, str, Path], 
     "truncated log file": (cut_middle, [put_back, truncate_named_file], COUNT),
     "log file at a strange place": (strange_file, [remove_named_files], COUNT),
     "identity": (flip_both("store.json"), [put_back, remove_named_files], COUNT),
-    "damaged promise": (spoil_promise, [remove_named_files], COUNT),
+    "damaged promise": (damage_promise, [remove_named_files], COUNT),
     "settings changed at run time": (unknown_setting, [remove_named_files], COUNT),
     "table": (flip_both("config/topics.json"), [put_back], COUNT),
     "write buffers": (pool_nowhere, [leave_out, name_another], COUNT),
@@ -182,9 +182,9 @@ CASES: dict[str, tuple[Callable[[Conf], None], list[Callable[[Conf, str, Path], 
 
 
 @pytest.mark.parametrize(
-    ("case", "way"), [(name, number) for name, (_, remedies, _) in CASES.items() for number in range(len(remedies))]
+    ("case", "remedy"), [(name, number) for name, (_, remedies, _) in CASES.items() for number in range(len(remedies))]
 )
-async def test_remedy_named_by_a_refused_start_works(tmp_path: Path, case: str, way: int, memory: Path) -> None:
+async def test_remedy_named_by_a_refused_start_works(tmp_path: Path, case: str, remedy: int, memory: Path) -> None:
     """Each remedy of each text is applied to a copy of the same damage, and works."""
     conf = local_conf(tmp_path / "store", mappedFileSizeCommitLog=str(LOG_SIZE), maxMessageSize="65536")
     async with running(conf) as broker, dialogue(broker) as peer:
@@ -195,15 +195,15 @@ async def test_remedy_named_by_a_refused_start_works(tmp_path: Path, case: str, 
         if path.is_file():
             (backup / path.relative_to(store(conf))).parent.mkdir(parents=True, exist_ok=True)
             (backup / path.relative_to(store(conf))).write_bytes(path.read_bytes())
-    harm, remedies, expected = CASES[case]
-    harm(conf)
+    damage, remedies, expected = CASES[case]
+    damage(conf)
 
     text = await reason_of(conf)
     assert await reason_of(conf) == text, "expected the same refusal at the next start"
-    remedies[way](conf, text, memory if remedies[way] is name_another else backup)
+    remedies[remedy](conf, text, memory if remedies[remedy] is name_another else backup)
 
     served = await count_served(conf)
-    assert served == expected if remedies[way] is not truncate_named_file else 0 < served < expected
+    assert served == expected if remedies[remedy] is not truncate_named_file else 0 < served < expected
 
 
 async def test_store_in_use_is_free_after_the_other_process_stops(tmp_path: Path, memory: Path) -> None:

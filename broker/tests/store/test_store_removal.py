@@ -14,7 +14,7 @@ from gantry_broker.ports import RealDisk
 from gantry_broker.store.reader import ReadStatus
 from gantry_broker.store.removal import newest_store_time
 from gantry_broker.store.settings import PoolSettings
-from gantry_testing.head import remove_before, remove_files, write_point
+from gantry_testing.log_head import remove_before, remove_files, write_recovery_point
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_wire.message import decode_records
 
@@ -45,7 +45,7 @@ def fill(world: StoreWorld, files: int) -> None:
     world.store.flush()
 
 
-def survivors(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
+def remaining_bodies(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
     """Return what was sent to a queue and does not lie before the log's beginning."""
     return [
         body
@@ -58,7 +58,7 @@ def assert_rest_is_complete(world: StoreWorld) -> None:
     """Check that every queue begins with the log's first message of it, and lacks none from there on."""
     for topic, queue_id in (("orders", 0), ("orders", 1), ("bills", 0)):
         messages = world.messages(topic, queue_id)
-        expected = survivors(world, topic, queue_id)
+        expected = remaining_bodies(world, topic, queue_id)
         queue = world.store.queues.get(topic, queue_id)
         assert queue is not None
         assert [message.body for message in messages] == expected
@@ -109,7 +109,7 @@ def test_readers_below_the_beginning_get_the_first_offset(world: StoreWorld) -> 
     assert result.status is ReadStatus.OFFSET_TOO_SMALL
     assert result.next_offset == result.min_offset > 3
     first = world.store.read("bills", 0, result.next_offset, count_max=1, bytes_max=65536)
-    assert [message.body for message in decode_records(first.body)] == survivors(world, "bills", 0)[:1]
+    assert [message.body for message in decode_records(first.body)] == remaining_bodies(world, "bills", 0)[:1]
     assert world.store.guard.message_at(0) is None
     assert world.store.times.earliest_time("bills", 0) > 0
 
@@ -169,10 +169,10 @@ def test_file_with_a_write_buffer_is_kept(tmp_path: Path) -> None:
     assert [file.is_removable for file in world.store.removal.describe_oldest_files()] == [True] * 3 + [False]
     remove_files(world.store, 3)
     world.send(count=10)
-    assert world.bodies() == survivors(world, "orders", 0)
+    assert world.bodies() == remaining_bodies(world, "orders", 0)
     world.kill()
     world.open()
-    assert world.bodies() == survivors(world, "orders", 0)
+    assert world.bodies() == remaining_bodies(world, "orders", 0)
 
 
 def test_index_files_of_deleted_messages_are_deleted(world: StoreWorld) -> None:
@@ -269,7 +269,7 @@ def test_log_without_its_head_is_opened(world: StoreWorld, ending: str) -> None:
     """After any end of the last run queues begin where the log does, and appending continues."""
     fill(world, 5)
     if ending == "killed-after-a-point":
-        write_point(world)
+        write_recovery_point(world)
     remove_files(world.store, 3)
     if ending == "clean":
         world.close()
@@ -368,7 +368,7 @@ def test_power_loss_while_deleting_leaves_no_gap(faulty: StoreWorld, seed: int) 
     """With any surviving files, the log begins at a file, has no gap, and the queues match."""
     fill(faulty, 6)
     if seed % 2:
-        write_point(faulty)
+        write_recovery_point(faulty)
     operations = 0
 
     def cut(operation: str, path: str) -> None:
@@ -464,7 +464,7 @@ def test_files_that_are_being_synced_are_closed_by_the_syncing_thread(faulty: St
 
     def flush() -> None:
         try:
-            write_point(faulty)
+            write_recovery_point(faulty)
         except BaseException as error:  # noqa: BLE001 - the test must report any error
             failures.append(error)
 
@@ -481,7 +481,7 @@ def test_files_that_are_being_synced_are_closed_by_the_syncing_thread(faulty: St
 
     assert failures == []
     assert faulty.fatal == []
-    write_point(faulty)
+    write_recovery_point(faulty)
     with pytest.raises(OSError, match="closed"):
         first.file.pread(1, 0)
     faulty.close()

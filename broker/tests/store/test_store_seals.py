@@ -38,7 +38,7 @@ def flip(world: StoreWorld, offset: int, bit: int = 0) -> None:
 
 def append_as_rocketmq(world: StoreWorld, *properties: bytes) -> list[int]:
     """After a clean stop, append records without a seal and rewrite the checkpoint, as RocketMQ does."""
-    end, offsets = world.sent[-1][0], []
+    end, offsets = world.sent[-1].end, []
     for number, data in enumerate(properties):
         message = StoredMessage(
             topic="orders",
@@ -61,7 +61,7 @@ def append_as_rocketmq(world: StoreWorld, *properties: bytes) -> list[int]:
 def test_changed_byte_of_the_last_record_ends_the_log(memory: StoreWorld) -> None:
     """With any wrong byte in the unflushed tail, the log ends before its record."""
     memory.send(count=3)
-    start, end = memory.sent[1][0], memory.sent[2][0]
+    start, end = memory.sent[1].end, memory.sent[2].end
     memory.kill()
     whole = memory.disk.read_file(memory.path(LOG))
 
@@ -83,7 +83,7 @@ def test_recovery_without_seals_accepts_a_changed_property(memory: StoreWorld, m
         return check_record(*arguments, **(options | {"is_sealed": False}))  # type: ignore[arg-type]
 
     memory.send(count=3)
-    end = memory.sent[2][0]
+    end = memory.sent[2].end
     memory.kill()
     flip(memory, end - 30)
     monkeypatch.setattr(recovery, "check_record", credulous)
@@ -96,7 +96,7 @@ def test_rot_after_the_body_of_a_flushed_record_is_reported(world: StoreWorld) -
     world.send(count=5)
     world.store.flush()
     world.store.flush_step()
-    start, end = world.sent[1][0], world.sent[2][0]
+    start, end = world.sent[1].end, world.sent[2].end
     world.close()
     flip(world, end - 25)
     world.disk.remove(world.path("recovery-point.json"))
@@ -113,7 +113,7 @@ def test_rot_after_the_body_of_a_flushed_record_is_reported(world: StoreWorld) -
 def test_record_damaged_while_served_does_not_block_its_queue(world: StoreWorld, field: int) -> None:
     """A record with another identity and a broken seal is damaged: it is skipped, and the queue is right."""
     world.send(count=5)
-    start = world.sent[1][0]
+    start = world.sent[1].end
     file = world.store.log.at(start)
     assert file is not None
     file.view[start + field + 3] ^= 1
@@ -140,7 +140,7 @@ def test_records_of_another_writer_are_verified_by_the_body_crc(world: StoreWorl
         assert [world.store.identity.is_ours(offset) for offset in offsets] == [False] * 4
         assert all(world.store.guard.message_at(offset) is not None for offset in offsets)
         world.send()
-        assert world.store.identity.is_ours(world.sent[-1][0] - 1)
+        assert world.store.identity.is_ours(world.sent[-1].end - 1)
         world.kill()
 
 
@@ -178,7 +178,7 @@ def test_our_records_after_another_writers_are_sealed_again(world: StoreWorld) -
     [theirs] = append_as_rocketmq(world, b"a\x01b\x02")
     world.open()
     world.send(count=2)
-    start, end = world.sent[-2][0], world.sent[-1][0]
+    start, end = world.sent[-2].end, world.sent[-1].end
     world.kill()
     flip(world, end - 30)
 

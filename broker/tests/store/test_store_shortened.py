@@ -15,7 +15,7 @@ import pytest
 from gantry_broker.errors import QueueRebuilding
 from gantry_broker.ports.real_disk import RealFile
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_testing.head import remove_before
+from gantry_testing.log_head import remove_before
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 PAGE_BYTES = 4096

@@ -1,4 +1,7 @@
-"""A wrong tags code, at rest or while the broker runs, hides no message from a filter."""
+"""A wrong tags code, at rest or while the broker runs, hides no message from a filter.
+
+The broker keeps a *sum* in memory, a checksum of each page of a queue that it knows to match the log.
+"""
 
 from __future__ import annotations
 

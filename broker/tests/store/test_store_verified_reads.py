@@ -1,4 +1,7 @@
-"""Everything that is served was verified: consumers and slaves get only records that are exactly what was stored."""
+"""Everything that is served was verified: consumers and slaves get only records that are exactly what was stored.
+
+*Sums* are checksums in memory, over the records of a queue in their order, which verify a whole pull at once.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from gantry_broker.store.commit_log import blank_record
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
-from gantry_testing.head import remove_files
+from gantry_testing.log_head import remove_files
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import fill_store, flush, overwrite_log, place
+from gantry_testing.verifying import fill_store, flush, locate_record, overwrite_log
 from gantry_wire.message import INT, decode_records
 
 PLACES: Final[dict[str, Callable[[int], int]]] = {
@@ -46,8 +49,8 @@ def flip(world: StoreWorld, offset: int) -> None:
 
 def damage(world: StoreWorld, field: str, stop: str = "running") -> tuple[str, int, int, bytes]:
     """Flip a bit of a record. Return topic, queue, queue offset and body of its message."""
-    start, size, name = place(world, DAMAGED)
-    body = world.sent[DAMAGED][4]
+    start, size, name = locate_record(world, DAMAGED)
+    body = world.sent[DAMAGED].body
     flush(world)
     flip(world, start + PLACES[field](size))
     if stop == "clean":
@@ -72,7 +75,7 @@ def test_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWorl
     assert world.find_altered() is None
     if stop != "killed" or field != "the queue offset":  # damage that recovery finds is reported by it
         assert world.store.guard.damage.counters.found == 1
-        assert [one.start for one in world.store.guard.damage.damaged] == [place(world, DAMAGED)[0]]
+        assert [one.start for one in world.store.guard.damage.damaged] == [locate_record(world, DAMAGED)[0]]
 
 
 @pytest.mark.parametrize("field", ["the body", "the properties"])
@@ -84,12 +87,12 @@ def test_without_verification_the_altered_message_is_served(world: StoreWorld, f
     result = world.store.read(topic, queue_id, offset, count_max=1, bytes_max=1 << 20)
 
     assert result.status is ReadStatus.FOUND
-    assert result.body != world.records[place(world, DAMAGED)[0]]
+    assert result.body != world.records[locate_record(world, DAMAGED)[0]]
 
 
 def test_damage_is_detected_in_messages_that_were_read_before(world: StoreWorld) -> None:
     """A good read proves nothing about the next one, since the file may change between them."""
-    topic, queue_id = place(world, DAMAGED)[2][:2]
+    topic, queue_id = locate_record(world, DAMAGED)[2][:2]
     assert world.bodies(topic, queue_id) == world.sent_bodies(topic, queue_id)
     world.store.queues.forget_sums()
     assert world.bodies(topic, queue_id) == world.sent_bodies(topic, queue_id)
@@ -107,7 +110,7 @@ def test_damaged_message_is_logged_once_for_repeated_pulls(world: StoreWorld, ca
         world.messages(topic, queue_id)
 
     [record] = [one for one in caplog.records if one.message == "stored message is damaged"]
-    start, size, _ = place(world, DAMAGED)
+    start, size, _ = locate_record(world, DAMAGED)
     facts = vars(record)
     assert (facts["offset"], facts["bytes"]) == (start, size)
     assert (facts["topic"], facts["queue_id"], facts["queue_offset"]) == (topic, queue_id, offset)
@@ -116,16 +119,16 @@ def test_damaged_message_is_logged_once_for_repeated_pulls(world: StoreWorld, ca
 def test_filter_never_uses_altered_properties(world: StoreWorld) -> None:
     """Altered properties could hide a wanted message silently, so the damage is reported instead."""
     topic, queue_id, offset, _ = damage(world, "the properties")
-    judged: list[str] = []
+    used_properties: list[str] = []
 
     def want(properties: str) -> bool:
-        judged.append(properties)
+        used_properties.append(properties)
         return True
 
     world.store.read(topic, queue_id, offset, count_max=1, bytes_max=1 << 20, want=want)
 
     good = {record.properties_bytes.decode() for raw in world.records.values() for record in decode_records(raw)}
-    assert judged and set(judged) <= good
+    assert used_properties and set(used_properties) <= good
     assert world.store.guard.damage.counters.found == 1
 
 
@@ -135,9 +138,9 @@ def test_many_consecutive_damaged_messages_are_skipped(world: StoreWorld) -> Non
     flush(world)
     numbers = range(len(world.sent) - 40, len(world.sent))
     for number in numbers[5:35]:
-        flip(world, place(world, number)[0] + 90)
+        flip(world, locate_record(world, number)[0] + 90)
 
-    assert world.bodies("rows") == [world.sent[number][4] for number in (*numbers[:5], *numbers[35:])]
+    assert world.bodies("rows") == [world.sent[number].body for number in (*numbers[:5], *numbers[35:])]
     assert world.store.guard.damage.counters.found == 30
 
 
@@ -148,7 +151,7 @@ def test_damage_of_expired_files_is_forgotten(world: StoreWorld) -> None:
     table.set_healer(lambda damage: True)
     resumed: list[int] = []
     table.on_resolved.append(lambda: resumed.append(world.store.log.min_physical))
-    old, new = place(world, 10)[0], place(world, 150)[0]
+    old, new = locate_record(world, 10)[0], locate_record(world, 150)[0]
     assert old < size < new
     assert table.report(old) is not None
     assert table.report(new) is not None
@@ -199,7 +202,7 @@ def test_slave_gets_the_log_byte_for_byte(world: StoreWorld, bytes_max: int) -> 
 def test_slave_never_gets_a_damaged_record(world: StoreWorld, field: str, bytes_max: int) -> None:
     """The stream stops before it: offsets are the same on every member, so nothing can be left out."""
     damage(world, field)
-    start = place(world, DAMAGED)[0]
+    start = locate_record(world, DAMAGED)[0]
 
     assert feed(world, bytes_max=bytes_max) == b"".join(
         MasterStore(world.store).read(place, min(16 * 1024, start - place)) for place in range(0, start, 16 * 1024)
@@ -212,13 +215,13 @@ def test_without_verification_a_slave_gets_the_damaged_record(world: StoreWorld)
     damage(world, "the body")
     world.store.guard.is_verifying = False
 
-    assert len(feed(world)) > place(world, DAMAGED)[0]
+    assert len(feed(world)) > locate_record(world, DAMAGED)[0]
 
 
 def test_stream_continues_when_the_record_is_healed(world: StoreWorld) -> None:
     """The next read of a stream that waits before a damaged record returns the record when it is healed."""
     damage(world, "the body")
-    start = place(world, DAMAGED)[0]
+    start = locate_record(world, DAMAGED)[0]
     assert len(feed(world)) == start
 
     overwrite_log(world, start, world.records[start])
@@ -301,7 +304,7 @@ def peak_bytes(read: Callable[[], object]) -> int:
 @pytest.mark.parametrize("mark", [b"id=", b"end="])
 def test_offset_inside_a_body_copies_nothing_of_the_size_it_claims(large_world: StoreWorld, mark: bytes) -> None:
     """A client chooses body and offset, so the bytes there must not decide how much of the log is copied."""
-    guard, start = large_world.store.guard, place(large_world, 0)[0]
+    guard, start = large_world.store.guard, locate_record(large_world, 0)[0]
     position = large_world.records[start].index(mark) + len(mark)
     assert guard.size_at(start + position) == CLAIMED_BYTES
 
@@ -321,7 +324,7 @@ def test_damaged_size_is_reported_without_a_copy_of_that_size(
     large_world: StoreWorld, monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
     """The size of a damaged record decides nothing, and the damage is reported as any other."""
-    guard, start = large_world.store.guard, place(large_world, 1)[0]
+    guard, start = large_world.store.guard, locate_record(large_world, 1)[0]
     large_world.store.log.files.files[0].view[start : start + INT.size] = INT.pack(CLAIMED_BYTES)
     reported: list[int] = []
 
@@ -335,7 +338,7 @@ def test_damaged_size_is_reported_without_a_copy_of_that_size(
 
 def test_slave_gets_a_record_that_is_larger_than_it_asked_for(large_world: StoreWorld) -> None:
     """At least one record is sent, of any size."""
-    start, size, _ = place(large_world, 1)
+    start, size, _ = locate_record(large_world, 1)
 
     assert large_world.store.guard.read_verified(start, 4096) == large_world.records[start]
     assert size > 60_000

@@ -12,7 +12,7 @@ from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_store_files import PlainDisk, Segment, StoreDisk, read_span, segment_name, segments_of, split_span
 from gantry_testing.faulty_disk import FaultyDisk
-from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 
 
 @pytest.mark.parametrize("disk", [PlainDisk(), RealReadingDisk(), RealDisk()], ids=["plain", "reading", "broker"])
@@ -38,7 +38,7 @@ def test_test_disks_list_the_same_segments() -> None:
     disk.write_file(f"/store/{segment_name(0)}", bytes(100))
 
     expected = (Segment(0, 100, f"/store/{segment_name(0)}"),)
-    assert segments_of(disk, "/store") == segments_of(ReadingTwin(disk), "/store") == expected
+    assert segments_of(disk, "/store") == segments_of(FaultyReadingDisk(disk), "/store") == expected
 
 
 def test_segment_that_vanishes_during_the_listing_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

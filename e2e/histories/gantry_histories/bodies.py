@@ -1,6 +1,6 @@
 """Message bodies that carry the message's key and a digest which detects corruption.
 
-key \\n padding ... digest 16          the digest covers everything before it
+key \\n padding ... digest (16 bytes)          the digest covers everything before it
 """
 
 from __future__ import annotations

@@ -29,7 +29,11 @@ PAUSE_S: Final = 0.05
 REPLICA_SHARE: Final = 0.3
 """Share of the rounds in which the consumer pulls from a random replica."""
 COMMIT_SHARE: Final = 0.3
+"""Share of the rounds after which it commits its offsets, if it has pulled from the master."""
+
 FORGET_SHARE: Final = 0.02
+"""Share of the rounds before which it discards its offsets, and continues at those that the master has stored."""
+
 BYTES_MAX: Final = 1 << 20
 
 
@@ -43,7 +47,10 @@ class Pulled(NamedTuple):
     code: int
     messages: list[StoredMessage]
     next_offset: int
+    """The offset at which to pull next."""
+
     max_offset: int
+    """The end of the queue, as far as the broker shows it; -1 if the answer has none."""
 
 
 async def pull(channel: Channel, group: str, queue: Queue, offset: int, timeout_ms: int = TIMEOUT_MS) -> Pulled:

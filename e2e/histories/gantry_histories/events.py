@@ -56,13 +56,18 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent", tag_field="eve
     """A message was sent. Every key is sent at most once."""
 
     client: str
+    """The name of the producer."""
+
     stream: int
     """The number of the client's connection: messages on one connection are ordered."""
 
     key: str
     queue: Queue
     digest: str
+    """The digest of the body (`bodies`)."""
+
     at: int
+    """When the request was made; see the module's docstring on times."""
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True, tag="answered", tag_field="event"):
@@ -74,9 +79,15 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, tag="answered", tag_fi
     """The address of the broker to which the message was sent."""
 
     at: int
+    """When the reply arrived."""
+
     code: int = 0
     queue_offset: int = -1
+    """The offset in the queue, from the reply; -1 if the reply has none."""
+
     physical_offset: int = -1
+    """The offset in the log, from the message id in the reply; -1 if the reply has none."""
+
     epoch: int = -1
     """The epoch of the master that answered, or -1 if the client does not know it."""
 
@@ -110,7 +121,10 @@ class Term(msgspec.Struct, frozen=True, kw_only=True, tag="term", tag_field="eve
 
     epoch: int
     broker: str
+    """The address of the broker."""
+
     at: int
+    """When it was recorded, before the order to promote."""
 
 
 Event = Sent | Answered | Shown | Committed | Term
@@ -122,7 +136,7 @@ _decode: Final = msgspec.json.Decoder(Event).decode
 @final
 @dataclass
 class History:
-    """All events of one run, indexed by key and kind."""
+    """All events of one run, by their kind; sends and answers by the key of the message."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     answered: dict[str, Answered] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The final contents of a group, against which a history is checked.
 
 The test that ran the group reads them through brokers or from files. ``Stored`` is one message. The sums of a log are
-CRC-32 values of ranges of its bytes, the same ranges for every member that has them.
+CRC-32 values of ranges of its bytes; the ranges are the same for all members.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ class Final:
     """Every queue from its first offset to its end, as the last master serves it."""
 
     epochs: Sequence[EpochStart] = ()
+    """The epochs of the last master's log."""
+
     logs: Sequence[LogSums] = ()
+    """The checksums of the logs of all members; empty if the logs were not read."""
+
     committed: Mapping[tuple[str, Queue], int] = field(default_factory=dict)
     """The committed offset of each consumer at the last master, before the reading of this final state."""
 

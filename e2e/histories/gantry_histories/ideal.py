@@ -53,13 +53,17 @@ class IdealGroup:
         self._size = 0
         self._epochs: list[EpochStart] = []
         self._safe = 0
-        """The log up to this position was acknowledged or shown, in bytes."""
+        """The log up to this position, in bytes, was acknowledged or received by a consumer."""
 
         self._master = ""
         self._pending_sends: list[PendingSend] = []
         self._streams = 0
+        """The number of the producers' current connections; each failover begins new ones."""
+
         self._sequence = 0
         self._positions: dict[tuple[str, Queue], int] = {}
+        """The next offset of each consumer in each queue."""
+
         self._now = 0
         self._fail_over()
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""A load and its checker as one program, for a client's pod in the cluster.
+"""A load (`load`) and the checker (`check`) as one program, for a client's pod in the cluster.
 
     python -m gantry_histories.in_pod --name-server HOST:PORT --topic T --queues N     the topic must exist
 
@@ -43,9 +43,13 @@ from gantry_histories.load import Load
 from gantry_remoting import RemotingError
 
 FIRST_ACKNOWLEDGEMENTS: Final = 20
+"""The number of acknowledged messages after which the load counts as running."""
+
 TIMEOUT_S: Final = 120.0
 POLL_INTERVAL_S: Final = 0.05
 FINDINGS_MAX: Final = 20
+"""The most findings that are written."""
+
 NANO: Final = 1e9
 
 
@@ -212,8 +216,8 @@ async def open_line_reader(file: IO[str]) -> asyncio.StreamReader:
     return reader
 
 
-async def play(arguments: argparse.Namespace) -> None:
-    """Run the load until it gets the request to finish, and print the verdict."""
+async def run_load(arguments: argparse.Namespace) -> None:
+    """Run the load until it gets the request to finish, and print the result."""
     queues = [Queue(arguments.topic, number) for number in range(arguments.queues)]
     connector = ClientConnector(arguments.tls_ca, arguments.account)
     load = Load(
@@ -237,7 +241,7 @@ def main() -> None:
     parser.add_argument("--account", type=Path, help="a file with accessKey and secretKey")
     parser.add_argument("--loss", choices=[str(one) for one in Loss], default=str(Loss.NOTHING))
     try:
-        asyncio.run(play(parser.parse_args()))
+        asyncio.run(run_load(parser.parse_args()))
     except (TimeoutError, RemotingError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
 

@@ -1,8 +1,10 @@
 """Producers and consumers of one group that run concurrently until they are stopped.
 
-async with Load(name_server, queues, journal, seed) as load:
-    ... faults ...
-committed = await load.finish(master)        consumers read to the end
+    async with Load(name_server, queues, journal, seed) as load:
+        ... faults ...
+    committed = await load.finish(master)        consumers read to the end
+
+Every second producer and consumer keeps its broker, like a client with an old route (``keeps_broker``).
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class Load:
         connector: ClientConnector | None = None,
     ) -> None:  # fmt: skip
         self.journal: Final = journal
+        """Records every event; its history is the input of the checker."""
+
         routes = self._routes = Routes(name_server, queues[0].topic, broker_name, connector)
         self._stop: Final = asyncio.Event()
         self.producers: Final = [

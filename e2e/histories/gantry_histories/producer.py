@@ -24,12 +24,16 @@ from gantry_wire.commands.send import SendMessageV2, SendResult
 from gantry_wire.message import parse_offset_message_id
 
 WINDOW: Final = 8
+"""The most requests of one connection that wait for their answers."""
+
 REPLY_TIMEOUT_MS: Final = 6_000
 CONNECT_TIMEOUT_MS: Final = 1_000
 PAUSE_S: Final = 0.05
 """The pause after a refusal or a lost connection, and while there is no master."""
 SENDS_PER_S: Final = 150
 BATCH_SHARE: Final = 0.1
+"""Share of the requests that send a batch."""
+
 BATCH_MAX: Final = 5
 BODY_BYTES: Final = (0, 10, 100, 100, 1_000, 3_000)
 """The sizes of the padding. All keys have one size, so one padding size gives records of one size."""
@@ -43,8 +47,11 @@ class Producer:
         self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, keeps_broker: bool,
         body_bytes: Sequence[int] = BODY_BYTES,
     ) -> None:  # fmt: skip
+        """``seed`` and ``name`` determine queues and bodies; the module's docstring explains ``keeps_broker``."""
         self.name: Final = name
         self.acknowledged = 0
+        """The number of acknowledged messages."""
+
         self.in_flight = 0
         """The number of messages that are sent and may still be answered, on the current and on earlier connections."""
         self._journal: Final = journal

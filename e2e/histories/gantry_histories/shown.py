@@ -1,4 +1,4 @@
-"""Rules about the messages that consumers received.
+"""Rules about the messages that consumers received (events ``Shown``).
 
 A consumer continues after the last message that it received. So a received message must be stored in the end, at the
 same offset, or new messages at that offset are skipped for ever. Where the mode may lose the end of a log, only that

@@ -33,14 +33,18 @@ class SteadyApplication:
         self._topic: Final = topic
         self._number = 0
         self.times: Final[list[float]] = []
+        """When each acknowledgement arrived, in seconds of the monotonic clock."""
+
         self.failed: Final[list[str]] = []
+        """What went wrong with each failed send."""
+
         self.sent = 0
-        self._more: Final = asyncio.Condition()
+        self._acknowledgement: Final = asyncio.Condition()
 
     async def wait_acknowledged(self, count: int) -> None:
         """Wait until ``count`` sends are acknowledged."""
-        async with self._more:
-            await self._more.wait_for(lambda: len(self.times) >= count)
+        async with self._acknowledgement:
+            await self._acknowledgement.wait_for(lambda: len(self.times) >= count)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send at a fixed rate until ``stop`` is set, regardless of the outcome of earlier sends."""
@@ -59,8 +63,8 @@ class SteadyApplication:
             return
         if receipt.is_acknowledged:
             self.times.append(time.monotonic())
-            async with self._more:
-                self._more.notify_all()
+            async with self._acknowledgement:
+                self._acknowledgement.notify_all()
         else:
             self.failed.append(f"{receipt.status.name} by {receipt.queue.broker_name}")
 
@@ -71,7 +75,7 @@ class SteadyApplication:
         return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
-async def play(arguments: argparse.Namespace) -> None:
+async def run_application(arguments: argparse.Namespace) -> None:
     """Run the application until its input has the request to finish."""
     lines, stop = await open_line_reader(sys.stdin), asyncio.Event()
     async with Producer(arguments.name_server, "SteadyProducers") as producer:
@@ -102,7 +106,7 @@ def main() -> None:
     parser.add_argument(
         "--first", type=int, default=FIRST_ACKNOWLEDGEMENTS, help="acknowledgements before it reports that it runs"
     )
-    asyncio.run(play(parser.parse_args()))
+    asyncio.run(run_application(parser.parse_args()))
 
 
 if __name__ == "__main__":

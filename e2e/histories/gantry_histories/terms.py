@@ -1,9 +1,9 @@
 """The epochs of answers, and the rule that a deposed master acknowledges nothing more.
 
-A client does not know epochs, but it knows which broker answered and when. The supervisor has recorded which broker it
-promoted, before the promotion. So an answer of a broker belongs to the newest epoch that this broker had been given by
-then. This errs only if a broker is promoted twice, and then in favour of the brokers: a late answer of its first term
-counts for the second. For this reason the first acknowledgement of an epoch must be of a send that began in that epoch.
+A client does not know epochs, but it knows which broker answered and when. The supervisor records which broker it
+promotes, before the promotion. So an answer of a broker belongs to the newest epoch for which this broker had been
+promoted by then. This is wrong only if a broker is promoted twice, and then in favour of the brokers: a late answer of
+its first term counts for the second. So only a send that began in an epoch can be its first acknowledgement.
 
     a is master of 1 ---------------------.            a send that starts here ----v  and is acknowledged by a: STALE
                      b is master of 2     |------ first ack of 2 ---------------------------------

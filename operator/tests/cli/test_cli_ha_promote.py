@@ -388,7 +388,7 @@ def test_member_that_does_not_follow_is_reported() -> None:
     [
         (lambda two, three: setattr(three, "number", 2), "socket-2 and socket-3 are brokers with the same store"),
         (lambda two, three: setattr(three, "name", "other"), "the sockets belong to different groups: c/b and c/other"),
-        (lambda two, three: three.group.silence(), "no broker answers"),
+        (lambda two, three: three.group.make_unreachable(), "no broker answers"),
     ],
     ids=["twice", "mixed", "silent"],
 )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from looking.looks import fill_store
+from store_commands.store_states import fill_store
 
 from gantry_cli.document_types import DOCUMENTS
 from gantry_cli.kube.plugin import cli as plugin

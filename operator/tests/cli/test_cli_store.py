@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from looking.looks import (
+from store_commands.store_states import (
     LOG,
     STORES,
     fill_store,
-    gantry,
+    gantry_store,
     run_reading_command,
 )
 
@@ -29,7 +29,7 @@ from gantry_testing.store_world import make_world
         ("killed", "verify", 0),
         ("damaged", "verify", 1),
         ("empty", "verify", 0),
-        ("rubbish", "verify", 1),
+        ("garbage", "verify", 1),
         ("clean", "repair-plan", 0),
         ("killed", "repair-plan", 0),
         ("damaged", "repair-plan", 1),
@@ -70,7 +70,7 @@ def test_whole_records_in_the_torn_tail_are_a_loss(cut_records: int, verdict: st
 @pytest.mark.parametrize("words", [["inspect"], ["verify"], ["dump"], ["repair-plan"], ["recover", "--yes"]], ids=str)
 def test_missing_directory_is_reported_with_remedy(words: list[str], tmp_path: Path) -> None:
     """The error has one line, and nothing is created."""
-    result = gantry(*words, str(tmp_path / "nowhere"))
+    result = gantry_store(*words, str(tmp_path / "nowhere"))
 
     assert result.exit_code == 3
     assert result.stderr.startswith("gantry: ") and "does not exist" in result.stderr
@@ -85,7 +85,7 @@ def test_missing_directory_is_reported_with_remedy(words: list[str], tmp_path: P
 )
 def test_contradictory_options_are_refused(words: list[str], tmp_path: Path) -> None:
     """Contradictory options are invalid usage, with exit code 2."""
-    assert gantry(words[0], str(tmp_path), *words[1:]).exit_code == 2
+    assert gantry_store(words[0], str(tmp_path), *words[1:]).exit_code == 2
 
 
 def test_interrupted_verify_prints_partial_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +113,8 @@ def test_inspect_shows_summary(tmp_path: Path) -> None:
     end = world.store.log.wrote
     world.kill()
 
-    text = gantry("inspect", world.root).output
-    shown = json.loads(gantry("inspect", world.root, "--json").output)
+    text = gantry_store("inspect", world.root).output
+    shown = json.loads(gantry_store("inspect", world.root, "--json").output)
 
     assert "written by Gantry" in text and "not cleanly stopped" in text
     assert (shown["uuid"], shown["generation"], shown["writer"]) == (identity.uuid, 1, "gantry")
@@ -128,13 +128,13 @@ def test_inspect_shows_summary(tmp_path: Path) -> None:
     )
     world.open()
     world.close()
-    assert "cleanly stopped" in gantry("inspect", world.root).output
-    assert "read nothing" in json.loads(gantry("inspect", world.root, "--json").output)["next_start"]
+    assert "cleanly stopped" in gantry_store("inspect", world.root).output
+    assert "read nothing" in json.loads(gantry_store("inspect", world.root, "--json").output)["next_start"]
 
 
 def test_inspect_reports_missing_store(tmp_path: Path) -> None:
     """A directory without a store is reported, with what a start would do."""
-    result = gantry("inspect", str(tmp_path))
+    result = gantry_store("inspect", str(tmp_path))
 
     assert result.exit_code == 0
     assert "no store found" in result.output
@@ -159,7 +159,7 @@ def test_dump_prints_records_as_json_lines(tmp_path: Path) -> None:
     world = fill_store(tmp_path)
     world.close()
 
-    lines = gantry("dump", world.root, "--count", "0", "--json").output.splitlines()
+    lines = gantry_store("dump", world.root, "--count", "0", "--json").output.splitlines()
     records = [json.loads(line) for line in lines]
 
     assert [record["offset"] for record in records] == sorted(world.records)
@@ -175,7 +175,7 @@ def test_dump_continues_after_end_of_file(tmp_path: Path) -> None:
         world.append([world.draft(body=bytes(10_000))])
     world.close()
 
-    result = gantry("dump", world.root, "--body", "none", "--json")
+    result = gantry_store("dump", world.root, "--body", "none", "--json")
 
     assert result.exit_code == 0
     assert [json.loads(line)["offset"] for line in result.output.splitlines()] == sorted(world.records)
@@ -187,7 +187,7 @@ def test_dump_reads_queue_from_offset(tmp_path: Path) -> None:
     world = fill_store(tmp_path)
     world.close()
 
-    lines = gantry(
+    lines = gantry_store(
         "dump", world.root, "--topic", "orders", "--queue", "2", "--from", "30", "--count", "2", "--json"
     ).output.splitlines()
 
@@ -203,7 +203,7 @@ def test_dump_shows_damaged_bytes_and_continues(tmp_path: Path) -> None:
     start = max(offset for offset in world.records if offset <= 5000)
 
     for words in (["--offset", "5010"], ["--topic", "bills", "--queue", "0", "--from", "7"]):
-        result = gantry("dump", world.root, *words, "--count", "2")
+        result = gantry_store("dump", world.root, *words, "--count", "2")
         assert result.exit_code == 1
         lines = result.output.splitlines()
         assert lines[0].startswith(f"!! {start}  {len(world.records[start])} bytes  damaged: ")
@@ -211,7 +211,7 @@ def test_dump_shows_damaged_bytes_and_continues(tmp_path: Path) -> None:
         assert any(line.startswith("  >") for line in lines)
         assert "\x1b" not in result.output
         assert sum(line.startswith("@ ") for line in lines) == 1
-    hole = json.loads(gantry("dump", world.root, "--offset", "5010", "--count", "1", "--json").output)
+    hole = json.loads(gantry_store("dump", world.root, "--offset", "5010", "--count", "1", "--json").output)
     assert bytes.fromhex(hole["around"])[start - hole["around_start"] :].startswith(world.records[start][:60])
 
 
@@ -222,6 +222,6 @@ def test_control_characters_of_body_are_escaped(tmp_path: Path) -> None:
     world.append([world.draft(body=b"\x1b[31mred\nline")])
     world.close()
 
-    output = gantry("dump", world.root).output
+    output = gantry_store("dump", world.root).output
 
     assert "\\x1b[31mred\nline" in output and "\x1b" not in output

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from click.testing import CliRunner, Result
-from looking.looks import another_process, fill_store, fingerprint, gantry, leave_killed
+from store_commands.store_states import another_process, fill_store, fingerprint, gantry_store, make_killed_store
 
 from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_disk import RealDisk
@@ -21,7 +21,7 @@ def lose_written_end(tmp_path: Path) -> tuple[StoreWorld, int, int]:
     """Return a killed store that lacks its last record, which only its page ``log-end`` shows, and that range."""
     world = fill_store(tmp_path)
     end, identity = world.store.log.wrote, world.store.identity
-    start = world.sent[-2][0]
+    start = world.sent[-2].end
     world.kill()
     size = world.settings.mapped_file_size_commit_log
     page = encode_log_end(LogEndOwner(identity.uuid, identity.generation, f"{SystemClock().boot_id()}/"), end)
@@ -55,7 +55,7 @@ def test_range_is_accepted_without_a_question_in_a_script(tmp_path: Path) -> Non
     """With `--yes` each range that the recovery finds is accepted, and printed."""
     world, start, end = lose_written_end(tmp_path)
 
-    result = gantry("accept-loss", world.root, "--yes", "--json")
+    result = gantry_store("accept-loss", world.root, "--yes", "--json")
 
     assert result.exit_code == 0
     assert [(one["start"], one["end"]) for one in json.loads(result.output)["missing"]] == [(start, end)]
@@ -72,11 +72,11 @@ def test_declined_question_changes_nothing(tmp_path: Path) -> None:
 
 def test_store_of_a_running_broker_is_left_to_its_order(tmp_path: Path) -> None:
     """The error names the order for a running broker; a directory without a store is no store."""
-    leave_killed(tmp_path)
+    make_killed_store(tmp_path)
     with another_process(tmp_path, "hold"):
         before = fingerprint(tmp_path)
-        result = gantry("accept-loss", str(tmp_path / "store"), "--yes")
+        result = gantry_store("accept-loss", str(tmp_path / "store"), "--yes")
         assert (result.exit_code, fingerprint(tmp_path)) == (4, before)
         assert "gantry ha accept-loss" in result.stderr
     (tmp_path / "empty").mkdir()
-    assert gantry("accept-loss", str(tmp_path / "empty"), "--yes").exit_code == 3
+    assert gantry_store("accept-loss", str(tmp_path / "empty"), "--yes").exit_code == 3

@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 
 from click.testing import CliRunner
-from looking.looks import (
+from store_commands.store_states import (
     LOG,
     another_process,
     fill_store,
     fingerprint,
-    gantry,
-    leave_killed,
+    gantry_store,
+    make_killed_store,
     run_reading_command,
 )
 
@@ -30,7 +30,7 @@ def test_recover_leaves_crashed_store_cleanly_stopped(tmp_path: Path) -> None:
     shutil.rmtree(world.path("consumequeue/bills"))
     index_sizes = {path.stat().st_size for path in (tmp_path / "store" / "index").iterdir()}
 
-    result = gantry("recover", world.root, "--yes", "--json")
+    result = gantry_store("recover", world.root, "--yes", "--json")
     report = json.loads(result.output)
 
     assert result.exit_code == 0
@@ -38,7 +38,7 @@ def test_recover_leaves_crashed_store_cleanly_stopped(tmp_path: Path) -> None:
     assert not os.path.exists(world.path("abort"))
     assert run_reading_command("verify", world.root).output.splitlines()[-1] == "good"
     assert {path.stat().st_size for path in (tmp_path / "store" / "index").iterdir()} == index_sizes
-    assert gantry("recover", world.root, "--yes").exit_code == 0, "it cannot be repeated"
+    assert gantry_store("recover", world.root, "--yes").exit_code == 0, "it cannot be repeated"
 
 
 def test_recover_requires_confirmation(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_recover_reports_corrupt_range(tmp_path: Path) -> None:
     os.remove(world.path("recovery-point.json"))
     world.overwrite(LOG, 5000, b"XXXX")
 
-    result = gantry("recover", world.root, "--yes")
+    result = gantry_store("recover", world.root, "--yes")
 
     assert result.exit_code == 1
     assert "corrupt range skipped" in result.output
@@ -69,11 +69,11 @@ def test_recover_reports_corrupt_range(tmp_path: Path) -> None:
 
 def test_recover_refuses_while_a_broker_runs(tmp_path: Path) -> None:
     """A store that a broker has open is not changed."""
-    leave_killed(tmp_path)
+    make_killed_store(tmp_path)
     with another_process(tmp_path, "hold") as holder:
         before = fingerprint(tmp_path)
 
-        result = gantry("recover", str(tmp_path / "store"), "--yes")
+        result = gantry_store("recover", str(tmp_path / "store"), "--yes")
 
         assert result.exit_code == 4
         assert f"pid {holder.pid}" in result.stderr
@@ -82,7 +82,7 @@ def test_recover_refuses_while_a_broker_runs(tmp_path: Path) -> None:
 
 def test_recover_creates_no_store(tmp_path: Path) -> None:
     """A directory without a store is not changed."""
-    result = gantry("recover", str(tmp_path), "--yes")
+    result = gantry_store("recover", str(tmp_path), "--yes")
 
     assert result.exit_code == 3
     assert "no store found" in result.stderr

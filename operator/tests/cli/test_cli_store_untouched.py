@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looking.looks import (
-    READING,
+from store_commands.store_states import (
+    READING_COMMANDS,
     STORES,
     another_process,
     fill_store,
     fingerprint,
-    gantry,
-    leave_damaged,
-    leave_killed,
+    gantry_store,
+    make_damaged_store,
+    make_killed_store,
     run_reading_command,
 )
 
@@ -27,7 +27,7 @@ def test_reading_changes_nothing(store: str, tmp_path: Path) -> None:
     STORES[store](tmp_path)
     before = fingerprint(tmp_path)
 
-    for command in READING:
+    for command in READING_COMMANDS:
         result = run_reading_command(command, str(tmp_path / "store"))
         assert result.exit_code in (0, 1, 3, 4), (command, result.output, result.exception)
         assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exc_info)
@@ -36,10 +36,10 @@ def test_reading_changes_nothing(store: str, tmp_path: Path) -> None:
 
 def test_reading_changes_nothing_of_store_in_use(tmp_path: Path) -> None:
     """A running broker is not affected, and is shown in the output."""
-    leave_killed(tmp_path)
+    make_killed_store(tmp_path)
     with another_process(tmp_path, "hold") as holder:
         before = fingerprint(tmp_path)
-        for command in READING:
+        for command in READING_COMMANDS:
             assert run_reading_command(command, str(tmp_path / "store")).exit_code == 0, command
             assert fingerprint(tmp_path) == before, command
 
@@ -49,10 +49,10 @@ def test_reading_changes_nothing_of_store_in_use(tmp_path: Path) -> None:
         assert "a broker has the store open" in run_reading_command("verify", str(tmp_path / "store")).output
 
 
-@pytest.mark.parametrize("command", READING, ids=str)
+@pytest.mark.parametrize("command", READING_COMMANDS, ids=str)
 def test_files_are_opened_read_only(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are opened without write access, even if the user has it."""
-    leave_damaged(tmp_path)
+    make_damaged_store(tmp_path)
     opened: list[str] = []
     really_open = os.open
 
@@ -77,9 +77,9 @@ def test_store_being_written_is_good(tmp_path: Path) -> None:
     root = str(tmp_path / "store")
     with another_process(tmp_path, "write"):
         for _ in range(5):
-            result = gantry("verify", root, "--json")
+            result = gantry_store("verify", root, "--json")
             report = json.loads(result.output)
             assert result.exit_code == 0, report
             assert report["is_in_use"] and report["records"] >= 220
-            assert json.loads(gantry("repair-plan", root, "--json").output)["damaged"] == []
-            assert gantry("inspect", root).exit_code == 0
+            assert json.loads(gantry_store("repair-plan", root, "--json").output)["damaged"] == []
+            assert gantry_store("inspect", root).exit_code == 0

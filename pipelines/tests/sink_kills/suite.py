@@ -229,7 +229,7 @@ class Suite:
                 except NoPromotion:
                     await asyncio.sleep(POLL_S)
         await old.process.start()
-        await self._supervisor.gather([old])
+        await self._supervisor.order_to_follow([old])
         await self._supervisor.wait_until_caught_up(BROKERS_S)
 
     async def _verify(self, batches: int) -> None:
@@ -291,7 +291,7 @@ async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Sui
         is_new = not (folder / "source").exists()
         await group.start()
         supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=1))
-        await (supervisor.begin() if is_new else supervisor.reinstate())
+        await (supervisor.promote_first() if is_new else supervisor.promote_most_complete())
         await supervisor.wait_until_caught_up(BROKERS_S)
         if is_new:
             await make_topic(group.name_server_address)

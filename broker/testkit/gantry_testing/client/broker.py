@@ -80,15 +80,15 @@ class FakeBroker:
             connection.close("closed by the test")
 
     def refuse(self, code: RequestCode, with_code: int, remark: str = "refused by the test", *, times: int = 1) -> None:
-        """Answer with an error without handling the request."""
+        """Answer the next ``times`` requests with the error ``with_code``, without handling them."""
         self.fault(code, lambda command, _: command.reply(with_code, remark), times=times)
 
     def ignore(self, code: RequestCode, *, times: int = 1) -> None:
-        """Accept the request and never answer."""
+        """Accept the next ``times`` requests and never answer them."""
         self.fault(code, lambda command, _: None, times=times)
 
     def drop(self, code: RequestCode, *, times: int = 1) -> None:
-        """Close the connection instead of answering."""
+        """Close the connection instead of answering, for the next ``times`` requests."""
 
         def close(command: Command, connection: Connection) -> None:
             connection.close("closed by the test")
@@ -96,7 +96,7 @@ class FakeBroker:
         self.fault(code, close, times=times)
 
     def fault(self, code: RequestCode, fault: Fault, *, times: int = 1) -> None:
-        """Handle the request by ``fault``."""
+        """Let ``fault`` handle the next ``times`` requests with this code, instead of the broker."""
         self._faults.setdefault(code, deque()).extend([fault] * times)
 
     def heal(self) -> None:

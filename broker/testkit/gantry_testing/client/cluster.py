@@ -23,6 +23,7 @@ class FakeCluster:
         for broker in self.brokers.values():
             broker.state.auto_creates_topics = auto_creates_topics
         self.name_server_requests: list[Command] = []
+        """Every request to the name server, in order of arrival."""
         self.stale_names: set[str] = set()
         """Brokers that stay in the routes although they do not run, as for a while after a crash."""
         self.masterless_names: set[str] = set()

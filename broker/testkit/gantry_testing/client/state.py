@@ -24,6 +24,7 @@ class BrokerState:
     cluster: str
     log: FakeLog
     auto_creates_topics: bool = True
+    """Whether a send creates its topic, and the name server lists the template of such topics."""
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)

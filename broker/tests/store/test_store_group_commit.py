@@ -21,27 +21,29 @@ from gantry_testing.store_world import TINY, make_world
 
 MESSAGE_BYTES = 1000
 SYNCS = 400
-Again = Callable[[float, int], float]
-"""A function that returns when a sender sends again: (time of its answer, its number) -> time."""
+NextSend = Callable[[float, int], float]
+"""A function that returns when a sender sends its next message: (time of its answer, its number) -> time."""
 
 
 class Disk:
     """A disk whose syncs take time, and senders with one message each; time is a number."""
 
-    def __init__(self, senders: int, *, sync_ms: int, again: Again) -> None:
+    def __init__(self, senders: int, *, sync_ms: int, next_send: NextSend) -> None:
         self.rule = CommitDelay()
         self.pauses = 0
         self.groups: list[int] = []
+        """The number of messages that each sync has answered."""
+
         self._due = [0.01 * number for number in range(senders)]
         self._sync_ms = sync_ms
-        self._again = again
+        self._next_send = next_send
         self._now = 0.0
 
     def waiting(self) -> int:
         """Return the number of messages that were sent and not answered."""
         return sum(due <= self._now for due in self._due)
 
-    def gather(self) -> None:
+    def pause_if_due(self) -> None:
         """Pause, if the rule requests it."""
         before = self.waiting()
         wanted = self.rule.bytes_to_wait_for(before * MESSAGE_BYTES)
@@ -51,26 +53,26 @@ class Disk:
             self.rule.record_pause(before * MESSAGE_BYTES, self.waiting() * MESSAGE_BYTES)
             self.pauses += 1
 
-    def sync(self, *, is_gathering: bool = True) -> None:
+    def sync(self, *, has_pause: bool = True) -> None:
         """Run one sync, with the events before and after it."""
         self._now = max(self._now, min(self._due))
-        if is_gathering:
-            self.gather()
+        if has_pause:
+            self.pause_if_due()
         group = [number for number, due in enumerate(self._due) if due <= self._now]
         self._now += self._sync_ms
         self.rule.record_sync(self.waiting() * MESSAGE_BYTES, self._sync_ms)
         for number in group:
-            self._due[number] = self._again(self._now, number)
+            self._due[number] = self._next_send(self._now, number)
         self.groups.append(len(group))
 
     @property
-    def settled(self) -> float:
+    def messages_per_sync(self) -> float:
         """Return the number of messages per sync in the steady state."""
         later = self.groups[len(self.groups) // 2 :]
         return sum(later) / len(later)
 
 
-def at_once(now: float, number: int) -> float:
+def after_a_millisecond(now: float, number: int) -> float:
     """Send again after a millisecond for network and client, one message after the other."""
     return now + 1.0 + 0.002 * number
 
@@ -78,34 +80,34 @@ def at_once(now: float, number: int) -> float:
 @pytest.mark.parametrize("senders", [1, 2, 16, 64, 256])
 def test_nearly_all_waiting_senders_are_answered_by_one_sync(senders: int) -> None:
     """Senders that send again when answered: at least nine of ten are in every sync of a slow disk."""
-    disk = Disk(senders, sync_ms=5, again=at_once)
+    disk = Disk(senders, sync_ms=5, next_send=after_a_millisecond)
 
     for _ in range(SYNCS):
         disk.sync()
 
-    assert disk.settled >= 0.9 * senders
+    assert disk.messages_per_sync >= 0.9 * senders
 
 
 @pytest.mark.parametrize("senders", [16, 64, 256])
 def test_without_the_pause_half_of_the_senders_are_answered(senders: int) -> None:
-    """The counterpart of the test above: syncs that begin as soon as anything was appended."""
-    disk = Disk(senders, sync_ms=5, again=at_once)
+    """The twin of the test above: syncs that begin as soon as anything was appended."""
+    disk = Disk(senders, sync_ms=5, next_send=after_a_millisecond)
 
     for _ in range(SYNCS):
-        disk.sync(is_gathering=False)
+        disk.sync(has_pause=False)
 
-    assert disk.settled == pytest.approx(senders / 2, rel=0.05)
+    assert disk.messages_per_sync == pytest.approx(senders / 2, rel=0.05)
 
 
 def test_senders_with_their_own_rate_cause_few_pauses() -> None:
     """If a pause brings no additional messages, at most one sync in eight has one."""
     senders, period_ms = 200, 40.0
 
-    def by_the_clock(now: float, number: int) -> float:
+    def at_own_rate(now: float, number: int) -> float:
         phase_ms = period_ms * number / senders
         return phase_ms + math.ceil((now - phase_ms) / period_ms) * period_ms
 
-    disk = Disk(senders, sync_ms=5, again=by_the_clock)
+    disk = Disk(senders, sync_ms=5, next_send=at_own_rate)
 
     for _ in range(SYNCS):
         disk.sync()
@@ -115,7 +117,7 @@ def test_senders_with_their_own_rate_cause_few_pauses() -> None:
 
 def test_single_sender_causes_no_pause() -> None:
     """No other sender is expected, so its sync begins at once."""
-    disk = Disk(1, sync_ms=20, again=at_once)
+    disk = Disk(1, sync_ms=20, next_send=after_a_millisecond)
 
     for _ in range(SYNCS):
         disk.sync()
@@ -173,7 +175,7 @@ def test_append_is_flushed_without_a_further_call(tmp_path: Path, monkeypatch: p
     store = world.make_store()
     store.open()
     world.adopt(store)
-    look = threading.Event()
+    poll = threading.Event()
 
     for number in range(40):
         for _ in range(1 + 5 * number % 13):
@@ -181,7 +183,7 @@ def test_append_is_flushed_without_a_further_call(tmp_path: Path, monkeypatch: p
         for _ in range(10_000):
             if store.log.flushed == store.log.wrote:
                 break
-            look.wait(0.001)
+            poll.wait(0.001)
         assert store.log.flushed == store.log.wrote
     assert store.log.sync_count >= 40
     store.close()

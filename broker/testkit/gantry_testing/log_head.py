@@ -1,4 +1,4 @@
-"""The head of a store's log, deleted synchronously as by a broker's retention, for store tests."""
+"""Deletion of the oldest log files in store tests: what a broker's retention does, in one call and without waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def remove_files(store: MessageStore, count: int) -> int:
     return store.log.min_physical
 
 
-def write_point(world: StoreWorld) -> None:
-    """Have a recovery point written, everything before it synced, and retired files closed."""
+def write_recovery_point(world: StoreWorld) -> None:
+    """Run the flush thread's round in which a recovery point is due: it syncs, writes it, and closes deleted files."""
     world.clock.advance(CLOCK_STEP_MS)
     world.store.flush_step()

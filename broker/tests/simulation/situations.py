@@ -1,14 +1,18 @@
-"""Counts of the situations that the histories of a run have met. A run proves nothing about one that it never met."""
+"""Counts of the situations that occurred in the histories of a run, which proves nothing about others.
+
+In the names, ``died at`` is followed by a crash point of the store; ``cut`` and ``set aside`` are results of a
+recovery: a torn tail of the log was truncated, or a write buffer that does not continue the log was put elsewhere.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Final
 
-MET: Final[Counter[str]] = Counter()
+SITUATIONS: Final[Counter[str]] = Counter()
 """The counts of this process."""
 
-NEEDED: Final = (
+REQUIRED_SITUATIONS: Final = (  # situations that must occur in a long run
     "mode: async, none", "mode: async, crash-safe", "mode: async, moved", "mode: async, anonymous",
     "mode: sync, none", "mode: sync, crash-safe", "mode: sync, moved", "mode: sync, anonymous",
     "mode changed at a reopen",
@@ -18,7 +22,7 @@ NEEDED: Final = (
     "died at mid-point", "died at mid-checkpoint", "died at mid-replay", "died at after-replay",
     "died at mid-truncation", "died at mid-recovery",
     "died in recovery", "died in append", "died in commit or flush", "died in a clean stop", "died in the removal",
-    "converged after a death in recovery", "recovered twice",
+    "converged after a crash in recovery", "recovered twice",
     "failed: create", "failed: write", "failed: sync", "failed: sync_directory", "failed: zero", "failed: reserve",
     "short write", "disk full", "a send was refused and space came back", "pool exhausted and drained",
     "a flush failed", "the log failed", "an open failed",
@@ -30,12 +34,12 @@ NEEDED: Final = (
 )  # fmt: skip
 
 
-def met(what: str, count: int = 1) -> None:
+def count_situation(what: str, count: int = 1) -> None:
     """Count a situation that has occurred."""
     if count:
-        MET[what] += count
+        SITUATIONS[what] += count
 
 
-def never_met(counts: Counter[str]) -> list[str]:
+def missing_situations(counts: Counter[str]) -> list[str]:
     """Return the needed situations that a run has not met."""
-    return [what for what in NEEDED if not counts[what]]
+    return [what for what in REQUIRED_SITUATIONS if not counts[what]]

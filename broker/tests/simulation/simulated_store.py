@@ -1,11 +1,11 @@
-"""One store over many processes: the verbs that a history is made of, each followed by its checks.
+"""One store over many processes: the actions that a history is made of, each followed by its checks.
 
-The verbs (``append``, ``crash``, ``reopen``) work in any state: ``append`` on a store that is down opens it first,
-``reopen`` of a store that is up kills it first. So any verb of a history can be left out, and a failing history can be
-pasted into a test as it was printed. Every verb may be the last one of its process: a trap ends it in the middle (see
-``traps``).
+The actions (``append``, ``crash``, ``reopen``) work in any state: ``append`` on a store that is down opens it first,
+``reopen`` of a store that is up kills it first. So any action of a history can be left out, and a failing history can
+be pasted into a test as it was printed. Every action may be the last one of its process: a trap that an earlier
+``crash_at`` has armed ends it in the middle (see ``traps``).
 
-This module has the verbs of a running process and of its machine; ``process`` has those that start and end one.
+This module has the actions of a running process and of its machine; ``process`` has those that start and end one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from simulation.checks import check_keys, check_queues
 from simulation.model import TooLarge
 from simulation.modes import Fault
 from simulation.process import Process
-from simulation.recorder import verb
-from simulation.tally import met
-from simulation.traps import Error, InlineExecutor, ProcessEnded
+from simulation.recorder import action
+from simulation.situations import count_situation
+from simulation.traps import ArmedError, InlineExecutor, ProcessEnded
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge, PoolExhausted, StoreFailed, StoreFull
 from gantry_broker.store import next_file
@@ -36,8 +36,8 @@ SPACE_RETRY_MS: Final = 1_000
 
 
 @final
-class Life(Process):
-    """One store, its machine and its model, with all verbs of a history."""
+class SimulatedStore(Process):
+    """One store, its machine and its model, with all actions of a history."""
 
     def end_of_history(self) -> None:
         """Run the final checks: without traps the store opens twice, then after a power loss, and lacks nothing."""
@@ -59,14 +59,14 @@ class Life(Process):
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    @verb
+    @action
     def append(self, sizes: Sequence[int], *, queue: int = 0, is_contiguous: bool = False, flags: int = 0) -> None:
         """Append a batch of bodies, with sizes as in ``Sender.drafts``."""
         store = self.open_store()
         if store is not None:
             self._append(store, self.sender.drafts(store, sizes, queue, flags), is_contiguous=is_contiguous)
 
-    @verb
+    @action
     def refill(self, count: int, *, is_at_once: bool) -> None:
         """Append messages of the same sizes as those that were cut last, in their place."""
         store = self.open_store()
@@ -76,8 +76,8 @@ class Life(Process):
         for batch in [cut] if is_at_once else [[piece] for piece in cut]:
             if self.store is not store:
                 return
-            self._append(store, self.sender.like(store, batch), is_contiguous=False)
-        met("refilled after a cut")
+            self._append(store, self.sender.drafts_like(store, batch), is_contiguous=False)
+        count_situation("refilled after a cut")
 
     def _append(self, store: MessageStore, drafts: list[Draft], *, is_contiguous: bool, is_retry: bool = False) -> None:
         model, before = self.model, store.log.wrote
@@ -89,7 +89,7 @@ class Life(Process):
         try:
             physical, offsets = store.append_contiguous(drafts) if is_contiguous else store.append(drafts)
         except ProcessEnded:
-            met("died in append")
+            count_situation("died in append")
             return
         except MessageTooLarge:
             assert is_too_large, "a message was refused that fits"
@@ -105,7 +105,7 @@ class Life(Process):
         else:
             assert not is_too_large, "a message was accepted that does not fit"
             self._placed(physical, offsets)
-            met("rolled", store.log.wrote // model.file_size - before // model.file_size)
+            count_situation("rolled", store.log.wrote // model.file_size - before // model.file_size)
         self.check_running(store)
 
     def _placed(self, physical: Sequence[int], offsets: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class Life(Process):
         assert physical == [piece.start for piece in placed], "a message is not at the model's offset"
         assert offsets == [piece.queue_offset for piece in placed], "a queue offset is not the next one"
         self.model.accept()
-        met("a send was refused and space came back", self.was_refused)
+        count_situation("a send was refused and space came back", self.was_refused)
         self.was_refused = False
 
     def _drain(self, store: MessageStore, drafts: list[Draft], *, is_retry: bool) -> None:
@@ -125,13 +125,13 @@ class Life(Process):
                 return
         if not is_retry:
             self._append(store, drafts[:1], is_contiguous=False, is_retry=True)
-            met("pool exhausted and drained")
+            count_situation("pool exhausted and drained")
 
     # -- work of the helper threads ------------------------------------------------------------------------------------
 
-    @verb
+    @action
     def rounds(self, ms: int, *, is_commit: bool = True, is_flush: bool = True) -> None:
-        """Let time pass, and run one round of each thread."""
+        """Let time pass, and run one round of the commit thread and one of the flush thread."""
         store = self.open_store()
         self.clock.advance(ms)
         if store is None or (is_commit and self._has_ended("commit or flush", store.commit_step)):
@@ -142,7 +142,7 @@ class Life(Process):
             self._check_shown(store)
         self.check_running(store)
 
-    @verb
+    @action
     def flush(self) -> None:
         """Flush all that was written now."""
         store = self.open_store()
@@ -154,13 +154,13 @@ class Life(Process):
                 assert store.flush() == store.log.wrote == store.log.flushed
             except StoreFailed:
                 assert self.is_failure_excused(), "a flush failed without a cause"
-                met("a flush failed")
+                count_situation("a flush failed")
             store.advance()
 
         if not self._has_ended("commit or flush", flush):
             self.check_running(store)
 
-    @verb
+    @action
     def remove_head(self, files: int) -> None:
         """Delete the oldest files, as far as that is allowed.
 
@@ -171,7 +171,7 @@ class Life(Process):
         if store is None:
             return
         error = self.traps.error
-        if self.traps.death is not None and error is not None and error.what == "write" and error.code != errno.EIO:
+        if self.traps.crash is not None and error is not None and error.what == "write" and error.code != errno.EIO:
             self.traps.error = None
 
         def remove() -> None:
@@ -186,7 +186,7 @@ class Life(Process):
                 assert self.is_failure_excused(), "a file could not be deleted without a cause"
             else:
                 self.min_physical_low = self.model.min_physical
-                met("the head was removed", len(removable))
+                count_situation("the head was removed", len(removable))
 
         if not self._has_ended("the removal", remove):
             self.check_running(store)
@@ -196,7 +196,7 @@ class Life(Process):
         try:
             work()
         except ProcessEnded:
-            met(f"died in {what}")
+            count_situation(f"died in {what}")
             return True
         return False
 
@@ -215,9 +215,9 @@ class Life(Process):
 
     # -- slaves --------------------------------------------------------------------------------------------------------
 
-    @verb
+    @action
     def acks(self, pieces: int) -> None:
-        """Let slaves acknowledge so many more pieces of the log; with 0 they are gone, and all of it waits again."""
+        """Let slaves acknowledge so many more pieces of the log; with 0 all slaves have disconnected."""
         store = self.open_store()
         if store is None or not self.mode.is_waiting:
             return
@@ -225,16 +225,16 @@ class Life(Process):
         self.acked = more[-1] if more else self.acked
         self.reported_acked = self.acked if pieces else -1
         store.positions.set_acked(self.reported_acked)
-        met("slaves' acks", len(more))
+        count_situation("slaves' acks", len(more))
         self._show(store)
 
-    @verb
+    @action
     def clear_acked(self) -> None:
         """Stop waiting for slaves, until they acknowledge again."""
         store = self.open_store()
         if store is None or not self.mode.is_waiting:
             return
-        met("slaves not waited for", self.reported_acked is not None)
+        count_situation("slaves not waited for", self.reported_acked is not None)
         self.reported_acked = None
         if not self._has_ended("the showing", store.positions.clear_acked):
             self._show(store)
@@ -246,37 +246,37 @@ class Life(Process):
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 
-    @verb
-    def fail(self, what: str, countdown: int, code: int) -> None:
-        """Arm a trap: the ``countdown``-th ``what`` from now on fails."""
-        self.traps.error = Error(what, countdown, code)
+    @action
+    def fail_at(self, what: str, countdown: int, code: int) -> None:
+        """Arm a trap: the ``countdown``-th system call ``what`` from now on fails with the errno ``code``."""
+        self.traps.error = ArmedError(what, countdown, code)
 
-    @verb
+    @action
     def short_write(self, length: int) -> None:
         """Let the next write accept only so many bytes."""
-        met("short write")
+        count_situation("short write")
         self.disk.short_write(length)
 
-    @verb
+    @action
     def fill_disk(self, left: int) -> None:
         """Leave only so many bytes free from now on."""
-        met("disk full")
+        count_situation("disk full")
         self.disk.capacity = self.disk.space("/").used + left
 
-    @verb
+    @action
     def free_disk(self) -> None:
         """Restore the disk's free space, and wait for the next attempt."""
         self.disk.capacity = DEFAULT_CAPACITY
         self.clock.advance(SPACE_RETRY_MS)
 
-    @verb
+    @action
     def write_back(self, seed: int) -> None:
         """Let the kernel write back a random part of the page cache."""
         self.disk.write_back(seed)
 
-    @verb
+    @action
     def keep_buffers(self) -> None:
-        """Copy the live buffers, so that they can be put back later."""
+        """Copy the run_and_check buffers, so that they can be put back later."""
         for path, volume in self.volumes.items():
             if volume.is_crash_safe:
                 pieces = (bytes(data) for data in volume.pieces.values())
@@ -287,7 +287,7 @@ class Life(Process):
 
 @contextmanager
 def quiet_and_inline() -> Iterator[None]:
-    """Create next files in the caller's thread, and silence the store's logger."""
+    """Create the log's next files in the caller's thread, and silence the store's logger."""
     logger = logging.getLogger("gantry_broker.store")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

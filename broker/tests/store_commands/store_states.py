@@ -1,4 +1,7 @@
-"""Helpers for tests of `gantry store`: stores in every state, processes with an open store, and fingerprints."""
+"""Helpers for tests of `gantry store`: stores in every state, processes with an open store, and fingerprints of files.
+
+A fingerprint has the bytes, times and modes of all files, so that a test detects any change of a store.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from gantry_cli.main import cli
 from gantry_testing.store_world import StoreWorld, make_world
 
 LOG: Final = "commitlog/00000000000000000000"
-READING: Final = {
+"""The name of the first file of a log, relative to its store."""
+
+READING_COMMANDS: Final = {
     "inspect": ["inspect"],
     "inspect-all": ["inspect", "--all", "--json"],
     "verify": ["verify"],
@@ -29,9 +34,10 @@ READING: Final = {
     "repair-plan": ["repair-plan"],
     "repair-plan-json": ["repair-plan", "--json"],
 }
+"""Subcommands of `gantry store` that only read, with their options, by the name of the test."""
 
 
-_HOLD: Final = """
+_PROCESS_WITH_STORE: Final = """
 import sys
 from pathlib import Path
 from gantry_testing.store_world import make_world
@@ -48,15 +54,15 @@ while True:
 """
 
 
-def gantry(*words: str) -> Result:
+def gantry_store(*words: str) -> Result:
     """Run `gantry store` with these words."""
     return CliRunner().invoke(cli, ["store", *words])
 
 
 def run_reading_command(command: str, root: str, *more: str) -> Result:
     """Run one of the reading commands."""
-    name, *options = READING[command]
-    return gantry(name, root, *options, *more)
+    name, *options = READING_COMMANDS[command]
+    return gantry_store(name, root, *options, *more)
 
 
 def fill_store(directory: Path) -> StoreWorld:
@@ -75,7 +81,7 @@ def fill_store(directory: Path) -> StoreWorld:
 @contextlib.contextmanager
 def another_process(directory: Path, what: str) -> Iterator[subprocess.Popen[str]]:
     """Run a process that has the store open, and either does nothing (`hold`) or keeps writing (`write`)."""
-    words = [sys.executable, "-c", _HOLD, str(directory), what]
+    words = [sys.executable, "-c", _PROCESS_WITH_STORE, str(directory), what]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -102,15 +108,18 @@ def fingerprint(directory: Path) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def leave_clean(directory: Path) -> None:
+def make_clean_store(directory: Path) -> None:
+    """Create a store that was stopped cleanly."""
     fill_store(directory).close()
 
 
-def leave_killed(directory: Path) -> None:
+def make_killed_store(directory: Path) -> None:
+    """Create a store whose process was killed."""
     fill_store(directory).kill()
 
 
-def leave_damaged(directory: Path) -> None:
+def make_damaged_store(directory: Path) -> None:
+    """Create a killed store with damage in every kind of file."""
     world = fill_store(directory)
     world.kill()
     for name, position in ((LOG, 5000), ("consumequeue/orders/1/00000000000000000000", 60), ("checkpoint", 3)):
@@ -121,11 +130,13 @@ def leave_damaged(directory: Path) -> None:
     os.remove(world.path("commitlog/00000000000000016384"))
 
 
-def leave_nothing(directory: Path) -> None:
+def make_empty_store(directory: Path) -> None:
+    """Create an empty directory for a store."""
     (directory / "store").mkdir()
 
 
-def leave_rubbish(directory: Path) -> None:
+def make_garbage_store(directory: Path) -> None:
+    """Create a store whose files have random bytes and invalid names."""
     root = directory / "store"
     (root / "commitlog").mkdir(parents=True)
     (root / "commitlog" / f"{0:020d}").write_bytes(os.urandom(50_000))
@@ -143,9 +154,10 @@ def leave_rubbish(directory: Path) -> None:
 
 
 STORES: Final[dict[str, Callable[[Path], None]]] = {
-    "clean": leave_clean,
-    "killed": leave_killed,
-    "damaged": leave_damaged,
-    "empty": leave_nothing,
-    "rubbish": leave_rubbish,
+    "clean": make_clean_store,
+    "killed": make_killed_store,
+    "damaged": make_damaged_store,
+    "empty": make_empty_store,
+    "garbage": make_garbage_store,
 }
+"""Functions that create a store in this state below a directory, and leave it without a process."""

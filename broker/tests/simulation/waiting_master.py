@@ -1,7 +1,7 @@
 """A master that waits for slaves: messages that it hides when it opens, and shows again as the broker does.
 
-    [0 ...... shown ...... acked ...... wrote)      opened, hidden from `shown` on -> lead -> slaves' acks show it
-                |-    slaves may lack it   -|
+    [0 ...... shown ...... acked ...... wrote)      opened: messages from `shown` on are hidden
+                |-    slaves may lack it   -|       become_master: they become visible with slaves' acks
 
 A consumer that has read more than slaves have would continue after it at another master. So after a restart no message
 may be visible that was never confirmed, even if recovery finds it. All of it must become visible when slaves have it.
@@ -17,7 +17,7 @@ from gantry_broker.store.message_store import MessageStore
 
 
 def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) -> None:
-    """Check that only confirmed messages are visible, and no queue or key leads to a message after ``shown``."""
+    """Check that a start shows only what was ``confirmed``, and that no queue or key has a message after ``shown``."""
     assert shown <= max(confirmed, store.log.min_physical), f"{shown} is shown, and {confirmed} was confirmed"
     for (topic, queue_id), pieces in expected_queues(model).items():
         queue = store.queues.get(topic, queue_id)
@@ -30,7 +30,7 @@ def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) 
             assert piece.data not in found, f"the message at {piece.start} is found by its key, and may be at no slave"
 
 
-def lead(store: MessageStore, *, is_new: bool) -> None:
+def become_master(store: MessageStore, *, is_new: bool) -> None:
     """Become the master of this log, with a new epoch if bytes may have been lost, as ``Roles`` does in the broker."""
     copier = store.start_copying() if store.dispatcher.dispatched < store.log.wrote else None
     if is_new:

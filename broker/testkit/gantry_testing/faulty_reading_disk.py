@@ -1,9 +1,9 @@
-"""A test double of the reading port over a disk of the test kit, with unreadable pages and hooks before reads.
+"""A test double of the port ``ReadingDisk`` over a disk of the test kit, with unreadable pages and hooks before reads.
 
-    twin = ReadingTwin(world.disk)
-    twin.break_page(path, position)          reading it is EIO, as on a disk with a bad sector
-    twin.before_read.append(lambda path, position: ...)      the broker writes while a tool reads
-    ReadingTwin(world.disk, {"/pool": world.volume})         write buffers are files too
+    reading_disk = FaultyReadingDisk(world.disk)
+    reading_disk.break_page(path, position)          reading it is EIO, as on a disk with a bad sector
+    reading_disk.before_read.append(lambda path, position: ...)      the broker writes while a tool reads
+    FaultyReadingDisk(world.disk, {"/pool": world.volume})         write buffers are files too
 
 A tool that gets this double cannot write, since the port has no write operation.
 """
@@ -23,11 +23,11 @@ PAGE_BYTES: Final = 4096
 
 
 @final
-class TwinFile:
-    """One file of the double."""
+class FaultyReadingFile:
+    """One open file of a ``FaultyReadingDisk``."""
 
-    def __init__(self, twin: ReadingTwin, file: DiskFile) -> None:
-        self._twin = twin
+    def __init__(self, reading_disk: FaultyReadingDisk, file: DiskFile) -> None:
+        self._reading_disk = reading_disk
         self._file = file
 
     @property
@@ -39,7 +39,7 @@ class TwinFile:
         return self._file.size
 
     def pread(self, length: int, position: int) -> bytes:
-        self._twin.meet_fault(self._file.path, position, length)
+        self._reading_disk.meet_fault(self._file.path, position, length)
         return self._file.pread(length, position)
 
     def read_into(self, target: memoryview, position: int) -> int:
@@ -82,7 +82,7 @@ class MemoryFile:
 
 
 @final
-class ReadingTwin:
+class FaultyReadingDisk:
     """The double of the reading port; see the module's docstring."""
 
     def __init__(self, disk: Disk, volumes: Mapping[str, FaultyVolume] | None = None) -> None:
@@ -90,8 +90,10 @@ class ReadingTwin:
         self._volumes: Final = dict(volumes or {})
         self._broken: Final[dict[str, set[int]]] = {}
         self.before_read: Final[list[Callable[[str, int], None]]] = []
+        """Hooks that are called with the path and the position before each read."""
+
         self.holder: LockHolder | None = None
-        """The holder of all locks."""
+        """The process that holds all locks; None if no process does."""
 
     def break_page(self, path: str, position: int) -> None:
         """Make the page that contains ``position`` unreadable."""
@@ -108,7 +110,7 @@ class ReadingTwin:
         directory, _, name = path.rpartition("/")
         if directory in self._volumes:
             return MemoryFile(path, self._volumes[directory].pieces[name])
-        return TwinFile(self, self._disk.open(path))
+        return FaultyReadingFile(self, self._disk.open(path))
 
     def metadata(self, path: str) -> FileMetadata | None:
         if path in self._volumes:
