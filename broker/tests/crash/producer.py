@@ -21,10 +21,12 @@ from gantry_wire.message import parse_offset_message_id
 TOPICS: Final = ("CrashA", "CrashB", "CrashC")
 QUEUES: Final = 3
 WINDOW: Final = 16
+"""The number of requests of one producer that may be pending."""
 REPLY_TIMEOUT_MS: Final = 60_000
 UNKNOWN_CODES: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )  # fmt: skip
+"""Codes 10, 11 and 12: stored, but the promise of the mode was not met."""
 REFUSED_PAUSE_S: Final = 0.01
 """How long a refused send keeps its place among the pending requests, as clients pause after a refusal."""
 BODY_SIZES: Final = (0, 10, 100, 100, 500, 2000, 6000, 20_000)
@@ -70,7 +72,7 @@ class Producer:
         made = [self._make(topic, queue_id) for _ in range(count)]
         marks = [sent.mark for sent, _ in made]
         for sent, _ in made:
-            self._history.invoke(sent)
+            self._history.record_sent(sent)
         if count == 1:
             sent, body = made[0]
             command = self._command(RequestCode.SEND_MESSAGE_V2, sent, properties(sent), body)
@@ -103,14 +105,14 @@ class Producer:
             return
         if reply.code != ResponseCode.SUCCESS:
             for mark in marks:
-                self._history.refused(mark, reply.code)
+                self._history.record_refused(mark, reply.code)
             await asyncio.sleep(REFUSED_PAUSE_S)
             return
         result = SendResult.read(reply.ext)
         ids = result.msg_id.split(",")
         assert len(ids) == len(marks), "the reply does not name every message of its request"
         for number, (mark, message_id) in enumerate(zip(marks, ids, strict=True)):
-            self._history.acked(mark, result.queue_offset + number, parse_offset_message_id(message_id)[2])
+            self._history.record_acked(mark, result.queue_offset + number, parse_offset_message_id(message_id)[2])
 
 
 def properties(sent: Sent) -> str:

@@ -66,7 +66,10 @@ class Pulled(NamedTuple):
 
     messages: list[StoredMessage]
     next_offset: int
+    """The queue offset at which the consumer continues."""
+
     max_offset: int
+    """The end of the queue."""
 
 
 async def pull(channel: Channel, queue: Queue, offset: int) -> Pulled:

@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, final
 
-from crash.checker import Kind, check
+from crash.checker import FaultKind, check
 from crash.history import History, Outcome, Sent
 from crash.log_walk import Queue, log_files, messages_by_queue, walk_log
 from crash.payload import Mark, read_body
@@ -263,7 +263,7 @@ class Scene:
 
     def _lost(self, queues: Queues) -> list[Sent]:
         faults = check(self.history, queues)
-        others = [str(fault) for fault in faults if fault.kind is not Kind.LOST]
+        others = [str(fault) for fault in faults if fault.kind is not FaultKind.LOST]
         assert others == [], others[:10]
         stored = self._stored(queues)
         lost = [sent for sent in self.history.sent.values() if _is_acked(sent) and sent.mark not in stored]
@@ -290,7 +290,7 @@ class Scene:
             if message is None:
                 sent.outcome = Outcome.REFUSED
             else:
-                self.history.acked(mark, message.queue_offset, message.physical_offset)
+                self.history.record_acked(mark, message.queue_offset, message.physical_offset)
 
 
 def _is_acked(sent: Sent) -> bool:
