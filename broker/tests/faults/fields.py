@@ -23,8 +23,8 @@ _REST: Final = ("body", "topic-length", "topic", "properties-length", "propertie
 FIELDS: Final = tuple(name for name, _ in _HEAD) + _REST
 
 
-def places(record: bytes) -> dict[str, tuple[int, int]]:
-    """Return field -> half-open range inside `record`, which must be whole."""
+def field_ranges(record: bytes) -> dict[str, tuple[int, int]]:
+    """Return the half-open range of each field inside `record`, which must be whole."""
     found: dict[str, tuple[int, int]] = {}
     position = 0
 

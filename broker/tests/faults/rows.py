@@ -1,8 +1,9 @@
 """The rows of the fault catalogue, and the tests that belong to each row.
 
 A test belongs to a row when its docstring begins with the row's name: "D4: ...", "D4, in memory: ...",
-"D10 and D11: ...", and "D4's twin: ..." for a test that disables a guard and must then find the damage. The source is
-read and not imported, so that tests that are skipped on this machine are in the table, too.
+"D10 and D11: ...", and "D4's twin: ..." for its twin: the same test with a guard disabled, which must then find the
+damage. K are faults of processes, D of disks, R of replication, and S attacks (docs/security.md). The source is read
+and not imported, so that tests that are skipped on this machine are in the table, too.
 
     python broker/tests/faults/rows.py        the table
     pytest broker/tests/faults broker/tests/replication --rows       the table with how the tests of this run ended
@@ -72,6 +73,8 @@ class RowTest(NamedTuple):
     name: str
     rows: tuple[str, ...]
     is_twin: bool
+    """Whether it runs without a guard, and must find the damage."""
+
     is_slow: bool
     """Whether the whole function is slow. A function with only some slow parameters runs by default."""
 

@@ -1,4 +1,7 @@
-"""The catalogue is complete: every row has tests, and a row without one is a failure here."""
+"""The fault catalogue in rows.py is complete: every row has tests, and a row without one is a failure here.
+
+A twin is a test that runs without the guard of its row, and must then find the damage.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Rows S8 and S9 of rows.py: unauthorized access to the sidecar's ports, and places where secrets must not appear."""
+"""Rows S8 and S9 of the fault catalogue: unauthorized access to the sidecar, and where secrets must not appear.
+
+A twin is the same test with the permission, or with a text that is no secret: it must succeed, or find the text.
+"""
 
 from __future__ import annotations
 
