@@ -90,9 +90,9 @@ def _mutate_document(rng: random.Random, body: bytes) -> bytes:
         return b"\xef\xbb\xbf" + body if rng.random() < 0.5 else body.decode().encode("utf-16")
     if draw < 0.9:
         return body + rng.choice((b" ", b"x", b"{}", b"\x00", body))
-    places = [at for at, byte in enumerate(body) if byte in STRUCTURE]
+    positions = [at for at, byte in enumerate(body) if byte in STRUCTURE]
     changed = bytearray(body)
-    changed[rng.choice(places)] = rng.choice(STRUCTURE)
+    changed[rng.choice(positions)] = rng.choice(STRUCTURE)
     return bytes(changed)
 
 
