@@ -189,7 +189,7 @@ async def reset(attack: Attack, ready: asyncio.Event) -> None:
 
 
 def expensive_frames() -> list[bytes]:
-    """Return frames with headers that are expensive to parse (nested, long, wrong lengths), and one with a nested body."""
+    """Return frames whose headers are expensive to parse (nested, long, wrong lengths), and one with a nested body."""
     deep = 400_000
     many = b",".join(b'"k%d":"v"' % number for number in range(60_000))
     one = struct.pack(">h", 1) + b"k" + struct.pack(">i", 1) + b"v"

@@ -2,7 +2,7 @@
 
 Judged are bytes, answers, open files and tracebacks, never time. The honest client keeps the protocol, and must be
 served beside the attack. Each attack that a setting (its guard) bounds has its twin with that setting off, except
-`many-bursts`, whose twin runs only in `make abuse`.
+`many-bursts`, whose twin runs only at full size (`scripts/abuse --twins`).
 """
 
 import importlib
