@@ -24,6 +24,7 @@ from gantry_testing.ports import free_broker_port, free_port
 LOAD_S_MAX: Final = 10.0
 """How long a broker may take to reach the crash point under load, or `kill_when` waits for its condition."""
 DUE_POLL_S: Final = 0.02
+"""Seconds between two evaluations of the condition of `kill_when`."""
 RECOVERY_POINT_INTERVAL_MS: Final = 100
 """Interval of recovery points and checkpoints in a run that ends at one of them; the default is too long for a load."""
 RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "store opened"

@@ -29,6 +29,7 @@ class CrashMoment(NamedTuple):
     """A crash point, and the part of a broker's run in which it ends there."""
 
     point: str
+    """The name of the crash point, from `gantry_broker.store.crash_points`."""
     is_at_start: bool
     """Whether it ends there while it opens its store, and not under load."""
 
@@ -59,7 +60,10 @@ class Cell:
     """One of the eight combinations of flush mode and medium."""
 
     is_sync: bool
+    """Whether the broker has SYNC_FLUSH, and not ASYNC_FLUSH."""
+
     medium: Medium
+    """The memory of the write buffer."""
 
     def __str__(self) -> str:
         return f"{'sync' if self.is_sync else 'async'}-{self.medium.value}"

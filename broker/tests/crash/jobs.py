@@ -20,6 +20,7 @@ from crash.sabotage import Sabotage
 from crash.verdict import Verdict
 
 RUNS: Final = Path(__file__).resolve().parents[3] / ".gantry"
+"""The folder below which each job has a folder of its own."""
 PROGRAM: Final = ".venv/bin/python broker/tests/crash/run_crash.py"
 
 

@@ -16,6 +16,7 @@ from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
 PAUSE_S: Final = 0.01
+"""Seconds between two rounds of pulls over all queues."""
 
 
 @final

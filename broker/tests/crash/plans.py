@@ -22,6 +22,7 @@ LOAD_S: Final = (0.1, 0.6)
 POINT_ROUNDS_IN_THREE: Final = 2
 """Of three rounds, how many use a crash point; the other one is killed at a random moment."""
 POINT_ROUNDS_PER_JOB: Final = sum(1 for number in range(JOB_ROUNDS) if number % (POINT_ROUNDS_IN_THREE + 1))
+"""How many rounds of a whole job use a crash point."""
 COUNTS: Final = {
     crash_points.AFTER_APPEND: 300,
     crash_points.MID_ROLL: 3,

@@ -20,6 +20,7 @@ from gantry_wire.message import parse_offset_message_id
 
 TOPICS: Final = ("CrashA", "CrashB", "CrashC")
 QUEUES: Final = 3
+"""The number of queues of each topic."""
 WINDOW: Final = 16
 """The number of requests of one producer that may be pending."""
 REPLY_TIMEOUT_MS: Final = 60_000
@@ -31,6 +32,7 @@ REFUSED_PAUSE_S: Final = 0.01
 """How long a refused send keeps its place among the pending requests, as clients pause after a refusal."""
 BODY_SIZES: Final = (0, 10, 100, 100, 500, 2000, 6000, 20_000)
 BATCH_SHARE: Final = 0.1
+"""The share of requests that are batches."""
 
 
 @final

@@ -15,6 +15,7 @@ from gantry_wire.message import StoredMessage, decode_records
 
 TIMEOUT_MS: Final = 120_000
 TIME_MAX_MS: Final = 9_000_000_000_000
+"""A time after that of every message, as the end of a query."""
 
 
 class UnexpectedReply(Exception):

@@ -37,12 +37,14 @@ from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
 KEYS_ASKED_PER_ROUND: Final = 50
+"""How many acknowledged messages are queried by key after each restart."""
 ACKED_MIN: Final = 50
 """How many messages are acknowledged in a round before its broker is ended; after `BEGIN_S_MAX` it is ended anyway."""
 BEGIN_S_MAX: Final = 60.0
 POLL_S: Final = 0.005
 """Seconds between two looks at the number of acknowledgements."""
 REPLAYED: Final = re.compile(r"store recovered.* replayed_records=(\d+)")
+"""The line of the broker's log that reports how many records a start has replayed from write buffers."""
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
     "mappedFileSizeConsumeQueue": str(20 * 500),
@@ -54,6 +56,7 @@ SETTINGS: Final = {
 """Settings with files so small that a kill often comes during a roll."""
 
 Queues = dict[Queue, list[StoredMessage]]
+"""The messages of each queue, in order."""
 
 
 @final

@@ -14,6 +14,7 @@ from crash.sabotage import Sabotage, damage_log
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
 
 RUN = b"run-0001"
+"""The eight bytes with which every body of the run begins."""
 TOPIC = "CrashA"
 Stored = dict[Queue, list[StoredMessage]]
 
@@ -23,6 +24,7 @@ def body_of(mark: Mark) -> bytes:
 
 
 def unique_id_of(mark: Mark) -> str:
+    """Return the property `UNIQ_KEY` of the message with this mark (producer and sequence number)."""
     return f"{mark.producer:04X}{mark.sequence:028X}"
 
 

@@ -14,6 +14,7 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
     """Each broken promise, as a line of text."""
     rounds: int = 0
+    """Rounds that were run to their end: load, kill, restart and check."""
     kills: int = 0
     """Kills by the run, under load or while recovering. Ends at a crash point are in `hits`."""
     hits: Counter[str] = field(default_factory=Counter)

@@ -43,6 +43,7 @@ class Outcome(StrEnum):
 SKIP_REPORTS: Final = ("damaged message skipped", "damaged message is lost")
 """Log texts of a broker that lets consumers skip a damaged message, so that a skip has been reported."""
 SHOWN_MAX: Final = 5
+"""How many skipped offsets of a queue are listed."""
 FOREIGN_FILE: Final = "was replaced by a file of another store"
 """Part of the error with which a broker ends if a log file is another store's."""
 
@@ -92,7 +93,9 @@ class Case(msgspec.Struct, frozen=True):
     file: str
     """The path of the file below the folder of its member."""
     member: int
+    """The number of the member whose file was damaged; 1 is the first master."""
     setup: str
+    """The kind of shard, a value of `shard.Setup`."""
     is_grouped: bool
     """Whether the broker has a replica: a master and a slave, and not one broker alone."""
     log_file_bytes: int

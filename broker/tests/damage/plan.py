@@ -34,6 +34,7 @@ class Combination(msgspec.Struct, frozen=True):
     damage: DamageKind
     stop: Stop
     broker: BrokerState
+    """Whether the broker runs while the file is damaged."""
     setup: Setup
 
     @property
@@ -45,7 +46,9 @@ class Trial(msgspec.Struct, frozen=True):
     """One combination with all random choices made."""
 
     number: int
+    """Its number in the plan, which is also a part of its seed."""
     seed: int
+    """The seed of the run."""
     combination: Combination
     has_write_buffers: bool
     """Whether the brokers have write buffers in files."""

@@ -55,11 +55,13 @@ from gantry_testing.tree import PYTHON_PATH
 ROOT: Final = Path(__file__).resolve().parents[3]
 ENVIRONMENT: Final = os.environ | {"PYTHONPATH": PYTHON_PATH}
 READY_S: Final = 30.0
+"""How long a process may take to end, on a fast machine."""
 SHOWN_S: Final = 8.0
 """How long a source may take to show what the log reports: pages are published and asked for every second or so."""
 STORE_PATH: Final = f"1/{STORE}"
 MISSING, DAMAGED = "durable log data is missing", "stored message is damaged"
 HEALED, ACCEPTED = "missing log data restored", "loss of log data accepted"
+"""Texts in the broker's log that report damage, or the end of it."""
 _LINE: Final = re.compile(r"^\S+ \S+ (WARNING|ERROR|CRITICAL|INFO) (\S+) (.*)$")
 _FACT: Final = re.compile(r" (?=[a-z_]+=)")
 

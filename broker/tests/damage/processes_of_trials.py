@@ -27,6 +27,7 @@ class Work(NamedTuple):
     """The work of one process, and the file for its output."""
 
     name: str
+    """The name by which the end of the process is reported."""
     run: Callable[[], None]
     output: Path
 

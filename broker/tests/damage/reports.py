@@ -29,6 +29,7 @@ class Report(msgspec.Struct, frozen=True):
     """One line of a log, or the reason of a refused start."""
 
     level: str
+    """The level of the line, such as ERROR; REFUSED for a refused start."""
     text: str
     facts: dict[str, Any] = {}
     """The data of the line, by name: what the broker gave as `extra`."""

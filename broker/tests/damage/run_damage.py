@@ -57,8 +57,11 @@ PROCESS_COMBINATIONS: Final = (
 )
 """The trials with processes: losses, a flipped bit before the start and under the broker, a truncated file, a queue."""
 RUN_TIMEOUT_S: Final = 60.0
+"""How long one run of the broker in a trial may take, on a fast machine."""
 SHOWN_MAX: Final = 60
+"""How many FAULTs are printed."""
 PROGRESS_TRIALS: Final = 200
+"""After so many trials a line of progress is printed."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -72,6 +75,7 @@ class Result(msgspec.Struct, frozen=True):
     faults: list[Fault]
     notes: list[str]
     command: str
+    """The command that repeats the trial."""
 
 
 @final

@@ -28,6 +28,7 @@ from gantry_testing.local import local_conf
 from gantry_testing.slowness import patience
 
 FIRST_EPOCH: Final = 3_000
+"""The epoch of the first master, unless a trial continues with a later one."""
 PATIENCE_S: Final = 8.0
 """How long a slave may take to catch up, on a fast machine."""
 POLL_S: Final = 0.004

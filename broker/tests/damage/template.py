@@ -43,7 +43,9 @@ BUSY, LATER, DEALS, LATE_TOPIC = "Busy", "Later", "Deals", "Young"
 READERS, FAILING = "Readers", "Failing"
 """Consumer groups: one commits offsets, the other sends messages back."""
 QUEUES: Final = {BUSY: 2, LATER: 1, DEALS: 1, LATE_TOPIC: 3}
+"""The number of queues of each topic."""
 RETRIED: Final = f"%RETRY%{FAILING}"
+"""The topic of the messages that are retried."""
 TAGS: Final = ("red", "green", "blue")
 MESSAGES: Final = (150, 130, 80)
 """Number of ordinary messages in the first run, in the second before the copy `older-2`, and after it."""

@@ -291,6 +291,7 @@ def test_ended_transaction_is_not_asked_about_again() -> None:
     assert verdict(msgspec.structs.replace(asked, reports=[]), ends_lost).faults == []
 
 
+# The problem that the status of a master reports while deliveries wait until a loss is accepted.
 PROBLEM = (
     "100 bytes of the log are missing: [300, 400) (tail); sends are refused, and delayed messages and transactions"
     " wait; bring the files back, or run `gantry ha accept-loss`"

@@ -36,7 +36,9 @@ def test_damaged_store_serves_all_messages_or_reports_the_loss(tmp_path: Path) -
 
 
 HARMLESS = "lock/missing/clean/stopped/alone"
+"""A combination (file, damage, stop, broker, setup) whose damage loses nothing."""
 LOSS = "log-newest/missing/clean/stopped/alone"
+"""A combination whose damage loses messages, so that deliveries wait."""
 
 
 @pytest.mark.verify(quick=1)

@@ -60,7 +60,9 @@ from gantry_testing.slowness import patience
 
 LOG_BYTES: Final = int(FILES["mappedFileSizeCommitLog"])
 UNIT_BYTES: Final = 20
+"""The size of a queue unit."""
 CHECKPOINT_USED: Final = 280
+"""The end of the part of a checkpoint in which most damage is done: the fields and the first of its seals."""
 READ_AGAIN_S: Final = {Setup.ALONE: 0.5, Setup.SYNC: 4.0, Setup.ASYNC: 4.0}
 """How long a reader that misses something asks again: what heals while it runs has this time. In groups longer than
 brokers let readers wait before a damaged message (``healWait``); a broker alone lets none wait."""
@@ -68,7 +70,9 @@ STALL_S: Final = 15.0
 """How long a queue may give nothing before its end: while it is rebuilt, or its message may come from a replica."""
 
 SAMPLE: Final = 12
+"""How many messages are queried by key and by id in each reading."""
 REMEDIES_MAX: Final = 3
+"""How many remedies are executed at most until a member starts."""
 CASE, VERDICT, DAMAGE_TEXT = "case.json", "verdict.json", "damage.txt"
 """Files of a trial: the facts for the judge, its verdict, and what was damaged and how."""
 
@@ -93,15 +97,9 @@ def prepare_trial(trial: Trial, templates: Path, folder: Path) -> Case:
             raise NotPossible(f"this store has no file of the kind {combination.file_kind}")
         chosen = rng.choice(candidates)
     case = Case(
-        combination.file_kind,
-        chosen.name,
-        trial.member,
-        combination.setup,
-        combination.setup is not Setup.ALONE,
-        LOG_BYTES,
-        report_words_of(chosen),
-        [BUSY, LATE_TOPIC],
-    )
+        combination.file_kind, chosen.name, trial.member, combination.setup, combination.setup is not Setup.ALONE,
+        LOG_BYTES, report_words_of(chosen), [BUSY, LATE_TOPIC],
+    )  # fmt: skip
     (folder / CASE).write_bytes(msgspec.json.encode(case))
     if combination.broker is BrokerState.STOPPED:
         damage_chosen_file(trial, templates, folder, case, in_place=False)

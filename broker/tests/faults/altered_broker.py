@@ -80,6 +80,7 @@ def disable_disk_reserve() -> None:
     replace(next_file, "has_room_for", lambda space, size: True)
 
 
+# The guards that `--without` removes, with the functions that replace them.
 GUARDS: Final[dict[str, Callable[[], None]]] = {
     "syncs": skip_syncs,
     "sync-errors": ignore_failed_syncs,

@@ -21,6 +21,7 @@ assert sum(size for _, size in _HEAD) == RECORD_PREFIX_V4.size
 _REST: Final = ("body", "topic-length", "topic", "properties-length", "properties", "seal")
 
 FIELDS: Final = tuple(name for name, _ in _HEAD) + _REST
+"""The names of all fields, in the order of the record."""
 
 
 def field_ranges(record: bytes) -> dict[str, tuple[int, int]]:

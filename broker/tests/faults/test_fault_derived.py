@@ -14,7 +14,9 @@ import pytest
 from gantry_testing.store_world import StoreWorld, make_world
 
 PARTS = ("consumequeue", "index", "checkpoint", "abort", "recovery-point.json")
+"""The files and folders that a store rebuilds from its log."""
 QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))
+# All combinations of these parts; one part, and all of them, run without --slow.
 TOGETHER = [
     pytest.param(parts, marks=[] if count in (1, len(PARTS)) else pytest.mark.slow)
     for count in range(1, len(PARTS) + 1)

@@ -38,6 +38,7 @@ KILLED_MODES = [
     *(pytest.param(mode, marks=slow) for mode in (Mode(False, Medium.OFF), Mode(True, Medium.TMPFS))),
     pytest.param(Mode(True, Medium.ANONYMOUS), marks=slow),
 ]
+# Crash points that a broker reaches under load; some of them run with --slow only.
 UNDER_LOAD = [
     crash_points.AFTER_APPEND,
     *(

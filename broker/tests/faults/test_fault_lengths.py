@@ -24,6 +24,7 @@ MIDDLE, TAIL = 20, 50
 FILE_BYTES = 16 * 1024
 MEMORY_BYTES_MAX = 4 << 20
 CHECKS_MAX = 20_000
+"""How much memory and how many checks of records a recovery of this store may need."""
 LENGTHS = {
     "zero": 0, "one": 1, "minus-one": -1, "smallest": -(1 << 31), "largest": (1 << 31) - 1, "a-file": FILE_BYTES,
     "beyond-the-file": FILE_BYTES + 1, "beyond-any-message": 64 << 20, "short-of-a-record": 90,

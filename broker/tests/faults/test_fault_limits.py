@@ -29,8 +29,11 @@ from gantry_wire import Command, RequestCode
 from gantry_wire.frame import FRAME_HEAD
 
 SPARE_DESCRIPTORS = 20
+"""How many files the broker may still open when its limit is set."""
 SPARE_BYTES = 24 << 20
+"""How much memory it may still take when its limit is set."""
 FRAME_BYTES = 15 << 20
+"""The announced size of an incomplete frame."""
 ROOMY_FILES = {
     "mappedFileSizeCommitLog": str(256 << 20),
     "mappedFileSizeConsumeQueue": str(20 * 300_000),

@@ -30,6 +30,7 @@ from admin_scene import (
 from gantry_admin.__main__ import main, parser, settings_of
 
 ORDERS = ("promise", "promote", "demote", "fence", "drain", "flush")
+"""The orders about roles that the sidecar passes on to its broker."""
 BODY = {"epoch": 9}
 OPEN_ENDPOINTS = {
     ("GET", "/"), ("GET", "/console/"), ("GET", "/livez"), ("GET", "/readyz"), ("GET", "/startupz"),

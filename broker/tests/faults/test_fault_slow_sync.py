@@ -23,7 +23,9 @@ from gantry_wire.commands.send import SendMessageV2
 
 HANGING: Final = Path(__file__).resolve().parent / "hanging_disk.py"
 DEADLINE_MS: Final = 300
+"""How long a send waits for its flush before it is answered with code 10."""
 DELAY_S: Final = 5
+"""How long strace delays each fdatasync."""
 OUTSTANDING: Final = 200
 """The number of sends that wait for the disk at the same time."""
 UNDER_WAY_MAX: Final = 2 * WINDOW * 8

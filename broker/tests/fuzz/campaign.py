@@ -24,6 +24,7 @@ from gantry_wire import RequestCode
 
 SESSIONS_AT_ONCE: Final = 4
 PROBE_EVERY_SESSIONS: Final = 25
+"""After so many sessions the server is checked: by the probe, by its log, and whether it still runs."""
 # Numbers of no request code, which a server answers as not supported.
 UNKNOWN_CODES: Final = (-1, 0, 1, 9, 999, 1500, 32767, 65536, 200_050, 2_147_483_647)
 FREQUENT_CODES: Final = frozenset(

@@ -20,6 +20,7 @@ from gantry_wire.commands.offsets import OffsetResult, QueueAddress
 TOP_LEVEL: Final = frozenset(
     {"broker.conf", "broker.log", "broker.cwd", "store", "nameserver", "nameserver.log", "nameserver.cwd"}
 )
+"""The files and folders that a run makes in its directory."""
 
 
 def stray_files(directory: Path, servers: Iterable[ServerProcess]) -> list[str]:

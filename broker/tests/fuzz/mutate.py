@@ -29,6 +29,7 @@ TEXT_FIELDS: Final = frozenset(
     {"topic", "b", "group", "consumerGroup", "producerGroup", "a", "groupName", "defaultTopic", "c", "originTopic"}
 )
 PROPERTY_FIELDS: Final = frozenset({"i", "properties"})
+# Fields that other versions and clients send, and names that no request has.
 COMMON_FIELDS: Final = ("ns", "nsd", "bname", "oway", "lo", "AccessKey", "Signature", "zzz", "topic ", "é", "")
 STRUCTURE: Final = b'{}[]:,"0123456789\\'
 """Bytes that are exchanged for each other. No letters: a changed letter would make a new, legal name."""

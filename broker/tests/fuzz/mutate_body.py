@@ -16,7 +16,9 @@ from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 
 LENGTHS: Final = (0, 1, 21, 22, 23, 100, 32767, 65535, 0x7FFFFFFF, -1, -22, -0x80000000)
+"""Wrong lengths of a message in a batch and of its body; 22 is the smallest size of a message."""
 STRUCTURE: Final = b'{}[]:,"'
+"""Bytes of a JSON document that are exchanged for each other."""
 _NUMBER: Final = re.compile(rb"(?<=:)-?\d+|(?<=:)(?:true|false)")
 _TEXT: Final = re.compile(rb'(?<=:)"[^"\\]*"')
 _KEY: Final = re.compile(rb'"(\w+)":')

@@ -51,6 +51,7 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     """Mutations, by kind."""
     deleted_topics: set[str] = field(default_factory=set)
+    """Topics whose deletion was requested, whose queues are not checked."""
     findings: list[Finding] = field(default_factory=list)
 
     def find(self, session: int | None, text: str) -> None:
