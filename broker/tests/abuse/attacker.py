@@ -85,6 +85,7 @@ ConnectionAttack = Callable[[Attack, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
+    """Return the first eight bytes of a frame: its length, and its header's length and form."""
     return struct.pack(">II", total, serialization << 24 | header_bytes)
 
 

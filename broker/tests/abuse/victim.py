@@ -221,6 +221,7 @@ def reset_peak(pid: int) -> None:
 
 
 def open_files(pid: int) -> int:
+    """Return how many files the process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -262,6 +263,7 @@ async def attack(
 
 
 async def _ask(honest: Honest, count: int, times_ms: list[float], errors: list[str]) -> None:
+    """Let the honest client send so many requests one after another; record latencies and errors."""
     for _ in range(count):
         if len(errors) >= 10:
             return
@@ -296,6 +298,7 @@ class _Attacker:
         self._process = process
 
     async def ready(self) -> None:
+        """Wait until every connection of the attack has sent what it can."""
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if line.strip() != b"ready":

@@ -85,6 +85,7 @@ def name(mark: Mark) -> str:
 
 
 def _check_offsets(queue: Queue, messages: Sequence[StoredMessage]) -> list[Fault]:
+    """Check that the offsets of a queue are 0, 1, 2, ...; report the first that is not."""
     for expected, message in enumerate(messages):
         if message.queue_offset != expected:
             detail = f"{queue[0]}/{queue[1]} has offset {message.queue_offset} where {expected} should be"
@@ -93,6 +94,7 @@ def _check_offsets(queue: Queue, messages: Sequence[StoredMessage]) -> list[Faul
 
 
 def _check_order(history: History, queue: Queue, messages: Sequence[StoredMessage]) -> list[Fault]:
+    """Check that each producer's messages come in the order of their sending; report the first that does not."""
     last: dict[int, int] = {}
     for message in messages:
         mark = read_body(history.run, message.body)
@@ -130,6 +132,7 @@ def _check_message(history: History, message: StoredMessage, stored: dict[Mark, 
 
 
 def _is_where_it_should_be(sent: Sent, message: StoredMessage) -> bool:
+    """Return whether a message is in its queue and, if acknowledged, at the offsets of its reply."""
     if (sent.topic, sent.queue_id) != (message.topic, message.queue_id):
         return False
     if sent.outcome is not Outcome.ACKED:

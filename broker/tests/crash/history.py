@@ -111,6 +111,7 @@ class History:
                 self._write({"gone": list(mark)})
 
     def count(self, outcome: Outcome) -> int:
+        """Return how many messages have this outcome now."""
         return sum(1 for sent in self.sent.values() if sent.outcome is outcome)
 
     def _write(self, event: dict[str, object]) -> None:

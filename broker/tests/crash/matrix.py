@@ -110,12 +110,14 @@ class MatrixRun:
             executor.shutdown(cancel_futures=True)
 
     def _cancel_faulty(self, running: Mapping[Future[tuple[Verdict, Path | None]], Job]) -> None:
+        """Cancel the jobs that wait and whose cell has a fault."""
         for future, job in running.items():
             verdict = self._matrix.verdicts.get(job.cell)
             if verdict is not None and verdict.faults:
                 future.cancel()
 
     def _collect(self, job: Job, verdict: Verdict, directory: Path | None) -> None:
+        """Add the verdict of a job to that of its cell, and report it."""
         self._matrix.verdicts.setdefault(job.cell, Verdict()).add(verdict)
         self._report_progress(
             f"{job.cell}, seed {job.seed}: {verdict.rounds} rounds in {verdict.seconds:.0f} s, "

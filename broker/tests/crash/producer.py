@@ -84,6 +84,7 @@ class Producer:
         return asyncio.ensure_future(self._await_outcome(channel, command, marks))
 
     def _make(self, topic: str, queue_id: int) -> tuple[Sent, bytes]:
+        """Return the next message and its body, which names run, producer and sequence number."""
         mark = Mark(self._number, self._sequence)
         self._sequence += 1
         body = make_body(self._history.run, mark, self._rng.randbytes(self._rng.choice(BODY_SIZES)))
@@ -99,6 +100,7 @@ class Producer:
         return Command(code=code, ext=fields.write(), body=body)
 
     async def _await_outcome(self, channel: Channel, command: Command, marks: Sequence[Mark]) -> None:
+        """Wait for the reply to a request, and record the outcome of each of its messages."""
         try:
             reply = await channel.request(command, REPLY_TIMEOUT_MS)
         except RemotingError:

@@ -127,6 +127,7 @@ class CrashRun:
     # -- a round -------------------------------------------------------------------------------------------------------
 
     async def _round(self, number: int, chosen: Plan, following: Plan | None) -> None:
+        """Run one round: load, end of the broker, check of the files, restarts, check through the broker."""
         before = self._history.acked_count
         consumer = LoadConsumer(self._walked)
         how = await self._load(chosen, consumer)
@@ -221,6 +222,7 @@ class CrashRun:
         return walked
 
     def _judge(self, where: str, queues: Queues, *, may_lose_tail: bool) -> None:
+        """Check these queues against the history, and add what is wrong to the faults, with where it was found."""
         found = check(self._history, queues, may_lose_tail=may_lose_tail)
         self.verdict.faults += [f"{where}: {fault}" for fault in found]
 

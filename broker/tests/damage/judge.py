@@ -178,12 +178,14 @@ class Judge:
         return Outcome.COMPLETE
 
     def _is_named(self) -> bool:
+        """Return whether a report names the damaged file or a range of the log."""
         return any(report.names(self._case.report_words) or list(report.ranges()) for report in self._reports)
 
     def _fault(self, kind: FaultKind, text: str) -> None:
         self._faults.append(Fault(kind, text))
 
     def _is_covered(self, message: Message) -> bool:
+        """Return whether a report names the place of this message."""
         return any(report.covers(message, log_file_bytes=self._case.log_file_bytes) for report in self._reports)
 
     def _is_reported(self, *words: str) -> bool:
@@ -193,6 +195,7 @@ class Judge:
     # -- starts --------------------------------------------------------------------------------------------------------
 
     def _judge_refusals(self, run: ObservedRun) -> None:
+        """Judge refused starts and unplanned ends: each must name what is damaged, and a remedy must work."""
         for member, text in run.refusals:
             report = Report("REFUSED", text)
             if not report.names(self._case.report_words) and not list(report.ranges()):
@@ -213,6 +216,7 @@ class Judge:
     # -- sends ---------------------------------------------------------------------------------------------------------
 
     def _judge_sends(self, run: ObservedRun) -> None:
+        """Judge the trial's own sends: a refusal needs a report, and no offset may be given twice."""
         ends = self._expectations.ends
         for sent in run.sends:
             self._sent[sent.unique] = sent
@@ -242,6 +246,7 @@ class Judge:
     # -- readings ------------------------------------------------------------------------------------------------------
 
     def _expected(self, reading: Reading) -> dict[tuple[str, int, int], Message]:
+        """Return the messages that this reading must contain, by place; the trial's own sends are among them."""
         acked = [sent for sent in list(self._sent.values())[: reading.sends_before] if not sent.code]
         own = (
             Message(
@@ -252,6 +257,7 @@ class Judge:
         return {**self._expected_by_place, **{message.place: message for message in own}}
 
     def _judge_reading(self, reading: Reading) -> None:
+        """Judge a reading: its bytes, its stalled queues, and whether a report covers what is missing."""
         expected = self._expected(reading)
         served: set[tuple[str, int, int]] = set()
         for queue in reading.queues:
@@ -309,6 +315,7 @@ class Judge:
                     self._arrived[message.unique] = message
 
     def _judge_bytes(self, reading: Reading, queue: QueueRead, expected: dict[tuple[str, int, int], Message]) -> None:
+        """Judge the messages of a queue: each must be the expected one at its place, in order."""
         for text in queue.damaged_records:
             self._fault(FaultKind.DAMAGED_RECORD, f"{_where(reading, queue)} {text}")
         last = -1
@@ -320,6 +327,7 @@ class Judge:
             self._judge_message(where, message, expected.get(message.place))
 
     def _judge_message(self, where: str, message: Message, right: Message | None) -> None:
+        """Judge a message by the expected one at its place, ``right``; None if none is expected there."""
         unique = message.unique
         if right is not None:
             if unique != right.unique and (
@@ -348,6 +356,7 @@ class Judge:
             self._fault(FaultKind.INVENTED, f"{where}: {unique or message.body[:40]!r}")
 
     def _judge_filters(self, reading: Reading, missing: set[tuple[str, int, int]]) -> None:
+        """Check that a tag filter returns every message of its tag that the queue has."""
         for queue in reading.queues:
             if queue.tag == "*" or queue.problem:
                 continue
@@ -363,6 +372,7 @@ class Judge:
                     self._notes.append(f"{message.place} was served to a filter for {queue.tag}")
 
     def _judge_queries(self, reading: Reading, missing: set[tuple[str, int, int]]) -> None:
+        """Check that messages are found by key and by id, unaltered."""
         for topic, key, found in reading.by_key:
             places = {message.place for message in found}
             for message in found:
@@ -391,6 +401,7 @@ class Judge:
                 self._fault(FaultKind.NOT_FOUND, f"member {reading.member}: {right.place} by its id {physical_offset}")
 
     def _judge_tables(self, reading: Reading) -> None:
+        """Check consumer offsets, topics, groups and the changed setting."""
         expectations = self._expectations
         was = {(group, topic, queue): offset for group, topic, queue, offset in expectations.offsets}
         for group, topic, queue, offset in reading.offsets:
@@ -420,6 +431,7 @@ class Judge:
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def _judge_states(self, run: ObservedRun) -> None:
+        """Check the reported epochs, and that no incomplete store reports itself as complete."""
         expectations = self._expectations
         for state in run.states:
             epochs = dict(state.epochs)
@@ -441,6 +453,7 @@ class Judge:
                 self._fault(FaultKind.FALSELY_COMPLETE, f"member {state.member} lacks {len(lost)} messages")
 
     def _judge_pending(self, run: ObservedRun) -> None:
+        """Check that delayed messages and those of transactions arrive, or that a report covers them."""
         whole = [one for one in run.readings if one.is_master and one.is_last and not one.is_cut_off]
         last = whole[-1] if whole else None
         if last is None or self._lacks_member:

@@ -138,6 +138,7 @@ class Child:
         return [report for line in lines if (report := report_of_line(line)) is not None]
 
     def end(self, number: signal.Signals) -> None:
+        """End the process by this signal."""
         self.process.send_signal(number)
         self.process.wait(patience(READY_S))
         assert self.process.stdout is not None
@@ -202,6 +203,7 @@ class ProcessRun:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> Child | None:
+        """Start the broker, with remedies if it refuses; return its process, or None if no remedy works."""
         conf = conf_of(Setup.ALONE, 1, has_write_buffers=False, name="shard")
         conf |= {"statusPagePath": self._page, "controlSocketPath": self._socket, "transactionCheckMax": "1000000"}
         options = [part for key, value in conf.items() for part in ("-o", f"{key}={value}")]
@@ -236,6 +238,7 @@ class ProcessRun:
     # -- serving -------------------------------------------------------------------------------------------------------
 
     async def _serve(self, address: str, broker: Child, url: str) -> None:
+        """Read, accept a loss if one is reported, send and read again, and compare the sources with the log."""
         async with _dialogue(address) as peer:
             await self._read(peer, is_last=False)
         if any(report.text == MISSING for report in broker.reports()):
@@ -312,6 +315,7 @@ class ProcessRun:
         self.observed.differences += found
 
     def _of_commands(self) -> list[ShownState]:
+        """Return what the commands of `gantry` show."""
         page = json.loads(command("status", "--page", self._page, "--output", "json").stdout)
         role = self._role()
         missing = sum(lost["end"] - lost["start"] for lost in role["missing"])

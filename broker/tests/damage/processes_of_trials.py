@@ -61,6 +61,7 @@ class ForkPool:
         self, chain: Iterator[Work], running: dict[int, tuple[int, Work, Iterator[Work], float]],
         selector: selectors.BaseSelector,
     ) -> None:  # fmt: skip
+        """Start the next work of a chain, if it has one."""
         work = next(chain, None)
         if work is None:
             return
@@ -73,6 +74,7 @@ class ForkPool:
         self, running: dict[int, tuple[int, Work, Iterator[Work], float]], selector: selectors.BaseSelector,
         on_end: Callable[[str, ProcessEnd], None],
     ) -> None:  # fmt: skip
+        """Wait until a process ends or its deadline is over, and start the next work of its chain."""
         if not running:
             return
         rest = min(end for _, _, _, end in running.values()) - time.monotonic()

@@ -165,6 +165,7 @@ class Shard:
             self.on_failed(number, error)
 
     async def start_all(self) -> None:
+        """Start every member that does not run."""
         for number in self.numbers:
             if number not in self.brokers:
                 await self.start(number)
@@ -198,12 +199,14 @@ class Shard:
         return how
 
     def _may_regain(self, statuses: dict[int, HaStatus]) -> bool:
+        """Return whether the last master may get its role back: it allows it, and no other member has more."""
         own = statuses.get(self.master_number)
         if own is None or not own.may_regain or own.epoch != self.epoch:
             return False
         return all(one.log_position <= own.log_position for one in statuses.values())
 
     async def _elect(self) -> str:
+        """Elect the member with the newest and longest log in a new epoch; return how, or why there is none."""
         promises = {}
         found = [await one.orders.status() for one in self.brokers.values()]
         epoch = 1 + max([self.epoch, *(max(one.epoch, one.promised_epoch, one.last_epoch) for one in found)])

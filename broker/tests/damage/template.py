@@ -126,6 +126,7 @@ class TemplateBuilder:
             await broker.core.persistence.write_stale()
 
     async def _make_tables(self, peer: Dialogue, *, first: bool) -> None:
+        """Create or change topics, groups, the setting and queue locks, for the first run or the second."""
         if first:
             for topic in (BUSY, LATER, DEALS):
                 await make_topic(peer, topic, QUEUES[topic])
@@ -155,6 +156,7 @@ class TemplateBuilder:
         return unique, body
 
     async def _fill(self, peer: Dialogue, count: int) -> None:
+        """Send so many ordinary messages to random queues."""
         for _ in range(count):
             unique, body = self._next()
             queue_id = self._rng.randrange(QUEUES[BUSY])
@@ -192,6 +194,7 @@ class TemplateBuilder:
             self.expectations.ended.append(unique)
 
     async def _leave_open(self, peer: Dialogue) -> None:
+        """Send half messages whose transactions stay open."""
         for _ in range(2):
             unique, body = self._next(body_bytes=150)
             self.expectations.pending.append(await send_half_message(peer, DEALS, 0, body, unique))
@@ -217,6 +220,7 @@ class TemplateBuilder:
     # -- what is known in the end --------------------------------------------------------------------------------------
 
     async def _write_down(self, shard: Shard, master: Broker, peer: Dialogue) -> None:
+        """Record what clients may expect from now on."""
         expectations, store = self.expectations, master.store
         for topic, queues in {**QUEUES, RETRIED: 1}.items():
             for queue_id in range(queues):

@@ -151,6 +151,7 @@ def damage_chosen_file(trial: Trial, templates: Path, folder: Path, case: Case, 
 
 
 def _written(member: Path, case: Case, expectations: Expectations) -> int:
+    """Return the end of the used part of the file, in bytes."""
     parts = case.file.split("/")
     size = (member / case.file).stat().st_size if (member / case.file).exists() else 0
     if case.file_kind in LOG_KINDS:
@@ -202,11 +203,9 @@ class BrokerRun:
         self._log: Final = ReportLog()
         logging.getLogger().addHandler(self._log)
         self.shard: Final = Shard(
-            trial.combination.setup,
-            ShiftedClock(HOURS_MS),
-            has_write_buffers=trial.has_write_buffers,
+            trial.combination.setup, ShiftedClock(HOURS_MS), has_write_buffers=trial.has_write_buffers,
             epoch=self._expectations.epoch,
-        )
+        )  # fmt: skip
         self.shard.change_settings(slaveTimeout="1500", syncFlushTimeout="3000")
         self.shard.on_failed = self._failed
 
@@ -236,6 +235,7 @@ class BrokerRun:
         self._end()
 
     def _end(self) -> None:
+        """Kill this process, with the brokers in it."""
         logging.shutdown()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -266,6 +266,7 @@ class BrokerRun:
         await shard.wait_until_caught_up(2.0)
 
     async def _start_member(self, number: int) -> None:
+        """Start a member, and execute remedies that its refusals name until it starts."""
         for _ in range(REMEDIES_MAX + 1):
             if await self.shard.start(number) is not None:
                 return
@@ -282,10 +283,8 @@ class BrokerRun:
         combination, backup = self._trial.combination, None
         # A copy from before the damage; for a store that continued it would be outdated.
         if combination.broker is BrokerState.STOPPED:
-            template = self._templates / template_name(
-                combination.setup, has_write_buffers=self._trial.has_write_buffers
-            )
-            backup = template / combination.stop / str(number)
+            template = template_name(combination.setup, has_write_buffers=self._trial.has_write_buffers)
+            backup = self._templates / template / combination.stop / str(number)
         return remedies_of(
             reason, self._folder, number, file=self._case.file, backup=backup, is_grouped=self._case.is_grouped
         )
@@ -293,6 +292,7 @@ class BrokerRun:
     # -- serving -------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
+        """Read, accept a loss if one is reported, end transactions, send and read again, as clients do."""
         shard = self.shard
         master = shard.master
         if master is None:
@@ -330,6 +330,7 @@ class BrokerRun:
             self.observed.is_accepted = True
 
     async def _end_transactions(self, peer: Dialogue) -> None:
+        """Commit the open transactions, after the broker had time to check their state with this client."""
         halves = [one for one in self._expectations.pending if one.is_half]
         first = load_observed_run(self._folder, 1)
         is_ended = self._number > 1 and bool(first.sends) and not _waited(first)
@@ -370,6 +371,7 @@ class BrokerRun:
             await asyncio.sleep(0.2)
 
     async def _read(self, peer: Dialogue, number: int, *, is_master: bool, is_last: bool) -> Reading:
+        """Read all queues of a member once, and query some messages by key and by id."""
         reading = Reading(number, is_master, is_last, is_cut_off=True, sends_before=self._sends_before())
         self.observed.readings.append(reading)
         for topic, queues in {**QUEUES, RETRIED: 1}.items():

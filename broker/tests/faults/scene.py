@@ -265,6 +265,7 @@ class Scene:
         return [sent.mark for sent in self.history.sent.values() if _is_acked(sent) and sent.mark not in stored]
 
     def _lost(self, queues: Queues) -> list[Sent]:
+        """Return the acknowledged messages that these queues lack; any other fault fails the test."""
         faults = check(self.history, queues)
         others = [str(fault) for fault in faults if fault.kind is not FaultKind.LOST]
         assert others == [], others[:10]

@@ -56,6 +56,7 @@ IN_RECOVERY = (
 
 
 async def kill_under_load(scene: Scene, acked: int = 200) -> None:
+    """Start the broker, and kill it under load after so many acknowledgements."""
     await scene.start()
     async with scene.load():
         await scene.wait_acked(acked)

@@ -44,6 +44,7 @@ ROOMY_FILES = {
 
 
 def descriptors(pid: int) -> int:
+    """Return how many files the process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 

@@ -131,6 +131,7 @@ class Campaign:
         self._report_progress(f"{self._server.name}: {len(handled)} of {len(replies)} request codes have a handler")
 
     def _weight(self, code: int, handled: set[int]) -> float:
+        """Return how often a request code is sent, relative to others."""
         if code in COSTLY_CODES:
             return 1.0 if code in handled else 0.4
         if code in handled:

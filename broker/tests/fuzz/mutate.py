@@ -72,6 +72,7 @@ class Mutator:
     # ------- changes of the content
 
     def _change(self, seed: Seed, header: dict[str, object]) -> None:
+        """Make one random change of the content, and count its kind."""
         rng = self._rng
         draw = rng.random()
         if draw < 0.32:

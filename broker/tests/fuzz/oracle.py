@@ -105,6 +105,7 @@ class DueReplies:
             self.must_close = True
 
     def _is_short_send(self, frame: Frame) -> bool:
+        """Return whether the fast path of a send, which reads fewer keys, may answer this frame; count the answer."""
         if frame.serialization != 0 or not frame.header.startswith(SEND_PREFIXES):
             return False
         try:
@@ -115,6 +116,7 @@ class DueReplies:
         return True
 
     def _request(self, header: Header) -> None:
+        """Count the reply that this request needs, if it needs one."""
         if header.flag & FLAG_RESPONSE:
             self.without_reply += 1
             return

@@ -175,6 +175,7 @@ class Session:
             await peer.wait_writable()
 
     async def _judge(self, peer: Peer) -> None:
+        """Compare the replies with those that are due; what is wrong becomes a finding."""
         due, tally, number = self._due, self._tally, self.number
         if due.must_close and not due.may_stay_open:
             if not await peer.wait_closed():
@@ -205,6 +206,7 @@ class Session:
         return True
 
     def _unanswered(self, peer: Peer) -> Counter[int]:
+        """Return the due replies that have not arrived, by opaque."""
         return self._due.answers - Counter(opaque for opaque, _ in peer.replies)
 
     def _shown(self, opaques: Counter[int]) -> str:

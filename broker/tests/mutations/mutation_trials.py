@@ -246,6 +246,7 @@ class Trials:
         raise BrokenRun(f"pytest ended with {code}:\n" + "\n".join(last_lines))
 
     def _environment(self, tree: Path) -> dict[str, str]:
+        """Return the environment of a process that must import the code of this copy."""
         kept = {
             name: value
             for name, value in os.environ.items()
