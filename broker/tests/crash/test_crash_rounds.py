@@ -85,8 +85,10 @@ def test_kept_run_can_be_checked_again(tmp_path: Path) -> None:
     again = CliRunner().invoke(run_crash.main, ["check", str(tmp_path)])
     history = tmp_path / "history.jsonl"
     lines = history.read_text().splitlines()
-    lie = {"send": [9, 9], "topic": "CrashA", "queue": 0, "digest": "", "unique": "x"}
-    history.write_text("\n".join([*lines, json.dumps(lie), json.dumps({"acked": [9, 9], "offset": 1, "at": 1})]) + "\n")
+    invented = {"send": [9, 9], "topic": "CrashA", "queue": 0, "digest": "", "unique": "x"}
+    history.write_text(
+        "\n".join([*lines, json.dumps(invented), json.dumps({"acked": [9, 9], "offset": 1, "at": 1})]) + "\n"
+    )
     lied = CliRunner().invoke(run_crash.main, ["check", str(tmp_path)])
 
     assert again.exit_code == 0 and "0 faults" in again.output

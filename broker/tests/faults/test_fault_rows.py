@@ -91,7 +91,7 @@ def test_row_needs_one_test_with_both_properties(tmp_path: Path) -> None:
 
 
 def test_row_without_a_test_is_reported(tmp_path: Path) -> None:
-    """The twin of this file: from a folder with one test every other row is missing, and the markers are read."""
+    """In a folder with one test, every row but that of the test is without tests; its markers are read."""
     (tmp_path / "test_one.py").write_text(
         'pytestmark = [pytest.mark.needs_root]\n@pytest.mark.slow\nasync def test_it():\n    """D4: x."""\n'
     )
