@@ -1,6 +1,6 @@
 """The attacker, a process of its own, so that it takes no CPU time from the honest client.
 
-    python attacker.py KIND PORT OPTIONS        options are JSON; prints "ready", holds, ends when stdin is closed
+    python attacker.py KIND PORT OPTIONS        options are JSON; prints "ready", keeps its connections, ends with stdin
 
 Every kind is bounded: so many connections, so many attempts of each, and nothing after stdin has ended. `ready` means
 that every connection has sent what it can, or was closed for it; a flood has had its first answer then, and continues.
@@ -33,7 +33,7 @@ ONEWAY: Final = 2
 """The flag of a request that wants no answer."""
 CHUNK_BYTES: Final = 256 * 1024
 ESTABLISHED: Final = 1
-"""The first byte of TCP_INFO, while a connection is open."""
+"""The first byte of TCP_INFO (the state) while a connection is open."""
 
 
 @final
@@ -46,7 +46,9 @@ class Attack:
         self.loop = asyncio.get_running_loop()
         self.sent_bytes = 0
         self.sent_at_ready_bytes = 0
+        """The bytes that were sent when `ready` was printed."""
         self.opened = 0
+        """How many connections were opened."""
         self.closed = 0
         """How often the other side ended a connection."""
 
@@ -78,15 +80,16 @@ class Attack:
             pass
 
 
-Kind = Callable[[Attack, asyncio.Event], Coroutine[Any, Any, None]]
+ConnectionAttack = Callable[[Attack, asyncio.Event], Coroutine[Any, Any, None]]
 """One connection of an attack; sets the event when it has sent what it can, in a flood after the first answer."""
 
 
 def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
+    """Return the first eight bytes of a frame: its length, and its header's length and form."""
     return struct.pack(">II", total, serialization << 24 | header_bytes)
 
 
-async def half(attack: Attack, ready: asyncio.Event) -> None:
+async def incomplete_frame(attack: Attack, ready: asyncio.Event) -> None:
     """Send an incomplete frame, again whenever the connection was closed for it."""
     options = attack.options
     head = bytes.fromhex(options["head"]) if "head" in options else frame_head(options["frame_bytes"] - 4, 100)
@@ -117,7 +120,7 @@ async def queue_end(port: int) -> int:
     return int(header["extFields"]["offset"])
 
 
-async def deaf(attack: Attack, ready: asyncio.Event) -> None:
+async def unread_replies(attack: Attack, ready: asyncio.Event) -> None:
     """Send requests, and never read a byte of a reply."""
     options = attack.options
     if options["request"] == "pull":
@@ -146,7 +149,7 @@ async def deaf(attack: Attack, ready: asyncio.Event) -> None:
 
 @cache
 def sends(size: int) -> bytes:
-    """About `size` bytes of small sends, of which only the last wants an answer."""
+    """Return about `size` bytes of small sends, of which only the last wants an answer."""
     code = RequestCode.SEND_MESSAGE_V2
     command = Command(code=code, ext=send_ext(code, topic="AbuseFlood"), body=bytes(1024))
     last, oneway = command.encode(), replace(command, flag=ONEWAY).encode()
@@ -186,8 +189,8 @@ async def reset(attack: Attack, ready: asyncio.Event) -> None:
     ready.set()
 
 
-def bombs() -> list[bytes]:
-    """Headers that are expensive to parse (nested, with very many fields, with wrong lengths), and a nested body."""
+def expensive_frames() -> list[bytes]:
+    """Return frames whose headers are expensive to parse (nested, long, wrong lengths), and one with a nested body."""
     deep = 400_000
     many = b",".join(b'"k%d":"v"' % number for number in range(60_000))
     one = struct.pack(">h", 1) + b"k" + struct.pack(">i", 1) + b"v"
@@ -208,9 +211,9 @@ def bombs() -> list[bytes]:
     return [*frames, Command(code=RequestCode.HEART_BEAT, body=nested).encode()]
 
 
-async def bomb(attack: Attack, ready: asyncio.Event) -> None:
-    """Send every bomb in turn, each on a connection of its own, which is usually closed for it."""
-    frames = bombs()
+async def expensive_frame(attack: Attack, ready: asyncio.Event) -> None:
+    """Send every expensive frame in turn, each on a connection of its own, which is usually closed for it."""
+    frames = expensive_frames()
     for number in range(attack.options["attempts"]):
         try:
             peer = await attack.connect()
@@ -226,7 +229,7 @@ async def bomb(attack: Attack, ready: asyncio.Event) -> None:
     ready.set()
 
 
-async def handshake(attack: Attack, ready: asyncio.Event) -> None:
+async def incomplete_handshake(attack: Attack, ready: asyncio.Event) -> None:
     """Start a TLS handshake whose first message is long and never complete."""
     size = attack.options["hello_bytes"]
     records = b""
@@ -246,7 +249,7 @@ async def handshake(attack: Attack, ready: asyncio.Event) -> None:
             attack.closed += 1
 
 
-async def encrypted_half(attack: Attack, ready: asyncio.Event) -> None:
+async def incomplete_tls_frame(attack: Attack, ready: asyncio.Event) -> None:
     """Send half a frame after a complete handshake: the buffers of TLS count in addition."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -269,14 +272,14 @@ async def encrypted_half(attack: Attack, ready: asyncio.Event) -> None:
         attack.closed += 1
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "half": half,
-    "deaf": deaf,
+KINDS: Final[dict[str, ConnectionAttack]] = {
+    "incomplete_frame": incomplete_frame,
+    "unread_replies": unread_replies,
     "flood": flood,
     "reset": reset,
-    "bomb": bomb,
-    "handshake": handshake,
-    "encrypted_half": encrypted_half,
+    "expensive_frame": expensive_frame,
+    "incomplete_handshake": incomplete_handshake,
+    "incomplete_tls_frame": incomplete_tls_frame,
 }
 
 
@@ -284,22 +287,22 @@ async def run(kind: str, port: int, options: dict[str, Any]) -> dict[str, int]:
     """Run all connections of an attack until stdin is closed."""
     attack = Attack(port, options)
 
-    async def one() -> None:
+    async def open_one() -> None:
         ready = asyncio.Event()
         working = asyncio.create_task(KINDS[kind](attack, ready))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
-        holding.append(working)
+        connections.append(working)
 
-    holding: list[asyncio.Task[None]] = []
-    await asyncio.gather(*(one() for _ in range(options["connections"])))
+    connections: list[asyncio.Task[None]] = []
+    await asyncio.gather(*(open_one() for _ in range(options["connections"])))
     attack.sent_at_ready_bytes = attack.sent_bytes
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    for task in holding:
+    for task in connections:
         task.cancel()
-    results = await asyncio.gather(*holding, return_exceptions=True)
+    results = await asyncio.gather(*connections, return_exceptions=True)
     bugs = [result for result in results if isinstance(result, Exception)]
     if bugs:
         raise bugs[0]

@@ -18,7 +18,7 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from abuse import http_part
+from abuse import http_attacks
 from abuse.scenarios import Scenario, scenarios
 from abuse.victim import MIB, Outcome, attack
 
@@ -154,9 +154,9 @@ def main(only: str | None, is_listing: bool, scale: float, twins: bool, requests
         click.echo(table(rows))
     if wanted is None or HTTP in wanted:
         click.echo(f"{HTTP}: a sidecar, asked for its probes and its status all the while", err=True)
-        reports = http_part.run_http(directory / HTTP, connections=max(1, round(600 * min(scale, 1))))
-        click.echo("\n" + table([http_part.http_row(report) for report in reports], http_part.HEADLINES))
-        found += [fault for report in reports for fault in http_part.http_faults(report)]
+        reports = http_attacks.run_http(directory / HTTP, connections=max(1, round(600 * min(scale, 1))))
+        click.echo("\n" + table([http_attacks.http_row(report) for report in reports], http_attacks.HEADLINES))
+        found += [fault for report in reports for fault in http_attacks.http_faults(report)]
     for fault in found:
         click.echo(fault)
     if found or keep:

@@ -1,8 +1,9 @@
 """Every attack with its target, the guard that limits it, and its budget in bytes.
 
-Each attack that a setting bounds has a twin in which this guard is off (a limit of 2^40, which it never reaches): a
-bound that holds without its guard would prove nothing. A flood is judged by how much of it is served for each answer of
-the honest client, which counts turns of the loop and not time.
+A guard is a setting that limits what peers can make a server keep. Each attack that a setting bounds has a twin in
+which this guard is off (a limit of 2^40, which it never reaches): a bound that holds without its guard would prove
+nothing. A flood is judged by how much of it is served for each answer of the honest client, which counts turns of the
+event loop and not time.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,13 +15,15 @@ from abuse.victim import MIB, Victim, broker_victim, name_server_victim
 
 from gantry_testing.accounts import write_accounts
 
-OFF: Final = str(1 << 40)
+LIMIT_OFF: Final = str(1 << 40)
+"""The value of a limit that is never reached."""
 SLACK_BYTES: Final = 40 * MIB
 """Beside a budget: connections themselves, one frame copied while it is handled, the honest client, and the heap."""
-TURN_BYTES: Final = 24 * MIB
-"""Beside the budget of replies: what one turn of the loop writes, and one reply of 8 MiB while it is put together."""
-DEAF_BYTES: Final = 5 * MIB // 2
-"""What one connection may hold whose replies are small: what pauses it, one pass, and the requests of one read."""
+WRITES_OF_TURN_BYTES: Final = 24 * MIB
+"""Beside the budget of replies: what one turn of the event loop writes, and one reply of 8 MiB while it is built."""
+UNREAD_REPLIES_BYTES: Final = 5 * MIB // 2
+"""What one connection may cost whose small replies are not read: the replies at which it is paused, those of one more
+turn, and the requests of one read."""
 READ_BYTES: Final = 256 * 1024
 """One read of the event loop, which may be kept for a later turn."""
 HANDSHAKE_BYTES: Final = 256 * 1024
@@ -35,18 +38,25 @@ class Scenario:
 
     name: str
     about: str
+    """What the attack does, for `--list`."""
     kind: str
+    """What each connection does: a key of `attacker.KINDS`."""
     options: Mapping[str, Any]
+    """The options of the attacker for this kind."""
     build: Build = broker_victim
+    """The function that creates the server."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the server beside its guard."""
     guard: Mapping[str, str] = field(default_factory=dict)
-    """The settings that bound it, as they are by default or smaller. OFF keeps another guard from acting first."""
+    """The settings that bound it: their defaults, or smaller. LIMIT_OFF keeps another guard from acting first."""
     is_guard_optional: bool = True
     """Whether settings can switch the guard off; what is bounded by its design has no twin."""
     budget_bytes: int = 0
     """What the guard allows, without slack."""
     slack_bytes: int = SLACK_BYTES
+    """What memory may grow by beside the budget."""
     log_bytes_max: int = 256 * 1024
+    """What the server may log during the attack."""
     flood_bytes_per_answer_max: int | None = None
     """How many bytes of the attack may be sent for each answer that the honest client gets; None: not judged."""
     files_left_max: int = 2
@@ -61,12 +71,12 @@ class Scenario:
 
     def victim(self, directory: Path, *, is_guarded: bool = True) -> Victim:
         """Return a fresh server that is not started yet, with its guard or without."""
-        guard = self.guard if is_guarded else dict.fromkeys(self.guard, OFF)
+        guard = self.guard if is_guarded else dict.fromkeys(self.guard, LIMIT_OFF)
         return self.build(directory, {**self.settings, **guard})
 
 
 def guarded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A broker with access control on; the honest client signs as an administrator."""
+    """Return a broker with access control; the honest client signs as an administrator."""
     accounts = write_accounts(directory / "plain_acl.yml")
     return broker_victim(
         directory, {"aclEnable": "true", "aclFile": str(accounts), "haListenPort": "-1", **settings}, is_signed=True
@@ -74,17 +84,17 @@ def guarded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
 
 
 def loaded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A broker with 16 messages of 1 MiB, which pulls may ask for."""
+    """Return a broker with 16 messages of 1 MiB, which pulls may ask for."""
     return broker_victim(directory, settings, large_messages=16)
 
 
 def replication_port(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A master, attacked at its replication port."""
+    """Return a master that is attacked at its replication port."""
     return broker_victim(directory, settings, port_key="haListenPort")
 
 
 def encrypted_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A broker with a certificate; the honest client speaks plain text."""
+    """Return a broker with a certificate; the honest client uses plain text."""
     import trustme
 
     from gantry_testing.certificates import Party
@@ -111,7 +121,7 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
     limits = {} if is_full else {"maxMessageSize": str(2 * MIB), "frameMaxLength": str(4 * MIB)}
     frames = 128 * MIB if is_full else 16 * MIB
     first = 5 * MIB if is_full else 3 * MIB
-    strangers = 32 * MIB if is_full else 8 * MIB
+    unauthenticated = 32 * MIB if is_full else 8 * MIB
     replies = 256 * MIB if is_full else 32 * MIB
     handshakes = min(256, times(600)) * HANDSHAKE_BYTES
     bursts = 400 if is_full else 300
@@ -119,52 +129,54 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
     return [
         Scenario(
             name="half-frames", about="a part of a large frame on each connection, again when closed for it",
-            kind="half", options=half, settings=limits,
+            kind="incomplete_frame", options=half, settings=limits,
             guard={"maxUnfinishedFrameBytes": str(frames)}, budget_bytes=frames,
         ),
         Scenario(
             name="half-frames-acl", about="the same from peers that have not authenticated, with aclEnable=true",
-            kind="half", build=guarded_broker, settings=limits,
+            kind="incomplete_frame", build=guarded_broker, settings=limits,
             options={"connections": times(200), "frame_bytes": first - 1000, "part_bytes": first - MIB},
-            guard={"maxUnauthenticatedFrameBytes": str(strangers), "maxUnfinishedFrameBytes": OFF},
-            budget_bytes=strangers,
+            guard={"maxUnauthenticatedFrameBytes": str(unauthenticated), "maxUnfinishedFrameBytes": LIMIT_OFF},
+            budget_bytes=unauthenticated,
         ),
         Scenario(
             name="half-frames-tls", about="half frames behind a TLS handshake",
-            kind="encrypted_half", options=half, build=encrypted_broker, settings=limits,
+            kind="incomplete_tls_frame", options=half, build=encrypted_broker, settings=limits,
             guard={"maxUnfinishedFrameBytes": str(frames)}, budget_bytes=frames,
             slack_bytes=SLACK_BYTES + half["connections"] * READ_BYTES,  # the buffer of a TLS connection that is read
         ),
         Scenario(
             name="half-frames-nameserver", about="half frames at a name server",
-            kind="half", build=name_server_victim,
+            kind="incomplete_frame", build=name_server_victim,
             options={"connections": times(100), "frame_bytes": 16 * MIB, "part_bytes": 7 * MIB},
             guard={"maxUnfinishedFrameBytes": str(128 * MIB if is_full else 32 * MIB)},
             budget_bytes=128 * MIB if is_full else 32 * MIB,
         ),
         Scenario(
             name="half-frames-replication", about="the head of a table of 60 MiB at the replication port, and a part",
-            kind="half", build=replication_port, is_guard_optional=False,
+            kind="incomplete_frame", build=replication_port, is_guard_optional=False,
             options={"connections": times(60), "part_bytes": 8 * MIB, "head": REPLICATION_TABLE},
         ),
         Scenario(
             name="non-readers", about="pulls of 8 MiB each that are never read",
-            kind="deaf", build=loaded_broker,
+            kind="unread_replies", build=loaded_broker,
             options={"connections": times(200), "requests": 20, "request": "pull", "reply_bytes": 8 * MIB},
-            guard={"maxUnreadReplyBytes": str(replies)}, budget_bytes=replies, slack_bytes=SLACK_BYTES + TURN_BYTES,
+            guard={"maxUnreadReplyBytes": str(replies)}, budget_bytes=replies,
+            slack_bytes=SLACK_BYTES + WRITES_OF_TURN_BYTES,
         ),
         Scenario(
             name="pipelining", about="100,000 small requests on each connection, and no reply is ever read",
-            kind="deaf", is_guard_optional=False,
+            kind="unread_replies", is_guard_optional=False,
             options={"connections": times(10), "requests": times(100_000), "request": "code", "code": 9999},
-            budget_bytes=times(10) * DEAF_BYTES,
+            budget_bytes=times(10) * UNREAD_REPLIES_BYTES,
         ),
         Scenario(
             name="deferred-answers", about="requests of code 306 on one connection, whose answers come later",
-            kind="deaf",
+            kind="unread_replies",
             options={"connections": 1, "requests": max(60_000, times(100_000)), "request": "code", "code": 306},
             guard={"maxDeferredAnswers": "1024", "maxDeferredAnswersPerConnection": "64"},
-            budget_bytes=DEAF_BYTES, log_bytes_max=40 * MIB,  # each is an administrator's write, with its audit line
+            # Each request is an administrator's write, with its audit line.
+            budget_bytes=UNREAD_REPLIES_BYTES, log_bytes_max=40 * MIB,
         ),
         Scenario(
             name="many-bursts", about="bursts of 120 KiB of sends on very many connections, each answered",
@@ -178,7 +190,7 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
         ),
         Scenario(
             name="held-pulls", about="held pulls that every message of the honest client answers, never read",
-            kind="deaf", is_guard_optional=False,
+            kind="unread_replies", is_guard_optional=False,
             options={"connections": times(20), "requests": times(1000), "request": "held"},
         ),
         Scenario(
@@ -186,12 +198,12 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
             is_guard_optional=False, options={"connections": 20, "attempts": times(1000)},
         ),
         Scenario(
-            name="header-bombs", about="headers nested 400,000 deep, with 60,000 fields, with lying lengths",
-            kind="bomb", is_guard_optional=False, options={"connections": 4, "attempts": times(50)},
+            name="header-bombs", about="headers nested 400,000 deep, with 60,000 fields, with wrong lengths",
+            kind="expensive_frame", is_guard_optional=False, options={"connections": 4, "attempts": times(50)},
         ),
         Scenario(
             name="slow-handshakes", about="TLS handshakes whose first message is long and never ends",
-            kind="handshake", build=encrypted_broker, is_guard_optional=False,
+            kind="incomplete_handshake", build=encrypted_broker, is_guard_optional=False,
             options={"connections": times(600), "hello_bytes": 60_000, "attempts": 1}, budget_bytes=handshakes,
         ),
     ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""Every attack in small against real processes: bytes within the budget, every honest answer given, a small log.
+"""Every attack in small against real processes: bytes within the budget, the honest client served, a small log.
 
-Judged are bytes, answers, open files and tracebacks, never time. Each attack that a setting bounds has its twin with
-that setting off, except `many-bursts`, whose twin runs only in full.
+Judged are bytes, answers, open files and tracebacks, never time. The honest client keeps the protocol, and must be
+served beside the attack. Each attack that a setting (its guard) bounds has its twin with that setting off, except
+`many-bursts`, whose twin runs only at full size (`scripts/abuse --twins`).
 """
 
 import importlib
@@ -14,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 run_abuse = importlib.import_module("abuse.run_abuse")
 
 SCALE = 0.2
+"""The share of connections and requests of `make abuse`, with small budgets."""
 SCENARIOS = run_abuse.scenarios(SCALE)
-BOUNDED = [scenario for scenario in SCENARIOS if scenario.is_guard_optional]
+WITH_TWIN = [scenario for scenario in SCENARIOS if scenario.is_guard_optional]
 
 
 @pytest.mark.verify(quick=1)
@@ -30,7 +32,7 @@ def test_attack_stays_within_its_budget_and_honest_client_is_served(scenario: ob
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("scenario", BOUNDED, ids=[scenario.name for scenario in BOUNDED])
+@pytest.mark.parametrize("scenario", WITH_TWIN, ids=[scenario.name for scenario in WITH_TWIN])
 def test_attack_without_its_guard_exceeds_the_budget(scenario: object, tmp_path: Path) -> None:
     """The twin: with the budget off the attack costs more memory, or more of each turn, than is allowed with it."""
     outcome = run_abuse.run_one(scenario, tmp_path, is_guarded=False, requests=40, quiet_requests=10)

@@ -1,4 +1,4 @@
-"""The attacked side: a real server process, an honest client during the attack, and the measured memory.
+"""The victim of an attack: a real server process, with an honest client beside the attack, and its measured memory.
 
 Memory is what the kernel counts for the process: `VmRSS` before and after, and `VmHWM` for the highest that it ever was
 in between, which no sampling can miss. Latencies are printed and never judged.
@@ -30,7 +30,7 @@ MIB: Final = 1 << 20
 REPLY_TIMEOUT_MS: Final = 60_000
 SETTLED_S: Final = 3.0
 ATTACKER: Final = Path(__file__).resolve().parent / "attacker.py"
-ROOMY: Final = {
+NO_REFUSALS: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "diskSpaceCleanForciblyRatio": "99",
     "diskSpaceWarningLevelRatio": "99",
@@ -44,7 +44,7 @@ ROOMY: Final = {
 
 
 class Honest(Protocol):
-    """A client that behaves correctly."""
+    """The honest client: it keeps the protocol, and must be served during the attack."""
 
     async def prepare(self) -> None:
         """Create the state that the attack needs."""
@@ -61,20 +61,28 @@ class Outcome:
 
     name: str
     rss_before: int = 0
+    """Resident bytes of the server before the attack; the next two are their peak, and their end."""
     rss_peak: int = 0
     rss_after: int = 0
     files_before: int = 0
+    """Open files of the server before the attack; the next two are their peak, and their end."""
     files_peak: int = 0
     files_after: int = 0
     log_bytes: int = 0
+    """What the server logged during the attack."""
     tracebacks: int = 0
     quiet_ms: list[float] = field(default_factory=list)
     """Latencies of the honest client before the attack."""
     attacked_ms: list[float] = field(default_factory=list)
+    """Latencies of the honest client during the attack."""
     errors: list[str] = field(default_factory=list)
+    """Answers that the honest client missed, or that were wrong."""
     opened: int = 0
+    """Connections that the attacker has opened."""
     closed: int = 0
+    """How often the server closed one of them."""
     sent_bytes: int = 0
+    """Bytes that the attacker has sent."""
     sent_per_answer: float = 0.0
     """Bytes of the attack for each answer of the honest client, counted from the attacker's `ready` on."""
 
@@ -170,9 +178,12 @@ def broker_victim(
     is_signed: bool = False,
     port_key: str = "listenPort",
 ) -> Victim:
-    """A broker. The attacked port is `listenPort`, or the one of `haListenPort`; the honest client takes the first."""
+    """Return a broker, attacked at the port of the setting `port_key`; the honest client uses `listenPort`.
+
+    `large_messages` is the number of messages of 1 MiB that it has; with `is_signed` the honest client signs.
+    """
     port, replication = free_broker_port(), free_port()
-    pairs = {**ROOMY, "haListenPort": str(replication), **settings}
+    pairs = {**NO_REFUSALS, "haListenPort": str(replication), **settings}
     attacked = port if port_key == "listenPort" else replication
     pairs.setdefault("brokerName", "abuse")
     return Victim(
@@ -183,7 +194,7 @@ def broker_victim(
 
 
 def name_server_victim(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A name server, with no other process beside it."""
+    """Return a name server, with no other process beside it."""
     port = free_port()
     file = directory / "namesrv.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -195,7 +206,7 @@ def name_server_victim(directory: Path, settings: Mapping[str, str]) -> Victim:
 
 
 def memory(pid: int) -> tuple[int, int]:
-    """Return (resident bytes, their peak since `forget_peak`)."""
+    """Return (resident bytes of the process, their peak since `reset_peak`)."""
     found = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -204,12 +215,13 @@ def memory(pid: int) -> tuple[int, int]:
     return found["VmRSS"], found["VmHWM"]
 
 
-def forget_peak(pid: int) -> None:
+def reset_peak(pid: int) -> None:
     """Reset the peak of the resident bytes."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def open_files(pid: int) -> int:
+    """Return how many files the process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -227,7 +239,7 @@ async def attack(
         outcome.rss_before, _ = memory(server.pid)
         outcome.files_before = open_files(server.pid)
         log_began = server.log_bytes
-        forget_peak(server.pid)
+        reset_peak(server.pid)
         async with _attacker(kind, victim.port, options) as attacker:
             ready = asyncio.create_task(attacker.ready())
             # The honest client asks all the while: until the attacker is ready, and then `requests` times beside it.
@@ -251,6 +263,7 @@ async def attack(
 
 
 async def _ask(honest: Honest, count: int, times_ms: list[float], errors: list[str]) -> None:
+    """Let the honest client send so many requests one after another; record latencies and errors."""
     for _ in range(count):
         if len(errors) >= 10:
             return
@@ -279,10 +292,13 @@ async def _settle(pid: int, outcome: Outcome) -> None:
 
 @final
 class _Attacker:
+    """The process of `attacker.py`, with the pipes to it."""
+
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def ready(self) -> None:
+        """Wait until every connection of the attack has sent what it can."""
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if line.strip() != b"ready":

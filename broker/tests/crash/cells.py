@@ -18,36 +18,41 @@ from gantry_broker.store import crash_points
 
 COMMIT_INTERVAL_MS: Final = 200
 COMMIT_PAGES: Final = (4, 512, 64)
-"""commitCommitLogLeastPages, in turn: the default, only by the interval, and a value between."""
+"""Values of commitCommitLogLeastPages, one for each seed in turn: the default, one so large that commits come only by
+the interval, and one between."""
 COMMIT_WINDOW_S: Final = 2 * COMMIT_INTERVAL_MS / 1000 + 1.0
 """The longest time between the acknowledgements of the first and the last message that one kill may destroy in
 anonymous memory: two rounds of the commit thread, and a second for a busy machine."""
 
 
-class Moment(NamedTuple):
+class CrashMoment(NamedTuple):
     """A crash point, and the part of a broker's run in which it ends there."""
 
     point: str
-    is_opening: bool
-    """True while it opens its store, False under load."""
+    """The name of the crash point, from `gantry_broker.store.crash_points`."""
+    is_at_start: bool
+    """Whether it ends there while it opens its store, and not under load."""
 
     def __str__(self) -> str:
-        return f"{self.point} at the start" if self.is_opening else self.point
+        return f"{self.point} at the start" if self.is_at_start else self.point
 
 
-ALWAYS: Final = (
-    Moment(crash_points.AFTER_APPEND, False),
-    Moment(crash_points.MID_ROLL, False),
-    Moment(crash_points.AFTER_SYNC, False),
-    Moment(crash_points.MID_POINT, False),
-    Moment(crash_points.MID_CHECKPOINT, False),
-    Moment(crash_points.MID_TRUNCATION, True),
-    Moment(crash_points.MID_RECOVERY, True),
-    Moment(crash_points.MID_POINT, True),
-    Moment(crash_points.MID_CHECKPOINT, True),
+IN_EVERY_CELL: Final = (
+    CrashMoment(crash_points.AFTER_APPEND, False),
+    CrashMoment(crash_points.MID_ROLL, False),
+    CrashMoment(crash_points.AFTER_SYNC, False),
+    CrashMoment(crash_points.MID_POINT, False),
+    CrashMoment(crash_points.MID_CHECKPOINT, False),
+    CrashMoment(crash_points.MID_TRUNCATION, True),
+    CrashMoment(crash_points.MID_RECOVERY, True),
+    CrashMoment(crash_points.MID_POINT, True),
+    CrashMoment(crash_points.MID_CHECKPOINT, True),
 )
-WITH_BUFFER: Final = (Moment(crash_points.MID_COMMIT, False), Moment(crash_points.MID_RETURN, False))
-WITH_REPLAY: Final = (Moment(crash_points.MID_REPLAY, True), Moment(crash_points.AFTER_REPLAY, True))
+"""Crash points that a broker reaches with any flush mode and medium."""
+WITH_BUFFER: Final = (CrashMoment(crash_points.MID_COMMIT, False), CrashMoment(crash_points.MID_RETURN, False))
+"""Crash points that only a broker with a write buffer reaches."""
+WITH_REPLAY: Final = (CrashMoment(crash_points.MID_REPLAY, True), CrashMoment(crash_points.AFTER_REPLAY, True))
+"""Crash points that only a broker reaches whose write buffer survives its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,10 @@ class Cell:
     """One of the eight combinations of flush mode and medium."""
 
     is_sync: bool
+    """Whether the broker has SYNC_FLUSH, and not ASYNC_FLUSH."""
+
     medium: Medium
+    """The memory of the write buffer."""
 
     def __str__(self) -> str:
         return f"{'sync' if self.is_sync else 'async'}-{self.medium.value}"
@@ -85,12 +93,12 @@ class Cell:
         return self.may_lack_tail and self.is_replayed
 
     @property
-    def moments(self) -> tuple[Moment, ...]:
+    def crash_moments(self) -> tuple[CrashMoment, ...]:
         """Every crash point that a broker of this cell reaches."""
-        return ALWAYS + WITH_BUFFER * self.is_buffered + WITH_REPLAY * self.is_replayed
+        return IN_EVERY_CELL + WITH_BUFFER * self.is_buffered + WITH_REPLAY * self.is_replayed
 
     def settings(self, pool_path: Path | None, seed: int) -> dict[str, str]:
-        """Return the keys of broker.conf for this cell."""
+        """Return the keys of broker.conf for this cell; `pool_path` is the folder of buffers that survive."""
         flush = {"flushDiskType": "SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH", "flushIntervalCommitLog": "100"}
         if not self.is_buffered:
             return flush

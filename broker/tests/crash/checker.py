@@ -3,10 +3,11 @@
     acknowledged   stored once, in its queue, at the queue offset and physical offset of the reply, byte for byte
     refused        not stored
     unknown        stored once or not at all
-    gone           not stored, ever again
+    gone           not stored, ever again: a recovery has lost it
     every queue    offsets 0, 1, 2, ... without a gap; the messages of one producer in the order of their sending
 
-The queues may come from pulls or from the log's files. If the mode allows the loss of the newest messages,
+The queues may come from pulls or from the log's files. The mark of a message is the producer and the sequence number
+in its body (`payload.Mark`). If the mode allows the loss of the newest messages,
 `may_lose_tail` is set, and no message after a lost one may be present.
 """
 
@@ -21,7 +22,7 @@ from crash.payload import Mark, digest, read_body
 from gantry_wire.message import StoredMessage
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """The kinds of broken promises."""
 
     LOST = "an acknowledged message is not stored"
@@ -30,8 +31,9 @@ class Kind(Enum):
     INVENTED = "a message is stored that was never sent"
     DOUBLED = "a message is stored twice"
     REFUSED = "a refused message is stored"
-    RISEN = "a lost message has returned"
+    RETURNED = "a lost message has returned"
     HOLE = "a message is lost, and others after it in the log are present"
+    """In place of LOST, where the mode may lose the end of the log."""
     GAP = "queue offsets are not dense"
     DISORDER = "a producer's messages are not in the order of their sending"
 
@@ -39,7 +41,7 @@ class Kind(Enum):
 class Fault(NamedTuple):
     """One broken promise, and where it was found."""
 
-    kind: Kind
+    kind: FaultKind
     detail: str
 
     def __str__(self) -> str:
@@ -62,7 +64,7 @@ def check(
         if may_lose_tail and sent.physical_offset > log_end:
             continue
         place = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
-        kind = Kind.HOLE if may_lose_tail else Kind.LOST
+        kind = FaultKind.HOLE if may_lose_tail else FaultKind.LOST
         faults.append(Fault(kind, f"{name(sent.mark)}, acknowledged as {place}"))
     return faults
 
@@ -83,14 +85,16 @@ def name(mark: Mark) -> str:
 
 
 def _check_offsets(queue: Queue, messages: Sequence[StoredMessage]) -> list[Fault]:
+    """Check that the offsets of a queue are 0, 1, 2, ...; report the first that is not."""
     for expected, message in enumerate(messages):
         if message.queue_offset != expected:
             detail = f"{queue[0]}/{queue[1]} has offset {message.queue_offset} where {expected} should be"
-            return [Fault(Kind.GAP, detail)]
+            return [Fault(FaultKind.GAP, detail)]
     return []
 
 
 def _check_order(history: History, queue: Queue, messages: Sequence[StoredMessage]) -> list[Fault]:
+    """Check that each producer's messages come in the order of their sending; report the first that does not."""
     last: dict[int, int] = {}
     for message in messages:
         mark = read_body(history.run, message.body)
@@ -98,7 +102,7 @@ def _check_order(history: History, queue: Queue, messages: Sequence[StoredMessag
             continue
         if mark.sequence <= last.get(mark.producer, -1):
             before = f"after number {last[mark.producer]}"
-            return [Fault(Kind.DISORDER, f"{name(mark)} in {queue[0]}/{queue[1]} {before}")]
+            return [Fault(FaultKind.DISORDER, f"{name(mark)} in {queue[0]}/{queue[1]} {before}")]
         last[mark.producer] = mark.sequence
     return []
 
@@ -108,26 +112,27 @@ def _check_message(history: History, message: StoredMessage, stored: dict[Mark, 
     where = f"{message.topic}/{message.queue_id} offset {message.queue_offset} at {message.physical_offset}"
     mark = read_body(history.run, message.body)
     if mark is None:
-        return [Fault(Kind.ALTERED, f"the body in {where} is not one of this run")]
+        return [Fault(FaultKind.ALTERED, f"the body in {where} is not one of this run")]
     sent = history.sent.get(mark)
     if sent is None:
-        return [Fault(Kind.INVENTED, f"{name(mark)} in {where}")]
+        return [Fault(FaultKind.INVENTED, f"{name(mark)} in {where}")]
     if mark in stored:
-        return [Fault(Kind.DOUBLED, f"{name(mark)} in {where} and at {stored[mark].physical_offset}")]
+        return [Fault(FaultKind.DOUBLED, f"{name(mark)} in {where} and at {stored[mark].physical_offset}")]
     stored[mark] = message
     if sent.outcome is Outcome.REFUSED:
-        return [Fault(Kind.REFUSED, f"{name(mark)} in {where}")]
+        return [Fault(FaultKind.REFUSED, f"{name(mark)} in {where}")]
     if sent.outcome is Outcome.GONE:
-        return [Fault(Kind.RISEN, f"{name(mark)} in {where}")]
+        return [Fault(FaultKind.RETURNED, f"{name(mark)} in {where}")]
     if digest(message.body).hex() != sent.body_digest or message.properties.get("UNIQ_KEY") != sent.unique_id:
-        return [Fault(Kind.ALTERED, f"{name(mark)} in {where}")]
+        return [Fault(FaultKind.ALTERED, f"{name(mark)} in {where}")]
     if not _is_where_it_should_be(sent, message):
         reported = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
-        return [Fault(Kind.MOVED, f"{name(mark)} in {where}, not {reported}")]
+        return [Fault(FaultKind.MOVED, f"{name(mark)} in {where}, not {reported}")]
     return []
 
 
 def _is_where_it_should_be(sent: Sent, message: StoredMessage) -> bool:
+    """Return whether a message is in its queue and, if acknowledged, at the offsets of its reply."""
     if (sent.topic, sent.queue_id) != (message.topic, message.queue_id):
         return False
     if sent.outcome is not Outcome.ACKED:

@@ -1,7 +1,8 @@
 """The history of all sends and their replies, with which the checker compares the stored messages.
 
 Every send is recorded before it goes out and again when its outcome is known, in memory and in a file, so that a failed
-run can be examined afterwards. A send without an outcome is unknown: it may or may not be stored.
+run can be examined afterwards. A message is identified by its mark, the producer and the sequence number in its body. A
+send without an outcome is unknown: it may or may not be stored.
 
 Once a broker has recovered and all its queues were read, nothing is unknown any more: `settle` records which messages
 are stored and which are gone. From then on stored ones must stay, and gone ones must never return.
@@ -45,11 +46,17 @@ class Sent:
     queue_id: int
     body_digest: str
     unique_id: str
+    """The property `UNIQ_KEY`, by which messages are queried."""
+
     outcome: Outcome = Outcome.UNKNOWN
     queue_offset: int = -1
+    """The offset in its queue; -1 until it is known, like the next."""
+
     physical_offset: int = -1
+    """The offset in the log."""
+
     acked_s: float = field(default=0.0, compare=False)
-    """The time of the reply on the monotonic clock of this process."""
+    """The time of the acknowledgement, in seconds of this process's monotonic clock."""
 
 
 @final
@@ -58,8 +65,9 @@ class History:
 
     def __init__(self, run: bytes, file: IO[str] | None = None) -> None:
         self.run = run
+        """The eight bytes with which every body of this run begins."""
         self.sent: dict[Mark, Sent] = {}
-        self.replies = 0
+        self.acked_count = 0
         """The number of messages that a reply has acknowledged, including those that are gone now."""
         self._file = file
         self._write({"run": run.hex()})
@@ -67,7 +75,7 @@ class History:
     def __repr__(self) -> str:
         return f"<History sent={len(self.sent)} acked={self.count(Outcome.ACKED)}>"
 
-    def invoke(self, sent: Sent) -> None:
+    def record_sent(self, sent: Sent) -> None:
         """Record a message that is about to be sent."""
         assert sent.mark not in self.sent, "a sequence number was used twice"
         self.sent[sent.mark] = sent
@@ -76,9 +84,9 @@ class History:
             "unique": sent.unique_id,
         })  # fmt: skip
 
-    def acked(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
+    def record_acked(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
         """Record that a reply has acknowledged a message, with its offsets."""
-        self.replies += 1
+        self.acked_count += 1
         self.sent[mark].acked_s = time.monotonic()
         self._record_stored(mark, queue_offset, physical_offset)
 
@@ -87,7 +95,7 @@ class History:
         sent.outcome, sent.queue_offset, sent.physical_offset = Outcome.ACKED, queue_offset, physical_offset
         self._write({"acked": list(mark), "offset": queue_offset, "at": physical_offset})
 
-    def refused(self, mark: Mark, code: int) -> None:
+    def record_refused(self, mark: Mark, code: int) -> None:
         """Record that a reply has refused a message."""
         self.sent[mark].outcome = Outcome.REFUSED
         self._write({"refused": list(mark), "code": code})
@@ -103,6 +111,7 @@ class History:
                 self._write({"gone": list(mark)})
 
     def count(self, outcome: Outcome) -> int:
+        """Return how many messages have this outcome now."""
         return sum(1 for sent in self.sent.values() if sent.outcome is outcome)
 
     def _write(self, event: dict[str, object]) -> None:
@@ -122,11 +131,11 @@ def load_history(path: Path) -> History:
     for event in lines[1:]:
         if "send" in event:
             mark = Mark(*event["send"])
-            history.invoke(Sent(mark, event["topic"], event["queue"], event["digest"], event["unique"]))
+            history.record_sent(Sent(mark, event["topic"], event["queue"], event["digest"], event["unique"]))
         elif "acked" in event:
-            history.acked(Mark(*event["acked"]), event["offset"], event["at"])
+            history.record_acked(Mark(*event["acked"]), event["offset"], event["at"])
         elif "gone" in event:
             history.sent[Mark(*event["gone"])].outcome = Outcome.GONE
         else:
-            history.refused(Mark(*event["refused"]), event["code"])
+            history.record_refused(Mark(*event["refused"]), event["code"])
     return history

@@ -13,6 +13,7 @@ from pathlib import Path
 from gantry_wire.message import RecordFault, StoredMessage, check_record, decode_record
 
 Queue = tuple[str, int]
+"""A queue by its topic and its id."""
 
 
 def log_files(store: Path) -> list[Path]:

@@ -1,7 +1,8 @@
-"""The matrix: it runs the chosen cells that this machine supports, some chapters at a time, and checks that the run
+"""The matrix: it runs the chosen cells that this machine supports, some jobs at a time, and checks that the run
 proves enough.
 
-A run in which no message was at risk proves nothing. So beside the faults of its chapters a run fails when a crash
+A cell is a flush mode and a medium of the write buffer; a job is ten rounds of a cell with a store of their own.
+A run in which no message was at risk proves nothing. So beside the faults of its jobs a run fails when a crash
 point was never reached, when buffers that survive their process had nothing to replay, and when anonymous memory never
 lost anything. Fewer rounds than `ROUNDS_DEMANDED` may be too few for that; then it is not checked.
 """
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Final, final
 
 from crash.cells import CELLS, Cell
-from crash.chapters import Chapter, chapters, run_chapter
-from crash.media import missing, mounted
+from crash.jobs import Job, jobs_of, run_job
+from crash.media import mounted, why_unsupported
 from crash.sabotage import Sabotage
 from crash.verdict import Verdict, table
 
 FAULTS_SHOWN_MAX: Final = 12
 ROUNDS_DEMANDED: Final = 30
+"""A run with fewer rounds of each cell is not required to prove enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +35,16 @@ class Options:
     rounds: int
     """The number of rounds of each cell."""
 
-    jobs: int = 2
-    """The number of chapters at a time."""
+    parallel_jobs: int = 2
+    """The number of jobs that run at a time."""
 
     producers: int = 4
     sabotage: Sabotage = Sabotage.NONE
     is_kept: bool = False
+    """Whether stores, logs and histories are kept even if no fault was found."""
+
     is_verbose: bool = False
+    """Whether a line is printed for each round."""
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class Matrix:
     """The results of a run, by cell."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """The counts and faults of each cell that ran, by its name."""
+
     skipped: dict[str, str] = field(default_factory=dict)
     """Cells that this machine does not support, with the reasons."""
 
@@ -63,62 +70,64 @@ class MatrixRun:
         self._matrix = Matrix()
 
     def run(self) -> Matrix:
-        """Run all chapters, but no further ones of a cell that has a fault."""
+        """Run all jobs, but no further ones of a cell that has a fault."""
         cells = [CELLS[name] for name in self._options.cells]
-        reasons = {medium: missing(medium) for medium in {cell.medium for cell in cells}}
+        reasons = {medium: why_unsupported(medium) for medium in {cell.medium for cell in cells}}
         self._matrix.skipped = {str(cell): reason for cell in cells if (reason := reasons[cell.medium])}
         runnable = [cell for cell in cells if reasons[cell.medium] is None]
         media = {cell.medium for cell in runnable}
-        with mounted(media, self._directory, brokers=self._options.jobs) as volumes:
+        with mounted(media, self._directory, brokers=self._options.parallel_jobs) as volumes:
             folders = {str(cell): volumes.get(cell.medium) for cell in runnable}
             self._run_all(self._plan(runnable, folders))
         return self._matrix
 
-    def _plan(self, cells: Sequence[Cell], volumes: Mapping[str, Path | None]) -> list[Chapter]:
-        """Return the first chapter of every cell, then the second of every cell, and so on."""
+    def _plan(self, cells: Sequence[Cell], volumes: Mapping[str, Path | None]) -> list[Job]:
+        """Return the first job of every cell, then the second of every cell, and so on."""
         options = self._options
         numbered = [
             (number, replace(
-                chapter,
-                volume=str(volume) if (volume := volumes[chapter.cell]) is not None else None,
+                job,
+                volume=str(volume) if (volume := volumes[job.cell]) is not None else None,
                 producers=options.producers, sabotage=options.sabotage, is_kept=options.is_kept,
                 is_verbose=options.is_verbose,
             ))
             for cell in cells
-            for number, chapter in enumerate(chapters(str(cell), options.seed, options.rounds))
+            for number, job in enumerate(jobs_of(str(cell), options.seed, options.rounds))
         ]  # fmt: skip
-        return [chapter for _, chapter in sorted(numbered, key=lambda pair: pair[0])]
+        return [job for _, job in sorted(numbered, key=lambda pair: pair[0])]
 
-    def _run_all(self, planned: Sequence[Chapter]) -> None:
-        """Run the chapters in spawned processes: a fork would share the loop and the locks of this one."""
+    def _run_all(self, planned: Sequence[Job]) -> None:
+        """Run the jobs in spawned processes: a fork would share the loop and the locks of this one."""
         context = multiprocessing.get_context("spawn")
-        executor = ProcessPoolExecutor(self._options.jobs, mp_context=context)
+        executor = ProcessPoolExecutor(self._options.parallel_jobs, mp_context=context)
         try:
-            running = {executor.submit(run_chapter, chapter): chapter for chapter in planned}
+            running = {executor.submit(run_job, job): job for job in planned}
             for future in as_completed(running):
                 if not future.cancelled():
-                    self._take(running[future], *future.result())
+                    self._collect(running[future], *future.result())
                     self._cancel_faulty(running)
         finally:
             executor.shutdown(cancel_futures=True)
 
-    def _cancel_faulty(self, running: Mapping[Future[tuple[Verdict, Path | None]], Chapter]) -> None:
-        for future, chapter in running.items():
-            verdict = self._matrix.verdicts.get(chapter.cell)
+    def _cancel_faulty(self, running: Mapping[Future[tuple[Verdict, Path | None]], Job]) -> None:
+        """Cancel the jobs that wait and whose cell has a fault."""
+        for future, job in running.items():
+            verdict = self._matrix.verdicts.get(job.cell)
             if verdict is not None and verdict.faults:
                 future.cancel()
 
-    def _take(self, chapter: Chapter, verdict: Verdict, directory: Path | None) -> None:
-        self._matrix.verdicts.setdefault(chapter.cell, Verdict()).add(verdict)
+    def _collect(self, job: Job, verdict: Verdict, directory: Path | None) -> None:
+        """Add the verdict of a job to that of its cell, and report it."""
+        self._matrix.verdicts.setdefault(job.cell, Verdict()).add(verdict)
         self._report_progress(
-            f"{chapter.cell}, seed {chapter.seed}: {verdict.rounds} rounds in {verdict.seconds:.0f} s, "
+            f"{job.cell}, seed {job.seed}: {verdict.rounds} rounds in {verdict.seconds:.0f} s, "
             f"{verdict.acked:,} acknowledged, {verdict.replayed:,} replayed, {verdict.lost:,} lost, "
             f"{len(verdict.faults)} faults"
         )
         for fault in verdict.faults[:FAULTS_SHOWN_MAX]:
             self._report_progress(f"FOUND {fault}")
         if verdict.faults:
-            self._report_progress(f"replay: {chapter.replay}")
+            self._report_progress(f"replay: {job.replay}")
         if directory is not None:
             self._report_progress(f"store, buffers, logs, rounds.log and history.jsonl: {directory}")
 
@@ -135,7 +144,7 @@ def shortcomings(matrix: Matrix, rounds: int) -> list[str]:
         hits += verdict.hits
         if verdict.faults:
             continue
-        wanted |= {moment.point for moment in cell.moments}
+        wanted |= {moment.point for moment in cell.crash_moments}
         if cell.must_replay and not (verdict.replayed and verdict.replayed_reported):
             short.append(f"{cell}: no acknowledged message was replayed, or no undisturbed start reported one")
         if cell.may_lose_tail and not verdict.lost:
@@ -163,12 +172,12 @@ def format_totals(matrix: Matrix) -> str:
 def format_points_hit(matrix: Matrix) -> str:
     """Format how often a broker ended at each crash point: a line for each point, a column for each cell."""
     names = list(matrix.verdicts)
-    moments = {moment.point: None for name in names for moment in CELLS[name].moments}
+    moments = {moment.point: None for name in names for moment in CELLS[name].crash_moments}
     rows = [["ended at", *names, "missed"]]
     for point in moments:
         counts = []
         for name in names:
-            is_there = any(moment.point == point for moment in CELLS[name].moments)
+            is_there = any(moment.point == point for moment in CELLS[name].crash_moments)
             counts.append(str(matrix.verdicts[name].hits[point]) if is_there else "-")
         missed = sum(verdict.misses[point] for verdict in matrix.verdicts.values())
         rows.append([point, *counts, str(missed)])

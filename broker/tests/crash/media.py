@@ -3,8 +3,8 @@
     mounted({HUGETLBFS, TMPFS}, directory, brokers=2)  ->  a folder on each; huge pages as many as are needed
                                                        ->  unmounted, the number of huge pages as it was
 
-Mounting needs root. Without it a folder on `/dev/shm` replaces the tmpfs, and there is no hugetlbfs: `missing` returns
-the reason and the remedy.
+Mounting needs root. Without it a folder on `/dev/shm` replaces the tmpfs, and there is no hugetlbfs: `why_unsupported`
+returns the reason and the remedy.
 """
 
 import fcntl
@@ -21,12 +21,14 @@ from gantry_broker.ports.real_buffers import file_system_of
 from gantry_broker.store.write_buffer import piece_bytes
 
 NR_HUGEPAGES: Final = Path("/proc/sys/vm/nr_hugepages")
-MEMORY_FACTS: Final = Path("/proc/meminfo")
+MEMORY_INFO: Final = Path("/proc/meminfo")
 FILE_SYSTEMS: Final = Path("/proc/filesystems")
 SHARED_MEMORY: Final = Path("/dev/shm")
 COMMAND_TIMEOUT_S: Final = 180
 SEGMENT_BYTES: Final = 1024 * 1024
+"""The size of a log file, and of a write buffer."""
 BUFFERS: Final = 3
+"""The number of write buffers of a broker."""
 
 
 class Medium(Enum):
@@ -39,7 +41,7 @@ class Medium(Enum):
     """The page cache: no write buffer."""
 
 
-def missing(medium: Medium) -> str | None:
+def why_unsupported(medium: Medium) -> str | None:
     """Return why this machine does not support the medium, with the remedy; None if it does."""
     if medium is Medium.TMPFS:
         is_there = os.geteuid() == 0 or (SHARED_MEMORY.is_dir() and file_system_of(str(SHARED_MEMORY)) == "tmpfs")
@@ -51,7 +53,7 @@ def missing(medium: Medium) -> str | None:
     if "hugetlbfs" not in FILE_SYSTEMS.read_text().split():
         return "this kernel has no hugetlbfs -- use one with CONFIG_HUGETLBFS"
     try:
-        with _huge_pages(_pages(1)):
+        with _huge_pages(_huge_pages_needed(1)):
             return None
     except OSError as error:
         return str(error)
@@ -63,7 +65,7 @@ def mounted(media: Collection[Medium], directory: Path, *, brokers: int) -> Iter
     folders: dict[Medium, Path] = {}
     with ExitStack() as stack:
         if Medium.HUGETLBFS in media:
-            stack.enter_context(_huge_pages(_pages(brokers)))
+            stack.enter_context(_huge_pages(_huge_pages_needed(brokers)))
             folders[Medium.HUGETLBFS] = stack.enter_context(_mount("hugetlbfs", directory))
         if Medium.TMPFS in media and os.geteuid() == 0:
             size = (brokers + 1) * BUFFERS * 2 * SEGMENT_BYTES
@@ -76,11 +78,11 @@ def mounted(media: Collection[Medium], directory: Path, *, brokers: int) -> Iter
 
 def _page_bytes() -> int:
     """Return the size of a huge page on this machine."""
-    [line] = [line for line in MEMORY_FACTS.read_text().splitlines() if line.startswith("Hugepagesize:")]
+    [line] = [line for line in MEMORY_INFO.read_text().splitlines() if line.startswith("Hugepagesize:")]
     return int(line.split()[1]) * 1024
 
 
-def _pages(brokers: int) -> int:
+def _huge_pages_needed(brokers: int) -> int:
     """Return how many huge pages the buffers of so many brokers need."""
     return brokers * BUFFERS * (piece_bytes(SEGMENT_BYTES, _page_bytes()) // _page_bytes())
 

@@ -19,7 +19,10 @@ class Mark(NamedTuple):
     """The producer and the sequence number of a message."""
 
     producer: int
+    """The number of the producer in its run."""
+
     sequence: int
+    """The number of the message among those of its producer."""
 
 
 def make_body(run: bytes, mark: Mark, padding: bytes) -> bytes:

@@ -21,6 +21,7 @@ READY_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 180.0
 LOG_POLL_S: Final = 0.001
 BROKER: Final = ("-m", "gantry_broker")
+"""The arguments of Python that run the shipped broker."""
 
 
 class ServerFailed(Exception):

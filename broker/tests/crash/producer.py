@@ -20,15 +20,19 @@ from gantry_wire.message import parse_offset_message_id
 
 TOPICS: Final = ("CrashA", "CrashB", "CrashC")
 QUEUES: Final = 3
+"""The number of queues of each topic."""
 WINDOW: Final = 16
+"""The number of requests of one producer that may be pending."""
 REPLY_TIMEOUT_MS: Final = 60_000
 UNKNOWN_CODES: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )  # fmt: skip
+"""Codes 10, 11 and 12: stored, but the promise of the mode was not met."""
 REFUSED_PAUSE_S: Final = 0.01
 """How long a refused send keeps its place among the pending requests, as clients pause after a refusal."""
 BODY_SIZES: Final = (0, 10, 100, 100, 500, 2000, 6000, 20_000)
 BATCH_SHARE: Final = 0.1
+"""The share of requests that are batches."""
 
 
 @final
@@ -70,7 +74,7 @@ class Producer:
         made = [self._make(topic, queue_id) for _ in range(count)]
         marks = [sent.mark for sent, _ in made]
         for sent, _ in made:
-            self._history.invoke(sent)
+            self._history.record_sent(sent)
         if count == 1:
             sent, body = made[0]
             command = self._command(RequestCode.SEND_MESSAGE_V2, sent, properties(sent), body)
@@ -80,6 +84,7 @@ class Producer:
         return asyncio.ensure_future(self._await_outcome(channel, command, marks))
 
     def _make(self, topic: str, queue_id: int) -> tuple[Sent, bytes]:
+        """Return the next message and its body, which names run, producer and sequence number."""
         mark = Mark(self._number, self._sequence)
         self._sequence += 1
         body = make_body(self._history.run, mark, self._rng.randbytes(self._rng.choice(BODY_SIZES)))
@@ -95,6 +100,7 @@ class Producer:
         return Command(code=code, ext=fields.write(), body=body)
 
     async def _await_outcome(self, channel: Channel, command: Command, marks: Sequence[Mark]) -> None:
+        """Wait for the reply to a request, and record the outcome of each of its messages."""
         try:
             reply = await channel.request(command, REPLY_TIMEOUT_MS)
         except RemotingError:
@@ -103,14 +109,14 @@ class Producer:
             return
         if reply.code != ResponseCode.SUCCESS:
             for mark in marks:
-                self._history.refused(mark, reply.code)
+                self._history.record_refused(mark, reply.code)
             await asyncio.sleep(REFUSED_PAUSE_S)
             return
         result = SendResult.read(reply.ext)
         ids = result.msg_id.split(",")
         assert len(ids) == len(marks), "the reply does not name every message of its request"
         for number, (mark, message_id) in enumerate(zip(marks, ids, strict=True)):
-            self._history.acked(mark, result.queue_offset + number, parse_offset_message_id(message_id)[2])
+            self._history.record_acked(mark, result.queue_offset + number, parse_offset_message_id(message_id)[2])
 
 
 def properties(sent: Sent) -> str:

@@ -15,6 +15,7 @@ from gantry_wire.message import StoredMessage, decode_records
 
 TIMEOUT_MS: Final = 120_000
 TIME_MAX_MS: Final = 9_000_000_000_000
+"""A time after that of every message, as the end of a query."""
 
 
 class UnexpectedReply(Exception):
@@ -66,7 +67,10 @@ class Pulled(NamedTuple):
 
     messages: list[StoredMessage]
     next_offset: int
+    """The queue offset at which the consumer continues."""
+
     max_offset: int
+    """The end of the queue."""
 
 
 async def pull(channel: Channel, queue: Queue, offset: int) -> Pulled:

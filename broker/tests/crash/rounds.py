@@ -1,8 +1,9 @@
-"""A chapter of the crash run: rounds of load, kill, check of the files, restarts, and check through the broker.
+"""A job of the crash run: rounds of load, kill, check of the files, restarts, and check through the broker.
 
     start -> producers send -> it ends itself at a crash point, or SIGKILL -> read the log's files
       -> [remove queues, index, ...] -> [start, end at a crash point] ... -> [start, SIGKILL] ...
-      -> start -> pull every queue, ask for messages by key -> compare everything with the history, and settle it
+      -> start -> pull every queue, ask for messages by key -> compare everything with the history
+      -> record in the history which sends of unknown outcome are stored, and which are lost for good
 
 The check between kill and restart separates what the kill destroyed from what the recovery destroyed. The plan of every
 round follows from the cell and the seed; the exact moment of a kill in the program's work does not, and cannot.
@@ -18,29 +19,32 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
+from crash.broker_runs import BrokerRuns
 from crash.cells import COMMIT_WINDOW_S, Cell
 from crash.checker import check, lost_messages, stored_marks
 from crash.history import History, Outcome, Sent
-from crash.lives import Lives
+from crash.load_consumer import LoadConsumer
 from crash.log_walk import Queue, log_files, messages_by_queue, walk_log
 from crash.media import SEGMENT_BYTES
 from crash.plans import Plan, plan
 from crash.processes import ServerFailed
 from crash.producer import Producer
 from crash.readback import UnexpectedReply, create_topics, not_found_by_key, pull_everything
-from crash.sabotage import Sabotage, spoil_log
+from crash.sabotage import Sabotage, damage_log
 from crash.verdict import Verdict
-from crash.witness import Witness
 
 from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
 KEYS_ASKED_PER_ROUND: Final = 50
-REPLIES_MIN: Final = 50
+"""How many acknowledged messages are queried by key after each restart."""
+ACKED_MIN: Final = 50
 """How many messages are acknowledged in a round before its broker is ended; after `BEGIN_S_MAX` it is ended anyway."""
 BEGIN_S_MAX: Final = 60.0
 POLL_S: Final = 0.005
+"""Seconds between two looks at the number of acknowledgements."""
 REPLAYED: Final = re.compile(r"store recovered.* replayed_records=(\d+)")
+"""The line of the broker's log that reports how many records a start has replayed from write buffers."""
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
     "mappedFileSizeConsumeQueue": str(20 * 500),
@@ -52,6 +56,7 @@ SETTINGS: Final = {
 """Settings with files so small that a kill often comes during a roll."""
 
 Queues = dict[Queue, list[StoredMessage]]
+"""The messages of each queue, in order."""
 
 
 @final
@@ -83,8 +88,10 @@ class CrashRun:
         self._producers = [Producer(number, seed, self._history) for number in range(producers)]
         self.verdict = Verdict()
         settings = SETTINGS | cell.settings(pool_path, seed) | sabotage.settings
-        self._lives = Lives(directory, settings, self.verdict, without=sabotage.guard)
+        self._broker_runs = BrokerRuns(directory, settings, self.verdict, without=sabotage.guard)
         self._settled_end = -1
+        """The physical offset of the last message that was stored when the history was settled last."""
+
         self._walked: Queues = {}
         """The messages in the log's files after the last start."""
 
@@ -96,7 +103,7 @@ class CrashRun:
         began_at = time.monotonic()
         plans = [plan(self._cell, self._seed, number) for number in range(rounds)]
         try:
-            await self._lives.begin(plans[0])
+            await self._broker_runs.begin(plans[0])
             await self._setup()
             for number, (chosen, following) in enumerate(zip(plans, [*plans[1:], None], strict=True)):
                 await self._round(number, chosen, following)
@@ -107,22 +114,23 @@ class CrashRun:
         except (ServerFailed, UnexpectedReply, RemotingError) as error:
             self.verdict.faults.append(f"{type(error).__name__}: {error}")
         finally:
-            await self._lives.end()
+            await self._broker_runs.end()
             self._file.close()
         self.verdict.seconds = time.monotonic() - began_at
         return self.verdict
 
     async def _setup(self) -> None:
-        channel = await Channel.connect(self._lives.address)
+        channel = await Channel.connect(self._broker_runs.address)
         await create_topics(channel)
         await channel.close()
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     async def _round(self, number: int, chosen: Plan, following: Plan | None) -> None:
-        before = self._history.replies
-        witness = Witness(self._walked)
-        how = await self._load(chosen, witness)
+        """Run one round: load, end of the broker, check of the files, restarts, check through the broker."""
+        before = self._history.acked_count
+        consumer = LoadConsumer(self._walked)
+        how = await self._load(chosen, consumer)
         self._count()
         in_files = self._in_files()
         self._judge("files after the kill", in_files, may_lose_tail=self._cell.may_lack_tail)
@@ -130,50 +138,50 @@ class CrashRun:
         for name in chosen.removed.value:
             self._remove(self._store / name)
         if following is None:
-            spoil_log(self._store, self._sabotage)
-        for crash_at in chosen.openings:
-            how += ", restart " + await self._lives.end_while_opening(crash_at)
+            damage_log(self._store, self._sabotage)
+        for crash_at in chosen.start_crashes:
+            how += ", restart " + await self._broker_runs.crash_at_start(crash_at)
         for part in chosen.recovery_kills:
-            await self._lives.kill_while_recovering(part)
-        await self._lives.start(following)
+            await self._broker_runs.kill_while_recovering(part)
+        await self._broker_runs.start(following)
         walked = await self._read_back()
-        is_undisturbed = not chosen.openings and not chosen.recovery_kills
+        is_undisturbed = not chosen.start_crashes and not chosen.recovery_kills
         replayed = self._compare_restart(in_files, walked, may_count=is_undisturbed)
-        self.verdict.consumed += sum(len(messages) for messages in witness.consumed.values())
-        self.verdict.faults += [f"SHOWN, and gone: {text}" for text in witness.missing(walked)]
+        self.verdict.consumed += sum(len(messages) for messages in consumer.consumed.values())
+        self.verdict.faults += [f"SHOWN, and gone: {text}" for text in consumer.missing(walked)]
         lost = self._settle(walked)
         self._walked = walked
         self.verdict.rounds += 1
         self._report_progress(
-            f"round {number + 1}: {self._history.replies - before:,} acknowledged, {how}; {replayed:,} replayed, "
+            f"round {number + 1}: {self._history.acked_count - before:,} acknowledged, {how}; {replayed:,} replayed, "
             f"{lost:,} lost, {self.verdict.stored:,} stored in {self.verdict.log_files} log files; "
             f"removed {chosen.removed.name.lower()}, killed {len(chosen.recovery_kills)} times while recovering"
             + (f"; {len(self.verdict.faults)} FAULTS" if self.verdict.faults else "")
         )
 
-    async def _load(self, chosen: Plan, witness: Witness) -> str:
+    async def _load(self, chosen: Plan, consumer: LoadConsumer) -> str:
         """Let all producers send until the broker has ended under the load. Return how it ended."""
-        clients = [producer.run(self._lives.address) for producer in self._producers]
+        clients = [producer.run(self._broker_runs.address) for producer in self._producers]
         shows_too_early = self._sabotage is Sabotage.NO_HOLD and self._cell.may_lose_tail
-        if chosen.has_witness or shows_too_early:
-            clients.append(witness.run(self._lives.address))
-        before = self._history.replies
+        if chosen.has_consumer or shows_too_early:
+            clients.append(consumer.run(self._broker_runs.address))
+        before = self._history.acked_count
         work = asyncio.gather(*clients)
-        await self._wait_for_replies(before + REPLIES_MIN)
+        await self._wait_for_acknowledgements(before + ACKED_MIN)
         if shows_too_early:
             # A kill at a random moment would often destroy nothing that was visible: the run would pass by chance.
-            how = await self._lives.kill_when(lambda: bool(witness.missing(self._in_files())))
+            how = await self._broker_runs.kill_when(lambda: bool(consumer.missing(self._in_files())))
         else:
-            how = await self._lives.end_under_load(chosen)
+            how = await self._broker_runs.end_under_load(chosen)
         await work
         self._history.flush()
         return how
 
-    async def _wait_for_replies(self, replies: int) -> None:
-        """Wait for the first replies: on a busy machine the kill could otherwise come before anything can be lost."""
+    async def _wait_for_acknowledgements(self, acked: int) -> None:
+        """Wait until messages are acknowledged: a kill on a busy machine could come before anything can be lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(BEGIN_S_MAX):
-                while self._history.replies < replies:  # noqa: ASYNC110
+                while self._history.acked_count < acked:  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
 
     def _in_files(self) -> Queues:
@@ -196,7 +204,7 @@ class CrashRun:
 
     async def _read_back(self) -> Queues:
         """Read all queues through the broker and from its files: both must be equal, and agree with the history."""
-        channel = await Channel.connect(self._lives.address)
+        channel = await Channel.connect(self._broker_runs.address)
         pulled = await pull_everything(channel)
         stored = stored_marks(self._history.run, pulled)
         known = [sent for sent in self._history.sent.values() if _is_acked(sent) and sent.mark in stored]
@@ -214,6 +222,7 @@ class CrashRun:
         return walked
 
     def _judge(self, where: str, queues: Queues, *, may_lose_tail: bool) -> None:
+        """Check these queues against the history, and add what is wrong to the faults, with where it was found."""
         found = check(self._history, queues, may_lose_tail=may_lose_tail)
         self.verdict.faults += [f"{where}: {fault}" for fault in found]
 
@@ -232,7 +241,7 @@ class CrashRun:
         if added and not self._cell.is_replayed:
             self.verdict.faults.append(f"ADDED: {added} messages that no file and no buffer held")
         if may_count:
-            found = REPLAYED.search(self._lives.log)
+            found = REPLAYED.search(self._broker_runs.log)
             reported = int(found[1]) if found else 0
             self.verdict.replayed_reported += reported
             if reported != added:
@@ -252,7 +261,7 @@ class CrashRun:
         return len(lost)
 
     def _check_window(self, lost: list[Sent]) -> None:
-        """Check that lost messages were written since the last start, and within the time of two commits."""
+        """Check that lost messages were written since the last start, and acknowledged within the commit window."""
         first = min(lost, key=lambda sent: sent.physical_offset)
         if first.physical_offset <= self._settled_end:
             self.verdict.faults.append(f"WINDOW: {first} was stored after an earlier restart")
@@ -262,14 +271,14 @@ class CrashRun:
 
     def _count(self) -> None:
         self.verdict.sent = len(self._history.sent)
-        self.verdict.acked = self._history.replies
+        self.verdict.acked = self._history.acked_count
         self.verdict.refused = self._history.count(Outcome.REFUSED)
 
     async def _last_stop(self) -> None:
         """Stop cleanly at the end, and check that the files alone hold everything."""
-        await self._lives.stop()
+        await self._broker_runs.stop()
         self._judge("files after a clean stop", messages_by_queue(walk_log(self._store)), may_lose_tail=False)
-        await self._lives.start(None)
+        await self._broker_runs.start(None)
         await self._read_back()
 
 

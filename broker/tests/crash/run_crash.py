@@ -1,9 +1,9 @@
 """The crash run: repeated `kill -9` of a broker under load, in every mode, with an independent checker.
 
-Exit code 0 when a cell ran, every message was kept that its mode promises to keep, and a run of `ROUNDS_DEMANDED`
-rounds or more proves that messages were at risk; otherwise 1, also if `GANTRY_REQUIRE` promises root and a cell did not
-run. After a fault the run keeps the store and the history of all sends, and prints the command that repeats the
-chapter.
+Exit code 0 when a cell (a flush mode and a medium of the write buffer) ran, every message was kept that its mode
+promises to keep, and a run of `ROUNDS_DEMANDED` rounds or more proves that messages were at risk; otherwise 1, also if
+`GANTRY_REQUIRE` promises root and a cell did not run. After a fault the run keeps the store and the history of all
+sends, and prints the command that repeats the job: ten rounds with one store.
 """
 
 import os
@@ -21,9 +21,9 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from crash.cells import CELLS
-from crash.chapters import RUNS
 from crash.checker import check
 from crash.history import load_history
+from crash.jobs import RUNS
 from crash.log_walk import messages_by_queue, walk_log
 from crash.matrix import (
     FAULTS_SHOWN_MAX,
@@ -55,7 +55,7 @@ def exit_on_sigterm(_number: int, _frame: FrameType | None) -> None:
               help=f"Which of {', '.join(CELLS)}.")  # fmt: skip
 @click.option("--rounds", default=50, show_default=True, help="How often each cell's broker is killed under load.")
 @click.option("--seed", type=int, help="Repeat the plan of an earlier run; by default a new seed is drawn.")
-@click.option("--jobs", default=2, show_default=True, help="Number of parallel chapters, each with a broker.")
+@click.option("--jobs", default=2, show_default=True, help="Number of jobs (ten rounds each) at a time.")
 @click.option("--producers", default=4, show_default=True, help="Number of producers, each with 16 pending requests.")
 @click.option(
     "--sabotage", type=click.Choice([one.value for one in Sabotage]), default="none", show_default=True,
@@ -70,7 +70,7 @@ def main(
 ) -> None:  # fmt: skip
     """Kill a broker under load, restart it, and check every acknowledged message.
 
-    A cell is a flush mode and a medium of the write buffer. Its rounds come in chapters of ten, each with a name
+    A cell is a flush mode and a medium of the write buffer. Its rounds come in jobs of ten, each with a name
     server, a broker and a store of its own below .gantry, on free ports of 127.0.0.1. Producers send numbered messages
     with a digest, single and in batches. The broker is killed at a random moment, or ends itself at a crash point; then
     the log's files are read without it; in some rounds queues, index or checkpoint are removed, in some the broker dies
@@ -93,7 +93,7 @@ def main(
         return
     signal.signal(signal.SIGTERM, exit_on_sigterm)
     options = Options(
-        cells=cells, seed=random.randrange(1 << 32) if seed is None else seed, rounds=rounds, jobs=jobs,
+        cells=cells, seed=random.randrange(1 << 32) if seed is None else seed, rounds=rounds, parallel_jobs=jobs,
         producers=producers, sabotage=Sabotage(sabotage), is_kept=keep, is_verbose=verbose,
     )  # fmt: skip
     click.echo(f"seed {options.seed}, {rounds} rounds for each of {len(cells)} cells, {jobs} at a time")

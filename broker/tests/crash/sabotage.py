@@ -20,7 +20,7 @@ class Sabotage(Enum):
     FLIP_BIT = "flip-bit"
     """One bit of one body changes."""
     NO_REPLAY = "no-replay"
-    """No start finds the write buffers of the previous one."""
+    """No start finds, and so none replays, the write buffers of the previous one."""
     NO_HOLD = "no-hold"
     """Messages that a crash may destroy are visible to consumers at once."""
 
@@ -42,7 +42,7 @@ class Sabotage(Enum):
         }
 
 
-def spoil_log(store: Path, sabotage: Sabotage) -> None:
+def damage_log(store: Path, sabotage: Sabotage) -> None:
     """Damage the log's files, if this sabotage does so."""
     if sabotage not in (Sabotage.CUT_TAIL, Sabotage.FLIP_BIT):
         return

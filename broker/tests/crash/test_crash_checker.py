@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from crash.checker import Kind, check, stored_marks
+from crash.checker import FaultKind, check, stored_marks
 from crash.history import History, Outcome, Sent, load_history
 from crash.log_walk import Queue, messages_by_queue, walk_log
 from crash.payload import Mark, digest, make_body, read_body
-from crash.sabotage import Sabotage, spoil_log
+from crash.sabotage import Sabotage, damage_log
 
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
 
 RUN = b"run-0001"
+"""The eight bytes with which every body of the run begins."""
 TOPIC = "CrashA"
 Stored = dict[Queue, list[StoredMessage]]
 
@@ -23,6 +24,7 @@ def body_of(mark: Mark) -> bytes:
 
 
 def unique_id_of(mark: Mark) -> str:
+    """Return the property `UNIQ_KEY` of the message with this mark (producer and sequence number)."""
     return f"{mark.producer:04X}{mark.sequence:028X}"
 
 
@@ -35,8 +37,8 @@ def small_world() -> tuple[History, Stored]:
         for producer in range(2):
             mark = Mark(producer, sequence)
             messages = stored.setdefault((TOPIC, sequence % 2), [])
-            history.invoke(Sent(mark, TOPIC, sequence % 2, digest(body_of(mark)).hex(), unique_id_of(mark)))
-            history.acked(mark, len(messages), physical_offset)
+            history.record_sent(Sent(mark, TOPIC, sequence % 2, digest(body_of(mark)).hex(), unique_id_of(mark)))
+            history.record_acked(mark, len(messages), physical_offset)
             messages.append(
                 StoredMessage(
                     topic=TOPIC, queue_id=sequence % 2, body=body_of(mark), queue_offset=len(messages),
@@ -89,7 +91,7 @@ def store_twice(history: History, stored: Stored) -> None:
 
 
 def refuse(history: History, stored: Stored) -> None:
-    history.refused(Mark(0, 0), 2)
+    history.record_refused(Mark(0, 0), 2)
 
 
 def reverse(history: History, stored: Stored) -> None:
@@ -102,29 +104,29 @@ def change_the_unique_id(history: History, stored: Stored) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "kind"),
+    ("change", "kind"),
     [
-        (shorten, Kind.LOST),
-        (drop_from_the_middle, Kind.LOST),
-        (drop_from_the_middle, Kind.GAP),
-        (alter_body, Kind.ALTERED),
-        (alter_body, Kind.LOST),
-        (change_the_unique_id, Kind.ALTERED),
-        (move_in_the_log, Kind.MOVED),
-        (exchange_neighbours, Kind.MOVED),
-        (store_in_another_queue, Kind.MOVED),
-        (invent, Kind.INVENTED),
-        (store_twice, Kind.DOUBLED),
-        (refuse, Kind.REFUSED),
-        (reverse, Kind.DISORDER),
+        (shorten, FaultKind.LOST),
+        (drop_from_the_middle, FaultKind.LOST),
+        (drop_from_the_middle, FaultKind.GAP),
+        (alter_body, FaultKind.ALTERED),
+        (alter_body, FaultKind.LOST),
+        (change_the_unique_id, FaultKind.ALTERED),
+        (move_in_the_log, FaultKind.MOVED),
+        (exchange_neighbours, FaultKind.MOVED),
+        (store_in_another_queue, FaultKind.MOVED),
+        (invent, FaultKind.INVENTED),
+        (store_twice, FaultKind.DOUBLED),
+        (refuse, FaultKind.REFUSED),
+        (reverse, FaultKind.DISORDER),
     ],
 )
-def test_every_broken_promise_is_detected(harm: Callable[[History, Stored], None], kind: Kind) -> None:
+def test_every_broken_promise_is_detected(change: Callable[[History, Stored], None], kind: FaultKind) -> None:
     """Each change of a correct store is reported as a fault of its kind."""
     history, stored = small_world()
     assert check(history, stored) == []
 
-    harm(history, stored)
+    change(history, stored)
 
     assert kind in {fault.kind for fault in check(history, stored)}
 
@@ -146,9 +148,9 @@ def test_history_file_reads_back_as_written(tmp_path: Path) -> None:
         history = History(RUN, file)
         for sequence in range(3):
             mark = Mark(4, sequence)
-            history.invoke(Sent(mark, TOPIC, 1, "00", unique_id_of(mark)))
-        history.acked(Mark(4, 0), 7, 700)
-        history.refused(Mark(4, 1), 2)
+            history.record_sent(Sent(mark, TOPIC, 1, "00", unique_id_of(mark)))
+        history.record_acked(Mark(4, 0), 7, 700)
+        history.record_refused(Mark(4, 1), 2)
         history.flush()
 
         assert load_history(tmp_path / "history.jsonl").sent == history.sent
@@ -204,12 +206,12 @@ def test_sabotaged_log_files_are_reported_as_loss(tmp_path: Path, sabotage: Sabo
         for message in queue:
             mark = read_body(RUN, message.body)
             assert mark is not None
-            history.acked(mark, message.queue_offset, message.physical_offset)
+            history.record_acked(mark, message.queue_offset, message.physical_offset)
     assert check(history, messages_by_queue(walk_log(tmp_path))) == []
 
-    spoil_log(tmp_path, sabotage)
+    damage_log(tmp_path, sabotage)
 
-    assert Kind.LOST in {fault.kind for fault in check(history, messages_by_queue(walk_log(tmp_path)))}
+    assert FaultKind.LOST in {fault.kind for fault in check(history, messages_by_queue(walk_log(tmp_path)))}
 
 
 def test_only_tail_may_be_lost_where_mode_allows_it() -> None:
@@ -217,12 +219,12 @@ def test_only_tail_may_be_lost_where_mode_allows_it() -> None:
     history, stored = small_world()
     last = max((message for queue in stored.values() for message in queue), key=lambda one: one.physical_offset)
     stored[TOPIC, last.queue_id].remove(last)
-    assert {fault.kind for fault in check(history, stored)} == {Kind.LOST}
+    assert {fault.kind for fault in check(history, stored)} == {FaultKind.LOST}
     assert check(history, stored, may_lose_tail=True) == []
 
     drop_from_the_middle(history, stored)
 
-    assert Kind.HOLE in {fault.kind for fault in check(history, stored, may_lose_tail=True)}
+    assert FaultKind.HOLE in {fault.kind for fault in check(history, stored, may_lose_tail=True)}
 
 
 def test_settled_outcomes_never_change() -> None:
@@ -237,8 +239,8 @@ def test_settled_outcomes_never_change() -> None:
 
     del stored[TOPIC, 0][0]
 
-    assert Kind.LOST in {fault.kind for fault in check(history, stored)}
-    assert [fault.kind for fault in check(history, whole)] == [Kind.RISEN]
+    assert FaultKind.LOST in {fault.kind for fault in check(history, stored)}
+    assert [fault.kind for fault in check(history, whole)] == [FaultKind.RETURNED]
     assert (history.sent[there].outcome, history.sent[gone].outcome) == (Outcome.ACKED, Outcome.GONE)
 
 
@@ -248,8 +250,8 @@ def test_offsets_of_lost_messages_may_be_reused() -> None:
     gone = stored[TOPIC, 0].pop()
     history.settle(stored_marks(RUN, stored))
     mark = Mark(1, 5)
-    history.invoke(Sent(mark, TOPIC, 0, digest(body_of(mark)).hex(), unique_id_of(mark)))
-    history.acked(mark, gone.queue_offset, gone.physical_offset)
+    history.record_sent(Sent(mark, TOPIC, 0, digest(body_of(mark)).hex(), unique_id_of(mark)))
+    history.record_acked(mark, gone.queue_offset, gone.physical_offset)
 
     properties = f"UNIQ_KEY\x01{unique_id_of(mark)}\x02".encode()
     stored[TOPIC, 0].append(replace(gone, body=body_of(mark), properties_bytes=properties))

@@ -1,4 +1,4 @@
-"""The matrix requires that a whole run proves something, and covers every crash point."""
+"""The crash run's matrix of cells requires that a run proves something, and covers every crash point."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from gantry_testing.crashing_broker import parse_crash_at
 
 def good_cell(name: str) -> Verdict:
     """Return the verdict of a cell whose run has proved everything."""
-    hits = Counter({moment.point: 1 for moment in CELLS[name].moments})
+    hits = Counter({moment.point: 1 for moment in CELLS[name].crash_moments})
     return Verdict(rounds=50, acked=100, replayed=9, replayed_reported=9, lost=9, hits=hits)
 
 
@@ -36,7 +36,7 @@ def point_never_hit(verdicts: dict[str, Verdict]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "word"),
+    ("change", "word"),
     [
         (never_replayed, "async-tmpfs"),
         (never_reported, "async-hugetlbfs"),
@@ -44,12 +44,12 @@ def point_never_hit(verdicts: dict[str, Verdict]) -> None:
         (point_never_hit, crash_points.MID_TRUNCATION),
     ],
 )
-def test_run_without_risk_proves_too_little(harm: Callable[[dict[str, Verdict]], None], word: str) -> None:
+def test_run_without_risk_proves_too_little(change: Callable[[dict[str, Verdict]], None], word: str) -> None:
     """Nothing replayed, nothing lost, a point never reached: each is reported once, if enough rounds ran."""
     verdicts = {name: good_cell(name) for name in CELLS}
     assert shortcomings(Matrix(verdicts), 50) == []
 
-    harm(verdicts)
+    change(verdicts)
 
     [text] = shortcomings(Matrix(verdicts), 50)
     assert word in text
@@ -59,7 +59,9 @@ def test_run_without_risk_proves_too_little(harm: Callable[[dict[str, Verdict]],
 def test_every_crash_point_is_in_a_cell() -> None:
     """A crash point that is added to the store must be in a cell. Those of retention are hit in test_store_loss."""
     of_retention = {crash_points.BEFORE_UNLINK, crash_points.MID_UNLINK}
-    assert {moment.point for cell in CELLS.values() for moment in cell.moments} == set(crash_points.ALL) - of_retention
+    assert {moment.point for cell in CELLS.values() for moment in cell.crash_moments} == set(
+        crash_points.ALL
+    ) - of_retention
 
 
 def test_unknown_crash_point_is_refused() -> None:
@@ -80,6 +82,6 @@ def test_tables_have_a_line_for_each_cell_and_point() -> None:
     assert [line.split()[0] for line in lines] == ["cell", "async-tmpfs", "sync-hugetlbfs"]
     assert [line.split()[0] for line in hits] == [
         "ended",
-        *dict.fromkeys(m.point for m in CELLS["async-tmpfs"].moments),
+        *dict.fromkeys(m.point for m in CELLS["async-tmpfs"].crash_moments),
     ]
     assert len({len(line) for line in lines}) == len({len(line) for line in hits}) == 1

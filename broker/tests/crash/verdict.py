@@ -4,15 +4,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from crash.checker import Kind
+from crash.checker import FaultKind
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The counts and faults of one chapter, or of a cell."""
+    """The counts and faults of one job (ten rounds with one store), or of a cell (all jobs of a mode)."""
 
     faults: list[str] = field(default_factory=list)
+    """Each broken promise, as a line of text."""
     rounds: int = 0
+    """Rounds that were run to their end: load, kill, restart and check."""
     kills: int = 0
     """Kills by the run, under load or while recovering. Ends at a crash point are in `hits`."""
     hits: Counter[str] = field(default_factory=Counter)
@@ -20,11 +22,15 @@ class Verdict:
     misses: Counter[str] = field(default_factory=Counter)
     """How often the broker should have ended at a crash point and did not reach it in time."""
     sent: int = 0
+    """Messages that producers have sent, with any answer or none."""
     acked: int = 0
     """Messages that a reply acknowledged."""
     refused: int = 0
+    """Messages that a reply refused: with a code other than 0, 10, 11 and 12."""
     stored: int = 0
+    """Messages that the last check found in the store."""
     log_files: int = 0
+    """Files of the log at the last check."""
     replayed: int = 0
     """Acknowledged messages that were not in the log's files after the kill, and were stored after the restart."""
     replayed_reported: int = 0
@@ -44,7 +50,7 @@ class Verdict:
     @property
     def doubled(self) -> int:
         """Messages that were stored twice."""
-        return sum(f"{Kind.DOUBLED.name}:" in fault for fault in self.faults)
+        return sum(f"{FaultKind.DOUBLED.name}:" in fault for fault in self.faults)
 
     def add(self, other: "Verdict") -> None:
         """Add the counts and faults of another verdict."""

@@ -1,4 +1,4 @@
-"""The plan of a run: all combinations in random order, again and again, all drawn from the run's seed."""
+"""The plan of a damage run: all combinations of its dimensions in random order, repeatedly, as the seed decides."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
-from damage.harms import Harm
-from damage.kinds import IN_GROUPS, OF_MASTERS, POOLED, Kind
+from damage.damage_kinds import DamageKind
+from damage.file_kinds import BUFFER_KINDS, IN_GROUPS_ONLY, ON_MASTER_ONLY, FileKind
 from damage.shard import Setup
 
 
@@ -20,110 +20,113 @@ class Stop(StrEnum):
     UNCLEAN = "unclean"
 
 
-class When(StrEnum):
+class BrokerState(StrEnum):
     """Whether a broker runs on the files while they are damaged."""
 
     RUNNING = "running"
     STOPPED = "stopped"
 
 
-class Cell(msgspec.Struct, frozen=True):
-    """One combination of the damage matrix."""
+class Combination(msgspec.Struct, frozen=True):
+    """One combination of a trial's dimensions: what is damaged, in which way, when, and in which setup."""
 
-    kind: Kind
-    harm: Harm
+    file_kind: FileKind
+    damage: DamageKind
     stop: Stop
-    when: When
+    broker: BrokerState
+    """Whether the broker runs while the file is damaged."""
     setup: Setup
 
     @property
     def name(self) -> str:
-        return f"{self.kind}/{self.harm}/{self.stop}/{self.when}/{self.setup}"
+        return f"{self.file_kind}/{self.damage}/{self.stop}/{self.broker}/{self.setup}"
 
 
 class Trial(msgspec.Struct, frozen=True):
     """One combination with all random choices made."""
 
     number: int
+    """Its number in the plan, which is also a part of its seed."""
     seed: int
-    cell: Cell
-    is_pooled: bool
+    """The seed of the run."""
+    combination: Combination
+    has_write_buffers: bool
+    """Whether the brokers have write buffers in files."""
     member: int
     """The member that is damaged; 1 is the master."""
     is_failover: bool
-    """Whether another member becomes master before the damaged one returns; ignored with `When.RUNNING`."""
+    """Whether another member becomes master before the damaged one returns; ignored with `BrokerState.RUNNING`."""
 
-    @property
-    def dice(self) -> random.Random:
+    def make_rng(self) -> random.Random:
         """Return a new random generator, each time with the same seed of the trial."""
         return random.Random(f"{self.seed}/{self.number}/trial")
 
 
-ABORT_HARMS: Final = {
-    (Kind.ABORT, Stop.CLEAN): (Harm.ROLLED_BACK,),
-    (Kind.ABORT, Stop.UNCLEAN): (Harm.MISSING,),
+ABORT_MARKER_DAMAGES: Final = {
+    (FileKind.ABORT, Stop.CLEAN): (DamageKind.ROLLED_BACK,),
+    (FileKind.ABORT, Stop.UNCLEAN): (DamageKind.MISSING,),
 }
 """What can be done to the abort marker of a stopped store: it is empty, and exists after an unclean stop only."""
-NEVER: Final = frozenset({Kind.FAILURE})
+NEVER_LEFT_BEHIND: Final = frozenset({FileKind.FLUSH_FAILED})
 """Kinds that no stop or kill leaves behind: `flush-failed` exists only after a disk failure."""
 
 
-def is_possible(cell: Cell) -> bool:
+def is_possible(combination: Combination) -> bool:
     """Return whether a store of that kind has such a file at that moment, and it can be damaged so."""
-    if cell.kind in NEVER:
+    if combination.file_kind in NEVER_LEFT_BEHIND:
         return False
-    if cell.kind in IN_GROUPS and cell.setup is Setup.ALONE:
+    if combination.file_kind in IN_GROUPS_ONLY and combination.setup is Setup.ALONE:
         return False
-    if cell.kind is Kind.ABORT:
-        if cell.when is When.RUNNING:
-            return cell.harm is Harm.MISSING
-        return cell.harm in ABORT_HARMS[cell.kind, cell.stop]
-    if cell.kind in (Kind.LOCK, Kind.BUFFER_LOCK):
-        return cell.harm in (Harm.MISSING, Harm.EMPTIED, Harm.TRUNCATED, Harm.FLIPPED)
+    if combination.file_kind is FileKind.ABORT:
+        if combination.broker is BrokerState.RUNNING:
+            return combination.damage is DamageKind.MISSING
+        return combination.damage in ABORT_MARKER_DAMAGES[combination.file_kind, combination.stop]
+    if combination.file_kind in (FileKind.LOCK, FileKind.BUFFER_LOCK):
+        return combination.damage in (DamageKind.MISSING, DamageKind.EMPTIED, DamageKind.TRUNCATED, DamageKind.FLIPPED)
     return True
 
 
-def cells() -> list[Cell]:
+def combinations() -> list[Combination]:
     """Return all possible combinations of the damage matrix."""
     return [
-        cell
-        for kind in Kind
-        for harm in Harm
+        combination
+        for kind in FileKind
+        for damage in DamageKind
         for stop in Stop
-        for when in When
+        for broker in BrokerState
         for setup in Setup
-        if is_possible(cell := Cell(kind, harm, stop, when, setup))
+        if is_possible(combination := Combination(kind, damage, stop, broker, setup))
     ]
 
 
 def plan(seed: int, count: int, only: Sequence[str] = ()) -> list[Trial]:
-    """Return ``count`` trials: all combinations in random order, repeated. ``only`` filters by parts of cell names."""
-    chosen = [cell for cell in cells() if is_wanted(cell, only)]
-    return [trial_of(seed, number, cell) for number, cell in enumerate(_repeated(seed, chosen, count))]
+    """Return ``count`` trials: all combinations in random order, repeated. ``only`` filters by parts of names."""
+    chosen = [combination for combination in combinations() if is_wanted(combination, only)]
+    return [trial_of(seed, number, combination) for number, combination in enumerate(_repeated(seed, chosen, count))]
 
 
-def is_wanted(cell: Cell, only: Sequence[str]) -> bool:
-    """Return whether a filter matches: its words, joined by ``/``, must all be parts of the cell's name."""
-    return not only or any(all(word in cell.name.split("/") for word in one.split("/")) for one in only)
+def is_wanted(combination: Combination, only: Sequence[str]) -> bool:
+    """Return whether a filter matches: its words, joined by ``/``, must all be parts of the combination's name."""
+    return not only or any(all(word in combination.name.split("/") for word in one.split("/")) for one in only)
 
 
-def _repeated(seed: int, chosen: Sequence[Cell], count: int) -> Iterator[Cell]:
-    dice, done = random.Random(f"{seed}/order"), 0
+def _repeated(seed: int, chosen: Sequence[Combination], count: int) -> Iterator[Combination]:
+    rng, done = random.Random(f"{seed}/order"), 0
     while chosen and done < count:
-        pass_ = list(chosen)
-        dice.shuffle(pass_)
-        for cell in pass_[: count - done]:
+        shuffled = list(chosen)
+        rng.shuffle(shuffled)
+        for combination in shuffled[: count - done]:
             done += 1
-            yield cell
+            yield combination
 
 
-def trial_of(seed: int, number: int, cell: Cell) -> Trial:
+def trial_of(seed: int, number: int, combination: Combination) -> Trial:
     """Return the trial with this number, independent of the rest of the plan, so that it can be repeated alone."""
-    dice = random.Random(f"{seed}/{number}/{cell.name}")
-    is_grouped = cell.setup is not Setup.ALONE
-    is_pooled = cell.kind in POOLED or dice.random() < 0.4
-    is_master = not is_grouped or cell.kind in OF_MASTERS or dice.random() < 0.6
+    rng = random.Random(f"{seed}/{number}/{combination.name}")
+    is_grouped = combination.setup is not Setup.ALONE
+    has_write_buffers = combination.file_kind in BUFFER_KINDS or rng.random() < 0.4
+    is_master = not is_grouped or combination.file_kind in ON_MASTER_ONLY or rng.random() < 0.6
     return Trial(
-        number, seed, cell, is_pooled, 1 if is_master else 2,
-        is_grouped and dice.random() < 0.4,
+        number, seed, combination, has_write_buffers, 1 if is_master else 2,
+        is_grouped and rng.random() < 0.4,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs worlds, the lives of trials and their judges in forked processes with a deadline, to protect the run itself."""
+"""Builds templates, and runs and judges trials, in forked processes with a deadline, to protect the run itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 
-class Ended(NamedTuple):
+class ProcessEnd(NamedTuple):
     """How a forked process has ended."""
 
     code: int
@@ -27,19 +27,23 @@ class Work(NamedTuple):
     """The work of one process, and the file for its output."""
 
     name: str
+    """The name by which the end of the process is reported."""
     run: Callable[[], None]
     output: Path
 
 
 @final
-class Forks:
-    """At most ``jobs`` forked processes at a time. The parent has one thread and no loop, so a fork copies no lock."""
+class ForkPool:
+    """Runs at most ``jobs`` forked processes at a time.
+
+    The parent has one thread and no event loop, so a fork copies no lock.
+    """
 
     def __init__(self, jobs: int, timeout_s: float) -> None:
         self._jobs: Final = jobs
         self._timeout_s: Final = timeout_s
 
-    def run(self, chains: Iterator[Iterator[Work]], on_end: Callable[[str, Ended], None]) -> None:
+    def run(self, chains: Iterator[Iterator[Work]], on_end: Callable[[str, ProcessEnd], None]) -> None:
         """Run all chains; the next work of a chain is requested when the previous one has ended."""
         with selectors.DefaultSelector() as selector:
             running: dict[int, tuple[int, Work, Iterator[Work], float]] = {}
@@ -57,6 +61,7 @@ class Forks:
         self, chain: Iterator[Work], running: dict[int, tuple[int, Work, Iterator[Work], float]],
         selector: selectors.BaseSelector,
     ) -> None:  # fmt: skip
+        """Start the next work of a chain, if it has one."""
         work = next(chain, None)
         if work is None:
             return
@@ -67,8 +72,9 @@ class Forks:
 
     def _wait(
         self, running: dict[int, tuple[int, Work, Iterator[Work], float]], selector: selectors.BaseSelector,
-        on_end: Callable[[str, Ended], None],
+        on_end: Callable[[str, ProcessEnd], None],
     ) -> None:  # fmt: skip
+        """Wait until a process ends or its deadline is over, and start the next work of its chain."""
         if not running:
             return
         rest = min(end for _, _, _, end in running.values()) - time.monotonic()
@@ -84,7 +90,7 @@ class Forks:
             selector.unregister(watch)
             os.close(watch)
             del running[watch]
-            on_end(work.name, Ended(os.waitstatus_to_exitcode(status), is_late))
+            on_end(work.name, ProcessEnd(os.waitstatus_to_exitcode(status), is_late))
             self._begin(chain, running, selector)
 
 
@@ -115,9 +121,9 @@ def run_all(works: Sequence[Work], jobs: int, timeout_s: float) -> list[str]:
     """Run works that must not fail; return their failures."""
     failed: list[str] = []
 
-    def ended(name: str, how: Ended) -> None:
+    def ended(name: str, how: ProcessEnd) -> None:
         if how.code or how.is_late:
             failed.append(f"{name}: {how}")
 
-    Forks(jobs, timeout_s).run((iter([work]) for work in works), ended)
+    ForkPool(jobs, timeout_s).run((iter([work]) for work in works), ended)
     return failed

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from damage.kinds import STORE
+from damage.file_kinds import STORE
 
 _TRUNCATE: Final = re.compile(r"'truncate -s (\d+) ([^' ]+)'")
 _RANGE: Final = re.compile(r"\[(\d+), (\d+)\)")
@@ -48,9 +48,9 @@ def remedies_of(
     return found
 
 
-def apply_remedy(remedies: list[Remedy], dice: random.Random) -> str | None:
+def apply_remedy(remedies: list[Remedy], rng: random.Random) -> str | None:
     """Execute one of the remedies; return None if there is none."""
-    return dice.choice(remedies)() if remedies else None
+    return rng.choice(remedies)() if remedies else None
 
 
 def _start_empty(folder: Path, member: int) -> str:

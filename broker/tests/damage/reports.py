@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, final
 
 import msgspec
-from damage.ledger import Known
+from damage.expectations import Message
 
-_PLAIN: Final = frozenset(vars(logging.makeLogRecord({})))
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({})))
+# Names of data in log lines: where a damaged or missing range starts, where it ends, and the bytes of a lost tail.
 _STARTS: Final = ("offset", "start", "begin", "from", "lost_from", "missing_from", "damaged_from")
 _ENDS: Final = ("end", "to", "stop", "lost_to", "missing_to", "damaged_to")
 _TAIL: Final = ("cut_bytes", "lost_flushed_bytes", "lost_bytes", "missing_bytes")
@@ -28,8 +29,10 @@ class Report(msgspec.Struct, frozen=True):
     """One line of a log, or the reason of a refused start."""
 
     level: str
+    """The level of the line, such as ERROR; REFUSED for a refused start."""
     text: str
     facts: dict[str, Any] = {}
+    """The data of the line, by name: what the broker gave as `extra`."""
 
     @property
     def line(self) -> str:
@@ -59,18 +62,18 @@ class Report(msgspec.Struct, frozen=True):
         for match in _RANGE.finditer(self.line):
             yield int(match[1]), int(match[2])
 
-    def covers(self, message: Known, *, file_bytes: int) -> bool:
+    def covers(self, message: Message, *, log_file_bytes: int) -> bool:
         """Return whether the report names the place of this message: its range, offset, file, queue or topic."""
-        if any(start <= message.physical < end for start, end in self.ranges()):
+        if any(start <= message.physical_offset < end for start, end in self.ranges()):
             return True
         facts = self.facts
-        if facts.get("offset") == message.physical:
+        if facts.get("offset") == message.physical_offset:
             return True
         queue = facts.get("queue_id", facts.get("queue"))
         if facts.get("topic") == message.topic and queue in (None, message.queue_id, str(message.queue_id)):
             return True
         line = self.line
-        if any(int(base) <= message.physical < int(base) + file_bytes for base in _LOG_FILE.findall(line)):
+        if any(int(base) <= message.physical_offset < int(base) + log_file_bytes for base in _LOG_FILE.findall(line)):
             return True
         return (message.topic, str(message.queue_id)) in _QUEUE_FILE.findall(line)
 
@@ -85,7 +88,7 @@ class ReportLog(logging.Handler):
         self.tracebacks: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        facts = {name: plain(value) for name, value in vars(record).items() if name not in _PLAIN}
+        facts = {name: to_json_value(value) for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
         text = record.getMessage()
         if record.exc_info is not None and record.exc_info[1] is not None:
             error = record.exc_info[1]
@@ -94,12 +97,12 @@ class ReportLog(logging.Handler):
         self.reports.append(Report(record.levelname, text, facts))
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Convert a value to one that JSON can hold."""
     if isinstance(value, bool | int | float | str) or value is None:
         return value
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
+        return [to_json_value(one) for one in value]
     if isinstance(value, dict):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): to_json_value(one) for name, one in value.items()}
     return str(value)

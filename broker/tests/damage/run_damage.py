@@ -1,7 +1,7 @@
 """The damage run: every kind of file of a store, damaged in every way, with clients that know what they have sent.
 
 Exit code 0 when every trial that was possible ended in one of four good outcomes; 1 with at least one FAULT, and for
-each its evidence and the command that repeats it, and 1 if a world could not be built.
+each its evidence and the command that repeats it, and 1 if a template could not be built.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from damage.harms import Harm, NotPossible
-from damage.judge import Fault, Outcome, Sort, Verdict
-from damage.kinds import Kind
-from damage.plan import Cell, Stop, Trial, When, cells, plan, trial_of
-from damage.process_life import live_with_processes
-from damage.processes_of_trials import Ended, Forks, Work, run_all
-from damage.sabotage_of_trials import Lie
+from damage.damage_kinds import DamageKind, NotPossible
+from damage.file_kinds import FileKind
+from damage.judge import Fault, FaultKind, Outcome, Verdict
+from damage.observed_run import load_observed_run, observed_run_path
+from damage.plan import BrokerState, Combination, Stop, Trial, combinations, plan, trial_of
+from damage.process_run import run_broker_processes
+from damage.processes_of_trials import ForkPool, ProcessEnd, Work, run_all
+from damage.sabotage_of_trials import Sabotage
 from damage.shard import Setup
-from damage.trial import DONE, judged, live, load_phase, phase_path, prepare_trial, world_name
-from damage.world import build_world
+from damage.template import build_template
+from damage.trial import DAMAGE_TEXT, judged, prepare_trial, run_broker, template_name
 
 from gantry_testing.slowness import patience
 from gantry_wire.structs import make_structs_ready
@@ -41,43 +42,55 @@ from gantry_wire.structs import make_structs_ready
 ROOT: Final = Path(__file__).resolve().parents[3]
 RUNS: Final = ROOT / ".gantry"
 MEMORY: Final = Path("/dev/shm")
-TRIALS: Final = len(cells())
+TRIALS: Final = len(combinations())
 """Default number of trials: each combination once."""
 SLICE_SEED: Final = 20
 SLICE_TRIALS: Final = 60
-PROCESS_CELLS: Final = (
-    (Kind.LOG_NEWEST, Harm.MISSING, Stop.CLEAN, When.STOPPED),
-    (Kind.LOG_MIDDLE, Harm.FLIPPED, Stop.CLEAN, When.STOPPED),
-    (Kind.LOG_MIDDLE, Harm.TRUNCATED, Stop.UNCLEAN, When.STOPPED),
-    (Kind.LOG_FIRST, Harm.FLIPPED, Stop.CLEAN, When.RUNNING),
-    (Kind.QUEUE, Harm.SWAPPED, Stop.UNCLEAN, When.STOPPED),
-    (Kind.LOG_MIDDLE, Harm.MISSING, Stop.UNCLEAN, When.STOPPED),
+"""Seed and number of the trials that are among the tests."""
+PROCESS_COMBINATIONS: Final = (
+    (FileKind.LOG_NEWEST, DamageKind.MISSING, Stop.CLEAN, BrokerState.STOPPED),
+    (FileKind.LOG_MIDDLE, DamageKind.FLIPPED, Stop.CLEAN, BrokerState.STOPPED),
+    (FileKind.LOG_MIDDLE, DamageKind.TRUNCATED, Stop.UNCLEAN, BrokerState.STOPPED),
+    (FileKind.LOG_FIRST, DamageKind.FLIPPED, Stop.CLEAN, BrokerState.RUNNING),
+    (FileKind.QUEUE, DamageKind.SWAPPED, Stop.UNCLEAN, BrokerState.STOPPED),
+    (FileKind.LOG_MIDDLE, DamageKind.MISSING, Stop.UNCLEAN, BrokerState.STOPPED),
 )
-"""The trials with processes: losses, rot before the start and under the broker, a truncated file, a derived file."""
-LIFE_TIMEOUT_S: Final = 60.0
+"""The trials with processes: losses, a flipped bit before the start and under the broker, a truncated file, a queue."""
+RUN_TIMEOUT_S: Final = 60.0
+"""How long one run of the broker in a trial may take, on a fast machine."""
 SHOWN_MAX: Final = 60
+"""How many FAULTs are printed."""
 PROGRESS_TRIALS: Final = 200
+"""After so many trials a line of progress is printed."""
 
 
 class Result(msgspec.Struct, frozen=True):
     """A trial with its verdict."""
 
     number: int
-    cell: str
+    combination: str
     done: str
     """What the damage was, and to which file."""
     outcome: str
     faults: list[Fault]
     notes: list[str]
     command: str
+    """The command that repeats the trial."""
 
 
 @final
-class Run:
-    """One run, in its own directory."""
+class DamageRun:
+    """One damage run: many trials, in a directory of its own."""
 
     def __init__(
-        self, directory: Path, seed: int, jobs: int, *, keeps: bool, lie: Lie = Lie.NONE, has_processes: bool = False
+        self,
+        directory: Path,
+        seed: int,
+        jobs: int,
+        *,
+        keeps: bool,
+        sabotage: Sabotage = Sabotage.NONE,
+        has_processes: bool = False,
     ) -> None:
         self.directory: Final = directory
         self.results: list[Result] = []
@@ -85,30 +98,32 @@ class Run:
         self._seed: Final = seed
         self._jobs: Final = jobs
         self._keeps: Final = keeps
-        self._lie: Final = lie
-        self._live: Final = live_with_processes if has_processes else live
+        self._sabotage: Final = sabotage
+        self._run_broker: Final = run_broker_processes if has_processes else run_broker
         self._option: Final = "--processes " if has_processes else ""
-        self._worlds: Final = directory / "worlds"
-        self._ended: dict[str, Ended] = {}
+        self._templates: Final = directory / "templates"
+        self._ended: dict[str, ProcessEnd] = {}
 
-    def build_worlds(self, trials: Sequence[Trial]) -> list[str]:
-        """Build the worlds from which trials begin; return the failures."""
-        wanted = sorted({(trial.cell.setup, trial.is_pooled) for trial in trials})
+    def build_templates(self, trials: Sequence[Trial]) -> list[str]:
+        """Build the templates from which trials begin; return the failures."""
+        wanted = sorted({(trial.combination.setup, trial.has_write_buffers) for trial in trials})
         works = []
-        for setup, is_pooled in wanted:
+        for setup, has_write_buffers in wanted:
             for is_foreign in (False, True):
-                folder = self._worlds / world_name(setup, is_pooled=is_pooled, is_foreign=is_foreign)
+                folder = self._templates / template_name(
+                    setup, has_write_buffers=has_write_buffers, is_foreign=is_foreign
+                )
                 folder.mkdir(parents=True)
-                build = partial(_build, folder, setup, self._seed + is_foreign, is_pooled)
+                build = partial(_build, folder, setup, self._seed + is_foreign, has_write_buffers)
                 works.append(Work(folder.name, build, folder.with_suffix(".log")))
-        return run_all(works, self._jobs, patience(LIFE_TIMEOUT_S * 2))
+        return run_all(works, self._jobs, patience(RUN_TIMEOUT_S * 2))
 
     def run(self, trials: Sequence[Trial]) -> None:
         """Run all trials; the results are in `results`, the trials that were not possible in `not_possible`."""
         chains = (self._chain(trial) for trial in trials)
-        Forks(self._jobs, patience(LIFE_TIMEOUT_S)).run(chains, self._life_ended)
+        ForkPool(self._jobs, patience(RUN_TIMEOUT_S)).run(chains, self._run_ended)
 
-    def _life_ended(self, name: str, how: Ended) -> None:
+    def _run_ended(self, name: str, how: ProcessEnd) -> None:
         self._ended[name] = how
 
     def _chain(self, trial: Trial) -> Iterator[Work]:
@@ -117,49 +132,49 @@ class Run:
         folder.mkdir()
         output = folder / "output.log"
         try:
-            prepare_trial(trial, self._worlds, folder)
+            prepare_trial(trial, self._templates, folder)
         except NotPossible as error:
-            self.not_possible[f"{trial.cell.kind} {trial.cell.harm}: {error}"] += 1
+            self.not_possible[f"{trial.combination.file_kind} {trial.combination.damage}: {error}"] += 1
             shutil.rmtree(folder)
             return
         faults: list[Fault] = []
         notes: list[str] = []
         for number in (1, 2):
             name = f"{trial.number}/{number}"
-            yield Work(name, partial(self._live, trial, self._worlds, folder, number), output)
+            yield Work(name, partial(self._run_broker, trial, self._templates, folder, number), output)
             how = self._ended.pop(name)
             if how.is_late:
                 faults.append(
-                    Fault(Sort.HUNG, f"life {number} did not end in {LIFE_TIMEOUT_S:.0f} s, more on a slow machine")
+                    Fault(FaultKind.HUNG, f"run {number} did not end in {RUN_TIMEOUT_S:.0f} s, more on a slow machine")
                 )
                 break
             if how.code == 1:
                 text = lines_of(output)
                 if text and "NotPossible" in text[-1]:
-                    self.not_possible[f"{trial.cell.kind} {trial.cell.harm}: {text[-1]}"] += 1
+                    self.not_possible[f"{trial.combination.file_kind} {trial.combination.damage}: {text[-1]}"] += 1
                     shutil.rmtree(folder)
                     return
-                faults.append(Fault(Sort.BROKEN, f"life {number}: {_last_words(text)}"))
+                faults.append(Fault(FaultKind.BROKEN, f"run {number}: {_last_words(text)}"))
                 break
             if how.code not in (0, -9):
-                phase = load_phase(folder, number)
-                phase.ended_by = f"signal {-how.code}"
-                phase_path(folder, number).write_bytes(msgspec.msgpack.encode(phase))
-                notes.append(f"life {number} was ended by signal {-how.code}")
+                run = load_observed_run(folder, number)
+                run.ended_by = f"signal {-how.code}"
+                observed_run_path(folder, number).write_bytes(msgspec.msgpack.encode(run))
+                notes.append(f"run {number} was ended by signal {-how.code}")
         verdict_path = folder / "verdict.json"
-        yield Work(f"{trial.number}/judge", partial(_judge, folder, verdict_path, self._lie), output)
+        yield Work(f"{trial.number}/judge", partial(_judge, folder, verdict_path, self._sabotage), output)
         self._ended.pop(f"{trial.number}/judge")
         if verdict_path.exists():
             verdict = msgspec.json.decode(verdict_path.read_bytes(), type=Verdict)
         else:
             tail = lines_of(output)[-1:]
-            verdict = Verdict(Outcome.FAULT, [Fault(Sort.BROKEN, f"the judge failed: {tail}")])
+            verdict = Verdict(Outcome.FAULT, [Fault(FaultKind.BROKEN, f"the judge failed: {tail}")])
         outcome = Outcome.FAULT if faults else verdict.outcome
-        done = (folder / DONE).read_text() if (folder / DONE).exists() else "not damaged"
+        done = (folder / DAMAGE_TEXT).read_text() if (folder / DAMAGE_TEXT).exists() else "not damaged"
         self.results.append(
             Result(
-                trial.number, trial.cell.name, done, outcome, [*faults, *verdict.faults], [*notes, *verdict.notes],
-                replay_command(trial, self._option),
+                trial.number, trial.combination.name, done, outcome, [*faults, *verdict.faults],
+                [*notes, *verdict.notes], replay_command(trial, self._option),
             )
         )  # fmt: skip
         if outcome is not Outcome.FAULT and not self._keeps:
@@ -183,37 +198,37 @@ def _last_words(lines: Sequence[str]) -> str:
     return f"{lines[-1]} ({places[-1] if places else 'nowhere'})" if lines else "no output"
 
 
-def _build(folder: Path, setup: Setup, seed: int, is_pooled: bool) -> None:
-    asyncio.run(build_world(folder, setup, seed, is_pooled=is_pooled))
+def _build(folder: Path, setup: Setup, seed: int, has_write_buffers: bool) -> None:
+    asyncio.run(build_template(folder, setup, seed, has_write_buffers=has_write_buffers))
 
 
-def _judge(folder: Path, path: Path, lie: Lie) -> None:
-    path.write_bytes(msgspec.json.encode(judged(folder, lie)))
+def _judge(folder: Path, path: Path, sabotage: Sabotage) -> None:
+    path.write_bytes(msgspec.json.encode(judged(folder, sabotage)))
 
 
 def replay_command(trial: Trial, option: str = "") -> str:
     """Return the command that repeats one trial alone."""
-    return f"scripts/damage {option}--seed {trial.seed} --replay '{trial.number}:{trial.cell.name}'"
+    return f"scripts/damage {option}--seed {trial.seed} --replay '{trial.number}:{trial.combination.name}'"
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the table of outcomes by kind of file and way of damage."""
+    """Return the table of outcomes by kind of file and kind of damage."""
     names = {Outcome.COMPLETE: "c", Outcome.REPORTED: "r", Outcome.HEALED: "h", Outcome.REFUSED: "x"}
     counted: dict[tuple[str, str], Counter[str]] = {}
     for result in results:
-        kind, harm = result.cell.split("/")[:2]
-        counted.setdefault((kind, harm), Counter())[result.outcome] += 1
+        kind, damage = result.combination.split("/")[:2]
+        counted.setdefault((kind, damage), Counter())[result.outcome] += 1
     width = 22
-    lines = ["kind".ljust(24) + "".join(str(harm).ljust(width) for harm in Harm)]
-    for kind in Kind:
+    lines = ["kind".ljust(24) + "".join(str(damage).ljust(width) for damage in DamageKind)]
+    for kind in FileKind:
         columns = []
-        for harm in Harm:
-            counts = counted.get((kind, harm), Counter())
+        for damage in DamageKind:
+            counts = counted.get((kind, damage), Counter())
             text = " ".join(f"{counts[name]}{letter}" for name, letter in names.items() if counts[name])
             if counts[Outcome.FAULT]:
                 text = f"{text} {counts[Outcome.FAULT]} FAULT".strip()
             columns.append((text or "-").ljust(width))
-        if any(cell.strip() != "-" for cell in columns):
+        if any(column.strip() != "-" for column in columns):
             lines.append(str(kind).ljust(24) + "".join(columns).rstrip())
     lines.append(
         "c complete, r reported and served around, h healed from a replica, x refused with a remedy that works"
@@ -229,20 +244,20 @@ def the_slice() -> list[Trial]:
 def process_trials(seed: int, count: int) -> list[Trial]:
     """Return the trials with real processes: alone, without write buffers, each a way in which users meet damage."""
     chosen = [
-        Cell(kind, harm, stop, when, Setup.ALONE)
-        for kind, harm, stop, when in PROCESS_CELLS[:count]
+        Combination(kind, damage, stop, broker, Setup.ALONE)
+        for kind, damage, stop, broker in PROCESS_COMBINATIONS[:count]
     ]  # fmt: skip
-    trials = [trial_of(seed, number, cell) for number, cell in enumerate(chosen)]
-    return [msgspec.structs.replace(trial, is_pooled=False) for trial in trials]
+    trials = [trial_of(seed, number, combination) for number, combination in enumerate(chosen)]
+    return [msgspec.structs.replace(trial, has_write_buffers=False) for trial in trials]
 
 
 def parse_replay(text: str, seed: int) -> Trial:
-    """Parse ``NUMBER:KIND/HARM/STOP/WHEN/SETUP`` of a trial."""
+    """Parse ``NUMBER:KIND/DAMAGE/STOP/BROKER/SETUP`` of a trial."""
     number, _, name = text.partition(":")
     try:
-        kind, how, stop, when, setup = name.split("/")
-        cell = Cell(Kind(kind), Harm(how), Stop(stop), When(when), Setup(setup))
-        return trial_of(seed, int(number), cell)
+        kind, how, stop, broker, setup = name.split("/")
+        combination = Combination(FileKind(kind), DamageKind(how), Stop(stop), BrokerState(broker), Setup(setup))
+        return trial_of(seed, int(number), combination)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is no trial: {error}") from error
 
@@ -255,7 +270,7 @@ def parse_replay(text: str, seed: int) -> Trial:
 @click.option("--jobs", default=4, show_default=True, help="Trials at a time.")
 @click.option(
     "--only", multiple=True, metavar="WORD[/WORD...]",
-    help="Only combinations that have all these words: a kind, a way, clean, unclean, running, stopped, a setup.",
+    help="Only combinations with all these words: a kind of file, a damage, clean, unclean, running, stopped, a setup.",
 )  # fmt: skip
 @click.option("--replay", metavar="TRIAL", help="Repeat one trial, as a FAULT names it, and keep its files.")
 @click.option(
@@ -263,8 +278,8 @@ def parse_replay(text: str, seed: int) -> Trial:
     help="The fixed trials that are among the tests; --trials, --seed, --only and --replay have no effect.",
 )  # fmt: skip
 @click.option(
-    "--sabotage", type=click.Choice([one.value for one in Lie]), default="none", show_default=True,
-    help="Lie to the judge about each trial, to see it find a FAULT.",
+    "--sabotage", type=click.Choice([one.value for one in Sabotage]), default="none", show_default=True,
+    help="Falsify the result of each trial before it is judged, to see the judge find a FAULT.",
 )  # fmt: skip
 @click.option(
     "--processes",
@@ -301,8 +316,8 @@ def main(
         seed = random.randrange(1 << 32) if seed is None else seed
         planned = [parse_replay(replay, seed)] if replay else plan(seed, trials, only)
         if has_processes:
-            planned = process_trials(seed, min(trials, len(PROCESS_CELLS)))
-            planned = [one for one in planned if replay in (None, f"{one.number}:{one.cell.name}")]
+            planned = process_trials(seed, min(trials, len(PROCESS_COMBINATIONS)))
+            planned = [one for one in planned if replay in (None, f"{one.number}:{one.combination.name}")]
     if not planned:
         raise click.UsageError("no trial fits these options")
     began_at = time.monotonic()
@@ -310,10 +325,17 @@ def main(
     directory = Path(tempfile.mkdtemp(prefix="gantry-damage-", dir=base))
     click.echo(f"seed {seed}, {len(planned)} trials, {jobs} at a time, in {directory}")
     make_structs_ready()  # Brokers in these processes have threads, as in a broker's own process.
-    run = Run(directory, seed, jobs, keeps=keep or replay is not None, lie=Lie(sabotage), has_processes=has_processes)
-    failed = run.build_worlds(planned)
+    run = DamageRun(
+        directory,
+        seed,
+        jobs,
+        keeps=keep or replay is not None,
+        sabotage=Sabotage(sabotage),
+        has_processes=has_processes,
+    )
+    failed = run.build_templates(planned)
     for text in failed:
-        click.echo(f"a world could not be built: {text}")
+        click.echo(f"a template could not be built: {text}")
     if failed:
         sys.exit(1)
     run.run(planned)
@@ -323,7 +345,7 @@ def main(
     sys.exit(0 if is_good else 1)
 
 
-def report(run: Run, json_path: Path, seed: int, took_s: float) -> bool:
+def report(run: DamageRun, json_path: Path, seed: int, took_s: float) -> bool:
     """Print the table and the faults, and write all results as JSON; return whether all trials are good."""
     results = sorted(run.results, key=lambda one: one.number)
     json_path.parent.mkdir(parents=True, exist_ok=True)
@@ -332,9 +354,9 @@ def report(run: Run, json_path: Path, seed: int, took_s: float) -> bool:
     click.echo(f"\n{table(results)}\n")
     faults = [result for result in results if result.outcome == Outcome.FAULT]
     for result in faults[:SHOWN_MAX]:
-        click.echo(f"FAULT {result.cell}: {result.done}")
+        click.echo(f"FAULT {result.combination}: {result.done}")
         for fault in result.faults:
-            click.echo(f"      {fault.sort}: {fault.text}")
+            click.echo(f"      {fault.kind}: {fault.text}")
         click.echo(f"      {result.command}")
     if len(faults) > SHOWN_MAX:
         click.echo(f"and {len(faults) - SHOWN_MAX} FAULTs more: see {json_path}")

@@ -1,4 +1,4 @@
-"""Lies about the evidence of a trial, which the judge must detect."""
+"""Falsifications of the results of a trial, which the judge must detect."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
-from damage.judge import WAITING, Phase
-from damage.ledger import Ledger
+from damage.expectations import Expectations
+from damage.judge import WAITING
+from damage.observed_run import ObservedRun
 
 
-class Lie(StrEnum):
-    """The kind of change in the evidence."""
+class Sabotage(StrEnum):
+    """The changes of the results, by the value of `--sabotage`."""
 
     NONE = "none"
     WRONG_BODY = "wrong-body"
@@ -22,47 +23,47 @@ class Lie(StrEnum):
     """A send got offsets that were given before."""
     NOT_DELIVERED = "not-delivered"
     """A delayed message, or one of an open transaction, did not arrive."""
-    UNTOLD = "untold"
+    NO_WAIT_REPORT = "no-wait-report"
     """The status does not report that messages wait for the acceptance of a loss."""
-    PASSED_OVER = "passed-over"
+    SKIPPED = "skipped"
     """A consumer skipped a message that was served."""
 
 
-def tell_lie(lie: Lie, phases: Sequence[Phase], ledger: Ledger) -> None:
-    """Change one fact in the evidence of the last phase; with ``UNTOLD``, of all phases.
+def falsify(sabotage: Sabotage, runs: Sequence[ObservedRun], expectations: Expectations) -> None:
+    """Change one fact in the results of the last run of the broker; with ``NO_WAIT_REPORT``, of all runs.
 
     Raises ``LookupError`` or ``ValueError`` if there is no suitable place.
     """
-    phase = phases[-1]
-    if lie is Lie.NONE:
+    run = runs[-1]
+    if sabotage is Sabotage.NONE:
         return
-    if lie is Lie.UNTOLD:
-        if not any(WAITING in one.waits_for for one in phases):
+    if sabotage is Sabotage.NO_WAIT_REPORT:
+        if not any(WAITING in one.waiting_problem for one in runs):
             raise LookupError("no delivery waited")
-        for one in phases:
-            one.waits_for = one.waits_for.replace(WAITING, "all is well")
+        for one in runs:
+            one.waiting_problem = one.waiting_problem.replace(WAITING, "all is well")
         return
-    if lie is Lie.PASSED_OVER:
-        longest = max(phase.followed, key=lambda one: len(one.numbers))
-        del longest.numbers[0]
+    if sabotage is Sabotage.SKIPPED:
+        longest = max(run.consumers, key=lambda one: len(one.queue_offsets))
+        del longest.queue_offsets[0]
         return
-    if lie is Lie.NOT_DELIVERED:
-        first = min(ledger.owed, key=lambda owed: owed.physical).unique
-        queues = [queue for reading in phase.readings if reading.is_last for queue in reading.queues]
+    if sabotage is Sabotage.NOT_DELIVERED:
+        first = min(expectations.pending, key=lambda pending: pending.physical_offset).unique
+        queues = [queue for reading in run.readings if reading.is_last for queue in reading.queues]
         delivered = [queue for queue in queues if any(message.unique == first for message in queue.messages)]
         if not delivered:
             raise LookupError("nothing was delivered")
         for queue in delivered:
             queue.messages = [message for message in queue.messages if message.unique != first]
         return
-    if lie is Lie.REUSED:
-        sent = phase.sends[0]
-        phase.sends[0] = msgspec.structs.replace(sent, queue_offset=0, physical=0)
+    if sabotage is Sabotage.REUSED:
+        sent = run.sends[0]
+        run.sends[0] = msgspec.structs.replace(sent, queue_offset=0, physical_offset=0)
         return
-    for reading in phase.readings:
+    for reading in run.readings:
         for queue in reading.queues:
             if queue.tag == "*" and len(queue.messages) > 2:
-                if lie is Lie.MISSING:
+                if sabotage is Sabotage.MISSING:
                     del queue.messages[1]
                 else:
                     message = queue.messages[1]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Final, final
 
-from damage.kinds import POOL, STORE
+from damage.file_kinds import BUFFER_FOLDER, STORE
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
@@ -28,7 +28,9 @@ from gantry_testing.local import local_conf
 from gantry_testing.slowness import patience
 
 FIRST_EPOCH: Final = 3_000
+"""The epoch of the first master, unless a trial continues with a later one."""
 PATIENCE_S: Final = 8.0
+"""How long a slave may take to catch up, on a fast machine."""
 POLL_S: Final = 0.004
 FILES: Final = {
     "mappedFileSizeCommitLog": str(128 * 1024),
@@ -77,13 +79,13 @@ class ShiftedClock:
         return self._clock.boot_id()
 
 
-def conf_of(setup: Setup, number: int, *, is_pooled: bool, name: str) -> dict[str, str]:
+def conf_of(setup: Setup, number: int, *, has_write_buffers: bool, name: str) -> dict[str, str]:
     """Return the settings of a member. Its paths are relative to the folder of the shard, the current directory."""
     conf = local_conf(f"{number}/{STORE}", **FILES, brokerName=name)
-    if is_pooled:
+    if has_write_buffers:
         # No commit by time, so that a start has buffers to replay.
         conf |= {
-            "transientStorePoolEnable": "true", "transientStorePoolPath": f"{number}/{POOL}",
+            "transientStorePoolEnable": "true", "transientStorePoolPath": f"{number}/{BUFFER_FOLDER}",
             "transientStorePoolSize": "3", "commitIntervalCommitLog": "3600000",
             "commitCommitLogLeastPages": "1000", "commitCommitLogThoroughInterval": "3600000",
         }  # fmt: skip
@@ -98,7 +100,13 @@ class Shard:
     """The members of one shard, by number; 1 is the first master. Owned by one loop."""
 
     def __init__(
-        self, setup: Setup, clock: ShiftedClock, *, is_pooled: bool, name: str = "shard", epoch: int = FIRST_EPOCH
+        self,
+        setup: Setup,
+        clock: ShiftedClock,
+        *,
+        has_write_buffers: bool,
+        name: str = "shard",
+        epoch: int = FIRST_EPOCH,
     ) -> None:
         self.setup: Final = setup
         self.clock: Final = clock
@@ -107,18 +115,20 @@ class Shard:
         self.refusals: dict[int, str] = {}
         """Why members did not start."""
         self.epoch = epoch
-        """The newest that was ever given, as a Lease remembers it."""
+        """The newest epoch that a master was ever given, as a Lease remembers it."""
         self.master_number = 1
         self.on_failed: Callable[[int, BaseException], None] = lambda number, error: None
         """Called when a member fails."""
 
         self._watches: set[asyncio.Task[None]] = set()
-        self._confs: Final = {number: conf_of(setup, number, is_pooled=is_pooled, name=name) for number in self.numbers}
+        self._confs: Final = {
+            number: conf_of(setup, number, has_write_buffers=has_write_buffers, name=name) for number in self.numbers
+        }
 
     def __repr__(self) -> str:
         return f"<Shard {self.setup} master={self.master_number} up={sorted(self.brokers)}>"
 
-    def set(self, **conf: str) -> None:
+    def change_settings(self, **conf: str) -> None:
         """Change settings for later starts."""
         for one in self._confs.values():
             one.update(conf)
@@ -130,7 +140,7 @@ class Shard:
     async def start(self, number: int) -> Broker | None:
         """Start a member without a role, or as the configured master. Return None if it refuses: see ``refusals``."""
         self.refusals.pop(number, None)
-        os.makedirs(f"{number}/{POOL}", exist_ok=True)
+        os.makedirs(f"{number}/{BUFFER_FOLDER}", exist_ok=True)
         try:
             broker = Broker(broker_settings(self._confs[number]), disk=RealDisk(), clock=self.clock)
             await broker.start()
@@ -155,42 +165,48 @@ class Shard:
             self.on_failed(number, error)
 
     async def start_all(self) -> None:
+        """Start every member that does not run."""
         for number in self.numbers:
             if number not in self.brokers:
                 await self.start(number)
 
-    async def begin(self) -> None:
-        """Create a new shard: member 1 is the master, and the other follows."""
+    async def start_new(self) -> None:
+        """Start a new shard: member 1 becomes the master, and the other follows."""
         await self.start_all()
         if self.setup is not Setup.ALONE:
             await self._promote(1)
-            await self.gather()
+            await self.order_to_follow()
 
-    async def lead(self, *, regains: bool) -> str:
-        """Promote a master among the running members; return how, or why there is none."""
+    async def promote_master(self, *, can_regain: bool) -> str:
+        """Give the shard a master among the running members; return how, or why there is none.
+
+        With `can_regain` the last master gets its role back without an election if no other member has more.
+        """
         if self.setup is Setup.ALONE:
             return "configured" if self.brokers else "it does not run"
         if not self.brokers:
             return "no member runs"
         statuses = {number: await broker.orders.status() for number, broker in self.brokers.items()}
         how = ""
-        if regains and self._may_regain(statuses):
+        if can_regain and self._may_regain(statuses):
             with suppress(OrderRefused):
                 await self.brokers[self.master_number].orders.regain(statuses[self.master_number].epoch)
                 how = "regained"
         if not how:
             how = await self._elect()
         if self.master is not None:
-            await self.gather()
+            await self.order_to_follow()
         return how
 
     def _may_regain(self, statuses: dict[int, HaStatus]) -> bool:
+        """Return whether the last master may get its role back: it allows it, and no other member has more."""
         own = statuses.get(self.master_number)
         if own is None or not own.may_regain or own.epoch != self.epoch:
             return False
         return all(one.log_position <= own.log_position for one in statuses.values())
 
     async def _elect(self) -> str:
+        """Elect the member with the newest and longest log in a new epoch; return how, or why there is none."""
         promises = {}
         found = [await one.orders.status() for one in self.brokers.values()]
         epoch = 1 + max([self.epoch, *(max(one.epoch, one.promised_epoch, one.last_epoch) for one in found)])
@@ -214,32 +230,32 @@ class Shard:
         await self.brokers[number].orders.promote(self.epoch, others, False)
         self.master_number = number
 
-    async def renew(self) -> None:
-        """In an async group, begin an epoch that does not require a slave that does not follow."""
+    async def promote_again(self) -> None:
+        """In an async group, promote the master again in an epoch that requires no slave, if none follows."""
         master = self.master
         if self.setup is not Setup.ASYNC or master is None or master.replication.acks:
             return
         self.epoch = 1 + max(self.epoch, master.roles.epoch)
         with suppress(OrderRefused):
             await master.orders.promote(self.epoch, [], False)
-            await self.gather()
+            await self.order_to_follow()
 
-    async def gather(self) -> None:
-        """Let all other members follow the master."""
+    async def order_to_follow(self) -> None:
+        """Order all other members to follow the master."""
         master = self.master
         assert master is not None
         for number, broker in self.brokers.items():
             if number != self.master_number:
                 await broker.orders.follow(master.roles.epoch, master.settings.ha_address)
 
-    async def level(self, patience_s: float = PATIENCE_S) -> bool:
+    async def wait_until_caught_up(self, patience_s: float = PATIENCE_S) -> bool:
         """Wait until every running slave has caught up with the master; return whether it did."""
         master = self.master
         if master is None or self.setup is Setup.ALONE:
             return master is not None
         others = [broker for number, broker in self.brokers.items() if number != self.master_number]
 
-        def is_level() -> bool:
+        def has_caught_up() -> bool:
             return len(master.replication.acks) >= len(others) and all(
                 one.store.log.wrote == master.store.log.wrote
                 and one.replication.confirmed >= master.store.log.wrote
@@ -247,7 +263,7 @@ class Shard:
                 for one in others
             )
 
-        return await wait_until_met(is_level, patience_s)
+        return await wait_until_met(has_caught_up, patience_s)
 
     async def close(self) -> None:
         """Stop all members cleanly, the master first, which waits for its slaves."""

@@ -1,7 +1,7 @@
-"""The judge of the damage matrix is tested with planted faults, which it finds.
+"""The judge of the damage trials finds faults that were planted into the results of a trial.
 
-Each sort is planted here but `UNSEEN`, which test_damage_processes.py plants, and those of the run itself, `HUNG` and
-`BROKEN`.
+Each kind of fault is planted here but `NOT_SHOWN`, which test_damage_processes.py plants, and those of the trial
+itself, `HUNG` and `BROKEN`.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from damage.judge import Case, Followed, Judge, MemberState, Outcome, Phase, QueueRead, Reading, Sent, Sort, Verdict
-from damage.kinds import Kind
-from damage.ledger import Known, Ledger, Owed
+from damage.expectations import Expectations, Message, PendingMessage
+from damage.file_kinds import FileKind
+from damage.judge import Case, FaultKind, Judge, Outcome, Verdict
+from damage.observed_run import ContinuingConsumer, MemberState, ObservedRun, QueueRead, Reading, Sent
 from damage.remedies import Remedy, apply_remedy, remedies_of
 from damage.reports import Report, ReportLog
 from damage.run_damage import lines_of
 
 FILE_BYTES = 1_000
+"""The size of every file of the log."""
 RANGE = Report("ERROR", "commit log is damaged; the records around the damage are served", {"offset": 100, "end": 200})
+"""A report that names the range of the message with queue offset 1."""
 VAGUE = Report("ERROR", "something is wrong somewhere", {"offset": 5, "end": 6})
+"""A report that names no file, and a range without a message."""
 
 
-def known(number: int, **changes: object) -> Known:
-    message = Known(
+def message_at(number: int, **changes: object) -> Message:
+    """Return the message with this queue offset, with some of its fields changed."""
+    message = Message(
         "Busy", 0, number, number * 100, 100, b"body %d" % number, {"UNIQ_KEY": f"U{number}", "TAGS": "red"}
     )
     return msgspec.structs.replace(message, **changes)
 
 
-LEDGER = Ledger(
-    known=[known(number) for number in range(3)],
-    owed=[Owed("Later", 0, "D1", b"late", physical=300)],
+EXPECTATIONS = Expectations(
+    messages=[message_at(number) for number in range(3)],
+    pending=[PendingMessage("Later", 0, "D1", b"late", physical_offset=300)],
     ended=["T1"],
     offsets=[("Readers", "Busy", 0, 2)],
     topics={"Busy": (1, 1)},
@@ -44,110 +49,112 @@ LEDGER = Ledger(
     wrote=400,
     epochs=[(1, 0), (7, 200)],
 )
-LATE = Known("Later", 0, 0, 400, 100, b"late", {"UNIQ_KEY": "D1"})
+DELAYED = Message("Later", 0, 0, 400, 100, b"late", {"UNIQ_KEY": "D1"})
 
 
 def good_reading(**changes: object) -> Reading:
     reading = Reading(
         1, True, True,
         queues=[
-            QueueRead("Busy", 0, list(LEDGER.known)), QueueRead("Busy", 0, list(LEDGER.known), tag="red"),
-            QueueRead("Later", 0, [LATE]),
+            QueueRead("Busy", 0, list(EXPECTATIONS.messages)),
+            QueueRead("Busy", 0, list(EXPECTATIONS.messages), tag="red"), QueueRead("Later", 0, [DELAYED]),
         ],
-        by_key=[("Busy", "U1", [known(1)])], by_id=[(100, known(1))], offsets=[("Readers", "Busy", 0, 2)],
+        by_key=[("Busy", "U1", [message_at(1)])], by_id=[(100, message_at(1))], offsets=[("Readers", "Busy", 0, 2)],
         topics={"Busy": (1, 1)}, groups={"Readers": 6}, setting="77",
     )  # fmt: skip
     return msgspec.structs.replace(reading, **changes)
 
 
-def good_phase() -> Phase:
-    return Phase(readings=[good_reading()], states=[MemberState(1, True, [(1, 0), (7, 200)])])
+def good_run() -> ObservedRun:
+    return ObservedRun(readings=[good_reading()], states=[MemberState(1, True, [(1, 0), (7, 200)])])
 
 
-def case(kind: Kind = Kind.LOG_MIDDLE, file: str = "store/commitlog/00000000000000000000", **changes: object) -> Case:
+def case(
+    kind: FileKind = FileKind.LOG_MIDDLE, file: str = "store/commitlog/00000000000000000000", **changes: object
+) -> Case:
     words = [file.removeprefix("store/")] if "commitlog" in file else [file.rpartition("/")[2]]
     one = Case(kind, file, 1, "alone", False, FILE_BYTES, words, ["Busy"])
     return msgspec.structs.replace(one, **changes)
 
 
-def verdict(phase: Phase, *reports: Report, about: Case | None = None) -> Verdict:
-    phase.reports = [*phase.reports, *reports]
-    return Judge(about or case(), LEDGER, [phase]).verdict()
+def verdict(run: ObservedRun, *reports: Report, about: Case | None = None) -> Verdict:
+    run.reports = [*run.reports, *reports]
+    return Judge(about or case(), EXPECTATIONS, [run]).verdict()
 
 
-def sorts(found: Verdict) -> set[Sort]:
-    return {fault.sort for fault in found.faults}
+def kinds(found: Verdict) -> set[FaultKind]:
+    return {fault.kind for fault in found.faults}
 
 
-def without(number: int) -> list[Known]:
-    return [message for message in LEDGER.known if message.queue_offset != number]
+def without(number: int) -> list[Message]:
+    return [message for message in EXPECTATIONS.messages if message.queue_offset != number]
 
 
-def lacking(number: int, *, is_complete: bool | None = False) -> Phase:
-    """Return a phase in which one message is missing on every path to it."""
+def lacking(number: int, *, is_complete: bool | None = False) -> ObservedRun:
+    """Return a run in which one message is missing on every path to it."""
     reading = good_reading(
         queues=[
             QueueRead("Busy", 0, without(number)), QueueRead("Busy", 0, without(number), tag="red"),
-            QueueRead("Later", 0, [LATE]),
+            QueueRead("Later", 0, [DELAYED]),
         ],
         by_key=[("Busy", f"U{number}", [])], by_id=[(number * 100, None)],
     )  # fmt: skip
-    return Phase(readings=[reading], states=[MemberState(1, is_complete, LEDGER.epochs)])
+    return ObservedRun(readings=[reading], states=[MemberState(1, is_complete, EXPECTATIONS.epochs)])
 
 
 def test_complete_trial_has_no_fault() -> None:
     """All messages served as sent are complete, with or without reports."""
-    assert verdict(good_phase()) == Verdict(Outcome.COMPLETE, [])
-    assert verdict(good_phase(), RANGE).outcome is Outcome.COMPLETE
+    assert verdict(good_run()) == Verdict(Outcome.COMPLETE, [])
+    assert verdict(good_run(), RANGE).outcome is Outcome.COMPLETE
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        known(1, body=b"other"), known(1, physical=101), known(1, properties={"UNIQ_KEY": "U1", "TAGS": "blue"}),
-        known(1, queue_offset=0),
+        message_at(1, body=b"other"), message_at(1, physical_offset=101),
+        message_at(1, properties={"UNIQ_KEY": "U1", "TAGS": "blue"}), message_at(1, queue_offset=0),
     ],
     ids=["body", "place", "tag", "number"],
 )  # fmt: skip
-def test_altered_message_is_a_fault_despite_reports(wrong: Known) -> None:
+def test_altered_message_is_a_fault_despite_reports(wrong: Message) -> None:
     """No client may be served altered bytes, in a queue, by key or by id; a report does not excuse it."""
     for changes in (
-        {"queues": [QueueRead("Busy", 0, [known(0), wrong, known(2)]), QueueRead("Later", 0, [LATE])]},
-        {"by_key": [("Busy", "U1", [wrong, known(1)])]},
+        {"queues": [QueueRead("Busy", 0, [message_at(0), wrong, message_at(2)]), QueueRead("Later", 0, [DELAYED])]},
+        {"by_key": [("Busy", "U1", [wrong, message_at(1)])]},
         {"by_id": [(100, wrong)]},
     ):
         if "queues" not in changes and wrong.queue_offset == 0:
             continue  # Alone it is just the offset of another message.
-        found = verdict(Phase(readings=[good_reading(**changes)]), RANGE)
-        assert found.outcome is Outcome.FAULT and Sort.ALTERED in sorts(found), changes
+        found = verdict(ObservedRun(readings=[good_reading(**changes)]), RANGE)
+        assert found.outcome is Outcome.FAULT and FaultKind.ALTERED in kinds(found), changes
 
 
 def test_damaged_record_with_code_0_is_a_fault() -> None:
     """Its checksum exposes it; most clients do not check."""
-    queue = QueueRead("Busy", 0, without(1), rotten=["pulled at 1: a body that does not match its CRC"])
-    found = verdict(Phase(readings=[good_reading(queues=[queue, QueueRead("Later", 0, [LATE])])]), RANGE)
+    queue = QueueRead("Busy", 0, without(1), damaged_records=["pulled at 1: a body that does not match its CRC"])
+    found = verdict(ObservedRun(readings=[good_reading(queues=[queue, QueueRead("Later", 0, [DELAYED])])]), RANGE)
 
-    assert Sort.ROTTEN in sorts(found)
+    assert FaultKind.DAMAGED_RECORD in kinds(found)
 
 
 def test_unknown_or_duplicate_message_is_a_fault() -> None:
     """Faults are an unknown message, a second copy of one that is stored once, one of a rolled back transaction."""
-    for number, (message, sort) in enumerate(
+    for number, (message, kind) in enumerate(
         (
-            (known(3, properties={"UNIQ_KEY": "X"}), Sort.INVENTED),
-            (known(3, properties=known(1).properties, body=known(1).body), Sort.DUPLICATE),
-            (known(3, properties={"UNIQ_KEY": "T1"}), Sort.DUPLICATE),
+            (message_at(3, properties={"UNIQ_KEY": "X"}), FaultKind.INVENTED),
+            (message_at(3, properties=message_at(1).properties, body=message_at(1).body), FaultKind.DUPLICATE),
+            (message_at(3, properties={"UNIQ_KEY": "T1"}), FaultKind.DUPLICATE),
         )
     ):
-        queues = [QueueRead("Busy", 0, [*LEDGER.known, message]), QueueRead("Later", 0, [LATE])]
-        found = verdict(Phase(readings=[good_reading(queues=queues)]), RANGE)
-        assert sorts(found) == {sort}, number
+        queues = [QueueRead("Busy", 0, [*EXPECTATIONS.messages, message]), QueueRead("Later", 0, [DELAYED])]
+        found = verdict(ObservedRun(readings=[good_reading(queues=queues)]), RANGE)
+        assert kinds(found) == {kind}, number
 
 
 def test_a_missing_message_without_a_report_is_a_fault() -> None:
     """Silence, or a report that does not name its offset, covers nothing."""
-    assert {Sort.MISSING, Sort.NOT_FOUND} <= sorts(verdict(lacking(1)))
-    assert Sort.MISSING in sorts(verdict(lacking(1), VAGUE))
+    assert {FaultKind.MISSING, FaultKind.NOT_FOUND} <= kinds(verdict(lacking(1)))
+    assert FaultKind.MISSING in kinds(verdict(lacking(1), VAGUE))
 
 
 @pytest.mark.parametrize(
@@ -181,176 +188,188 @@ def test_a_report_that_names_its_place_covers_a_missing_message(report: Report) 
 )
 def test_a_report_of_another_place_covers_nothing(report: Report) -> None:
     """The report of a neighbouring range, file or queue does not count."""
-    assert Sort.MISSING in sorts(verdict(lacking(1), report))
+    assert FaultKind.MISSING in kinds(verdict(lacking(1), report))
 
 
 def test_an_incomplete_store_may_not_call_itself_complete() -> None:
     """An election would trust it."""
-    assert sorts(verdict(lacking(1, is_complete=True), RANGE)) == {Sort.CALLED_COMPLETE}
+    assert kinds(verdict(lacking(1, is_complete=True), RANGE)) == {FaultKind.FALSELY_COMPLETE}
 
 
 def test_reused_queue_or_physical_offset_is_a_fault() -> None:
     """It is also found if only the served messages show it."""
     good = Sent("Busy", 0, "N1", b"new", 0, "", 3, 500)
-    for sent, sort in (
+    for sent, kind in (
         (good, set()),
-        (msgspec.structs.replace(good, queue_offset=2), {Sort.REUSED}),
-        (msgspec.structs.replace(good, physical=200), {Sort.REUSED}),
+        (msgspec.structs.replace(good, queue_offset=2), {FaultKind.REUSED}),
+        (msgspec.structs.replace(good, physical_offset=200), {FaultKind.REUSED}),
     ):
-        phase = good_phase()
-        phase.sends = [sent]
-        assert sorts(verdict(phase, RANGE)) == sort
-    phase = good_phase()
-    phase.sends = [good]
-    other = known(1, properties={"UNIQ_KEY": "N1"}, body=b"new")
-    phase.readings = [good_reading(queues=[QueueRead("Busy", 0, [other]), QueueRead("Later", 0, [LATE])])]
-    assert Sort.REUSED in sorts(verdict(phase, RANGE))
+        run = good_run()
+        run.sends = [sent]
+        assert kinds(verdict(run, RANGE)) == kind
+    run = good_run()
+    run.sends = [good]
+    other = message_at(1, properties={"UNIQ_KEY": "N1"}, body=b"new")
+    run.readings = [good_reading(queues=[QueueRead("Busy", 0, [other]), QueueRead("Later", 0, [DELAYED])])]
+    assert FaultKind.REUSED in kinds(verdict(run, RANGE))
 
 
 def test_an_acknowledged_send_must_be_served() -> None:
     """A send answered with 0 after the damage counts like every other message."""
-    phase = good_phase()
-    phase.sends = [Sent("Busy", 0, "N1", b"new", 0, "", 3, 500)]
-    phase.readings = [good_reading(sends_before=1)]
+    run = good_run()
+    run.sends = [Sent("Busy", 0, "N1", b"new", 0, "", 3, 500)]
+    run.readings = [good_reading(sends_before=1)]
 
-    assert sorts(verdict(phase)) == {Sort.MISSING}
+    assert kinds(verdict(run)) == {FaultKind.MISSING}
 
 
 def test_a_refused_send_needs_a_report() -> None:
     """The report must name the file or a range."""
-    for reports, sort in (((), {Sort.SEND_REFUSED}), ((RANGE,), set())):
-        phase = good_phase()
-        phase.sends = [Sent("Busy", 0, "N1", b"new", 14, "full")]
-        assert sorts(verdict(phase, *reports)) == sort
+    for reports, kind in (((), {FaultKind.SEND_REFUSED}), ((RANGE,), set())):
+        run = good_run()
+        run.sends = [Sent("Busy", 0, "N1", b"new", 14, "full")]
+        assert kinds(verdict(run, *reports)) == kind
 
 
 @pytest.mark.parametrize(
-    ("change", "sort", "file"),
+    ("change", "kind", "file"),
     [
-        ({"offsets": [("Readers", "Busy", 0, 1)]}, Sort.OFFSET, "consumerOffset.json"),
-        ({"offsets": [("Readers", "Busy", 0, None)]}, Sort.OFFSET, "consumerOffset.json"),
-        ({"topics": {}}, Sort.TABLE, "topics.json"),
-        ({"groups": {"Readers": 16}}, Sort.TABLE, "subscriptionGroup.json"),
-        ({"setting": "10000"}, Sort.TABLE, "liveSettings.json"),
+        ({"offsets": [("Readers", "Busy", 0, 1)]}, FaultKind.OFFSET, "consumerOffset.json"),
+        ({"offsets": [("Readers", "Busy", 0, None)]}, FaultKind.OFFSET, "consumerOffset.json"),
+        ({"topics": {}}, FaultKind.TABLE, "topics.json"),
+        ({"groups": {"Readers": 16}}, FaultKind.TABLE, "subscriptionGroup.json"),
+        ({"setting": "10000"}, FaultKind.TABLE, "liveSettings.json"),
     ],
 )
-def test_a_changed_table_needs_a_report_that_names_its_file(change: dict[str, object], sort: Sort, file: str) -> None:
+def test_a_changed_table_needs_a_report_that_names_its_file(
+    change: dict[str, object], kind: FaultKind, file: str
+) -> None:
     """Changed offsets, groups and settings and lost topics are faults unless a report names the file."""
-    about = case(Kind.CHECKPOINT, "store/checkpoint")
-    phase = Phase(readings=[good_reading(**change)])
+    about = case(FileKind.CHECKPOINT, "store/checkpoint")
+    run = ObservedRun(readings=[good_reading(**change)])
 
-    assert sorts(verdict(phase, VAGUE, about=about)) == {sort}
-    assert verdict(phase, Report("WARNING", "its copy is used", {"path": f"config/{file}"}), about=about).faults == []
+    assert kinds(verdict(run, VAGUE, about=about)) == {kind}
+    assert verdict(run, Report("WARNING", "its copy is used", {"path": f"config/{file}"}), about=about).faults == []
 
 
 def test_message_hidden_from_a_filter_is_a_fault() -> None:
     """It is in the queue, but a subscriber of its tag does not get it."""
-    queues = [QueueRead("Busy", 0, list(LEDGER.known)), QueueRead("Busy", 0, without(1), tag="red")]
-    found = verdict(Phase(readings=[good_reading(queues=[*queues, QueueRead("Later", 0, [LATE])])]))
+    queues = [QueueRead("Busy", 0, list(EXPECTATIONS.messages)), QueueRead("Busy", 0, without(1), tag="red")]
+    found = verdict(ObservedRun(readings=[good_reading(queues=[*queues, QueueRead("Later", 0, [DELAYED])])]))
 
-    assert sorts(found) == {Sort.HIDDEN}
+    assert kinds(found) == {FaultKind.HIDDEN}
 
 
 def test_a_stalled_queue_is_a_fault_on_the_master_alone() -> None:
     """A slave that refuses sends its clients to the master; clients of a master have no other broker."""
-    queues = [QueueRead("Busy", 0, [known(0)], problem="at 1: code 1: the store failed"), QueueRead("Later", 0, [LATE])]
+    queues = [
+        QueueRead("Busy", 0, [message_at(0)], problem="at 1: code 1: the store failed"),
+        QueueRead("Later", 0, [DELAYED]),
+    ]
     grouped = case(is_grouped=True, setup="async group")
     slave = good_reading(member=2, is_master=False, queues=queues)
 
-    assert Sort.STALLED in sorts(verdict(Phase(readings=[good_reading(queues=queues)]), RANGE))
-    assert verdict(Phase(readings=[good_reading(), slave]), about=grouped).faults == []
+    assert FaultKind.STALLED in kinds(verdict(ObservedRun(readings=[good_reading(queues=queues)]), RANGE))
+    assert verdict(ObservedRun(readings=[good_reading(), slave]), about=grouped).faults == []
 
 
-def test_owed_message_must_arrive() -> None:
+def test_pending_message_must_arrive() -> None:
     """A delayed message, or one of an open transaction, that does not arrive must be reported."""
-    reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
+    reading = good_reading(queues=[QueueRead("Busy", 0, list(EXPECTATIONS.messages))])
 
-    assert sorts(verdict(Phase(readings=[reading]), VAGUE)) == {Sort.NOT_DELIVERED}
-    rotten = Report("ERROR", "stored message is damaged", {"offset": 300})
-    assert verdict(Phase(readings=[reading]), rotten).outcome is Outcome.REPORTED
+    assert kinds(verdict(ObservedRun(readings=[reading]), VAGUE)) == {FaultKind.NOT_DELIVERED}
+    damaged = Report("ERROR", "stored message is damaged", {"offset": 300})
+    assert verdict(ObservedRun(readings=[reading]), damaged).outcome is Outcome.REPORTED
 
 
 def test_ended_transaction_is_not_asked_about_again() -> None:
     """A broker that asks about an ended transaction must report damage to the half messages or their ends."""
-    asked = msgspec.structs.replace(good_phase(), asked=["T1", "T2"])
+    asked = msgspec.structs.replace(good_run(), checked_transactions=["T1", "T2"])
     ends_lost = Report("ERROR", "consume queue was damaged", {"topic": "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
 
-    assert [(one.sort, one.text) for one in verdict(asked, VAGUE).faults] == [(Sort.ASKED_AGAIN, "T1")]
+    assert [(one.kind, one.text) for one in verdict(asked, VAGUE).faults] == [(FaultKind.CHECKED_AGAIN, "T1")]
     assert verdict(msgspec.structs.replace(asked, reports=[]), ends_lost).faults == []
 
 
+# The problem that the status of a master reports while deliveries wait until a loss is accepted.
 PROBLEM = (
     "100 bytes of the log are missing: [300, 400) (tail); sends are refused, and delayed messages and transactions"
     " wait; bring the files back, or run `gantry ha accept-loss`"
 )
 
 
-def waiting(*, problem: str = PROBLEM, line: str = PROBLEM, owed: Owed | None = None) -> tuple[Verdict, Verdict]:
-    """Return the verdicts if a loss is accepted in the second life, and the owed message then comes, or does not."""
-    ledger = msgspec.structs.replace(LEDGER, owed=[owed or Owed("Later", 0, "D1", b"late", physical=100)])
-    queues = [QueueRead("Busy", 0, list(LEDGER.known))]
+def waiting(
+    *, problem: str = PROBLEM, line: str = PROBLEM, pending: PendingMessage | None = None
+) -> tuple[Verdict, Verdict]:
+    """Return the verdicts if a loss is accepted in the second run, and the pending message then comes, or does not."""
+    expectations = msgspec.structs.replace(
+        EXPECTATIONS, pending=[pending or PendingMessage("Later", 0, "D1", b"late", physical_offset=100)]
+    )
+    queues = [QueueRead("Busy", 0, list(EXPECTATIONS.messages))]
     found = []
-    for later in ([LATE], []):
-        first = Phase(readings=[good_reading(queues=queues)], waits_for=problem, reports=[Report("ERROR", line)])
+    for later in ([DELAYED], []):
+        first = ObservedRun(
+            readings=[good_reading(queues=queues)], waiting_problem=problem, reports=[Report("ERROR", line)]
+        )
         reading = good_reading(queues=[*queues, QueueRead("Later", 0, later)])
-        second = Phase(readings=[reading], waits_for=problem, is_accepted=True)
-        found.append(Judge(case(), ledger, [first, second]).verdict())
+        second = ObservedRun(readings=[reading], waiting_problem=problem, is_accepted=True)
+        found.append(Judge(case(), expectations, [first, second]).verdict())
     return found[0], found[1]
 
 
-def test_owed_message_may_wait_for_an_accepted_loss_if_reported() -> None:
+def test_pending_message_may_wait_for_an_accepted_loss_if_reported() -> None:
     """Afterwards it must arrive, unless its own record lies in the missing range."""
     came, never_came = waiting()
-    assert came.faults == [] and sorts(never_came) == {Sort.NOT_DELIVERED}
-    assert waiting(owed=Owed("Later", 0, "D1", b"late", physical=300))[1].faults == []
+    assert came.faults == [] and kinds(never_came) == {FaultKind.NOT_DELIVERED}
+    assert waiting(pending=PendingMessage("Later", 0, "D1", b"late", physical_offset=300))[1].faults == []
 
     vague = PROBLEM.replace("delayed messages and transactions wait; ", "")
     for problem, line in ((vague, PROBLEM), (PROBLEM, vague), (PROBLEM.partition(";")[2], PROBLEM)):
-        assert sorts(waiting(problem=problem, line=line)[0]) == {Sort.NOT_DELIVERED}, (problem, line)
+        assert kinds(waiting(problem=problem, line=line)[0]) == {FaultKind.NOT_DELIVERED}, (problem, line)
 
 
 def test_arrived_message_may_be_lost_with_its_own_offset_only() -> None:
-    """Delivered in the first life and lost in the second: the reported range must contain the delivered one."""
-    queues = [QueueRead("Busy", 0, list(LEDGER.known))]
+    """Delivered in the first run and lost in the second: the reported range must contain the delivered one."""
+    queues = [QueueRead("Busy", 0, list(EXPECTATIONS.messages))]
     for text, is_good in (("lost [400, 500)", True), ("lost [300, 400)", False)):
-        first = good_phase()
-        second = Phase(readings=[good_reading(queues=queues)], reports=[Report("ERROR", text)])
-        found = sorts(Judge(case(), LEDGER, [first, second]).verdict())
-        assert found == (set() if is_good else {Sort.MISSING, Sort.NOT_DELIVERED}), text
+        first = good_run()
+        second = ObservedRun(readings=[good_reading(queues=queues)], reports=[Report("ERROR", text)])
+        found = kinds(Judge(case(), EXPECTATIONS, [first, second]).verdict())
+        assert found == (set() if is_good else {FaultKind.MISSING, FaultKind.NOT_DELIVERED}), text
 
 
 def test_nothing_waits_and_no_send_is_refused_once_the_loss_is_accepted() -> None:
-    """A last life without acceptance excuses nothing either."""
-    reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
-    unaccepted = Phase(readings=[reading], waits_for=PROBLEM)
+    """A last run without acceptance excuses nothing either."""
+    reading = good_reading(queues=[QueueRead("Busy", 0, list(EXPECTATIONS.messages))])
+    unaccepted = ObservedRun(readings=[reading], waiting_problem=PROBLEM)
     refused = Sent("Busy", 0, "N1", b"new", 14, "still refused")
 
-    assert sorts(verdict(unaccepted, Report("ERROR", PROBLEM.replace("300", "350")))) == {Sort.NOT_DELIVERED}
-    for is_accepted, sort in ((False, set()), (True, {Sort.SEND_REFUSED})):
-        phase = good_phase()
-        phase.sends, phase.is_accepted = [refused], is_accepted
-        assert sorts(verdict(phase, RANGE)) == sort
+    assert kinds(verdict(unaccepted, Report("ERROR", PROBLEM.replace("300", "350")))) == {FaultKind.NOT_DELIVERED}
+    for is_accepted, kind in ((False, set()), (True, {FaultKind.SEND_REFUSED})):
+        run = good_run()
+        run.sends, run.is_accepted = [refused], is_accepted
+        assert kinds(verdict(run, RANGE)) == kind
 
 
 def test_epochs_stay_where_they_are() -> None:
     """A missing epoch must be reported; one that begins elsewhere is another under the same number."""
-    for epochs, reports, sort in (
-        ([(1, 0)], (), {Sort.EPOCHS}),
+    for epochs, reports, kind in (
+        ([(1, 0)], (), {FaultKind.EPOCHS}),
         ([(1, 0)], (RANGE,), set()),
-        ([(1, 0), (7, 300)], (RANGE,), {Sort.EPOCH_REUSED}),
+        ([(1, 0), (7, 300)], (RANGE,), {FaultKind.EPOCH_REUSED}),
         ([(1, 0), (7, 200), (8, 400)], (), set()),
     ):
-        phase = good_phase()
-        phase.states = [MemberState(1, True, epochs)]
-        assert sorts(verdict(phase, *reports)) == sort
+        run = good_run()
+        run.states = [MemberState(1, True, epochs)]
+        assert kinds(verdict(run, *reports)) == kind
 
 
 def test_a_refused_start_names_the_file_and_has_a_remedy() -> None:
     """With both it is an outcome; without either it is a fault."""
     text = "store/commitlog/00000000000000000000 is missing; run: gantry store recover"
-    assert verdict(Phase(refusals=[(1, text)], remedies=["recovered"])).outcome is Outcome.REFUSED
-    assert sorts(verdict(Phase(refusals=[(1, "it does not fit")], remedies=["x"]))) == {Sort.NOT_NAMED}
-    assert sorts(verdict(Phase(refusals=[(1, text)], refused_for_good=[1]))) == {Sort.NO_REMEDY}
+    assert verdict(ObservedRun(refusals=[(1, text)], remedies=["recovered"])).outcome is Outcome.REFUSED
+    assert kinds(verdict(ObservedRun(refusals=[(1, "it does not fit")], remedies=["x"]))) == {FaultKind.NOT_NAMED}
+    assert kinds(verdict(ObservedRun(refusals=[(1, text)], refused_for_good=[1]))) == {FaultKind.NO_REMEDY}
 
 
 def test_message_of_a_replica_is_not_lost() -> None:
@@ -358,67 +377,67 @@ def test_message_of_a_replica_is_not_lost() -> None:
     grouped = case(is_grouped=True, setup="sync group")
     slave = good_reading(member=2, is_master=False)
 
-    assert sorts(verdict(lacking(1), RANGE, about=grouped)) == {Sort.LOST_WITH_REPLICA}
-    phase = lacking(1)
-    phase.readings.append(slave)
-    assert verdict(phase, RANGE, about=grouped).outcome is Outcome.REPORTED
-    phase = lacking(1)
-    phase.readings[0].is_last = False
-    phase.readings += [good_reading(), slave]
-    assert verdict(phase, RANGE, about=grouped).outcome is Outcome.HEALED
+    assert kinds(verdict(lacking(1), RANGE, about=grouped)) == {FaultKind.LOST_WITH_REPLICA}
+    run = lacking(1)
+    run.readings.append(slave)
+    assert verdict(run, RANGE, about=grouped).outcome is Outcome.REPORTED
+    run = lacking(1)
+    run.readings[0].is_last = False
+    run.readings += [good_reading(), slave]
+    assert verdict(run, RANGE, about=grouped).outcome is Outcome.HEALED
 
 
 def test_no_master_at_all_is_a_fault() -> None:
     """A running shard that serves nothing has refused nothing either."""
-    assert sorts(verdict(Phase(leading="no member promises"))) == {Sort.NO_MASTER}
+    assert kinds(verdict(ObservedRun(promotion="no member promises"))) == {FaultKind.NO_MASTER}
 
 
 @pytest.mark.parametrize(
     ("numbers", "report", "expected"),
     [
         ([0, 1, 2], "", set()),
-        ([0, 2], "", {Sort.PASSED_OVER}),
-        ([0, 2], "stored message is damaged", {Sort.PASSED_OVER}),
+        ([0, 2], "", {FaultKind.SKIPPED}),
+        ([0, 2], "stored message is damaged", {FaultKind.SKIPPED}),
         ([0, 2], "damaged message skipped", set()),
-        ([0, 1], "", {Sort.PASSED_OVER}),
+        ([0, 1], "", {FaultKind.SKIPPED}),
     ],
-    ids=["all", "one passed over", "damage reported", "passing reported", "the last passed over"],
+    ids=["all", "one skipped", "damage reported", "skip reported", "the last skipped"],
 )
 def test_message_skipped_by_a_consumer_and_served_later_is_a_fault(
-    numbers: list[int], report: str, expected: set[Sort]
+    numbers: list[int], report: str, expected: set[FaultKind]
 ) -> None:
     """A report of the damage is not enough: the consumer should have waited for the message."""
-    phase = good_phase()
-    phase.followed = [Followed(1, "Busy", 0, 3, numbers)]
+    run = good_run()
+    run.consumers = [ContinuingConsumer(1, "Busy", 0, 3, numbers)]
     reports = [Report("ERROR", report, {"offset": 100, "bytes": 100})] if report else []
-    assert sorts(verdict(phase, *reports)) == expected
+    assert kinds(verdict(run, *reports)) == expected
 
 
 def test_waiting_consumer_has_skipped_nothing() -> None:
     """Messages from its next offset on may still arrive."""
-    phase = good_phase()
-    phase.followed = [Followed(1, "Busy", 0, 1, [0])]
-    assert sorts(verdict(phase)) == set()
+    run = good_run()
+    run.consumers = [ContinuingConsumer(1, "Busy", 0, 1, [0])]
+    assert kinds(verdict(run)) == set()
 
 
 def test_interrupted_reading_is_judged_by_its_results() -> None:
     """A reading that was cut off is judged by what it returned; the next start must return the rest."""
     cut = msgspec.structs.replace(lacking(1).readings[0], is_cut_off=True)
-    first = Phase(readings=[cut], ended_by="member 1 itself: commitlog/0 was replaced by a file of another store")
-    assert sorts(Judge(case(), LEDGER, [first, good_phase()]).verdict()) == set()
-    assert sorts(Judge(case(), LEDGER, [first, lacking(1)]).verdict()) >= {Sort.MISSING}
-    cut.queues.append(QueueRead("Busy", 0, [known(1, body=b"other")]))
-    assert sorts(Judge(case(), LEDGER, [first, good_phase()]).verdict()) == {Sort.ALTERED}
+    first = ObservedRun(readings=[cut], ended_by="member 1 itself: commitlog/0 was replaced by a file of another store")
+    assert kinds(Judge(case(), EXPECTATIONS, [first, good_run()]).verdict()) == set()
+    assert kinds(Judge(case(), EXPECTATIONS, [first, lacking(1)]).verdict()) >= {FaultKind.MISSING}
+    cut.queues.append(QueueRead("Busy", 0, [message_at(1, body=b"other")]))
+    assert kinds(Judge(case(), EXPECTATIONS, [first, good_run()]).verdict()) == {FaultKind.ALTERED}
     cut.queues.pop()
-    assert sorts(Judge(case(), LEDGER, [good_phase(), first]).verdict()) == {Sort.ENDED}
+    assert kinds(Judge(case(), EXPECTATIONS, [good_run(), first]).verdict()) == {FaultKind.ENDED}
 
 
 def test_a_broker_that_ends_itself_for_any_other_damage_is_a_fault() -> None:
     """Only a log file of another store may make it end itself; a complete next start is no excuse."""
-    ended = Phase(readings=good_phase().readings, ended_by="member 1 itself: a record is damaged")
-    assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == {Sort.ENDED}
+    ended = ObservedRun(readings=good_run().readings, ended_by="member 1 itself: a record is damaged")
+    assert kinds(Judge(case(), EXPECTATIONS, [ended, good_run()]).verdict()) == {FaultKind.ENDED}
     ended.ended_by = "signal 7"  # SIGBUS: a file was cut while it was mapped.
-    assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == set()
+    assert kinds(Judge(case(), EXPECTATIONS, [ended, good_run()]).verdict()) == set()
 
 
 def test_only_warnings_and_worse_are_reports() -> None:
@@ -477,11 +496,11 @@ def test_a_member_that_was_started_empty_may_lack_its_own_settings() -> None:
     """Settings are in no log, so they are lost by that remedy, but by nothing else."""
     reading = good_reading(setting="10000")
 
-    def found(*remedies: str) -> set[Sort]:
-        return sorts(verdict(Phase(readings=[reading], remedies=list(remedies))))
+    def found(*remedies: str) -> set[FaultKind]:
+        return kinds(verdict(ObservedRun(readings=[reading], remedies=list(remedies))))
 
     assert found("the store of member 1 was moved away") == set()
-    assert found() == found("the store of member 2 was moved away") == {Sort.TABLE}
+    assert found() == found("the store of member 2 was moved away") == {FaultKind.TABLE}
 
 
 def test_output_of_a_process_without_a_file_is_empty(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from damage.judge import Sort
-from damage.process_life import Shown, report_of_line, unseen
-from damage.test_damage_judge import good_phase, sorts, verdict
+from damage.judge import FaultKind
+from damage.process_run import ShownState, differences, report_of_line
+from damage.test_damage_judge import good_run, kinds, verdict
 
 PROGRAM = Path(__file__).with_name("run_damage.py")
 STAMP = "2026-11-23 19:03:19,229"
@@ -18,7 +18,7 @@ MISSING_LINE = (
     f"{STAMP} ERROR gantry_broker.store.recovery_report durable log data is missing ranges=['[300, 400)'] "
     "causes=['tail'] lost_flushed_bytes=100 reason='100 bytes of the log are missing: [300, 400) (tail)'"
 )
-ROTTEN_LINE = f"{STAMP} ERROR gantry_broker.store.damage stored message is damaged offset=100 bytes=60"
+DAMAGED_LINE = f"{STAMP} ERROR gantry_broker.store.damage stored message is damaged offset=100 bytes=60"
 ACCEPTED_LINE = f"{STAMP} WARNING gantry_broker.server.roles.roles loss of log data accepted ranges=['[300, 400)']"
 
 
@@ -45,31 +45,31 @@ def test_a_line_of_the_log_is_read_with_its_facts() -> None:
 @pytest.mark.parametrize(
     ("lines", "shown", "is_found"),
     [
-        ([], Shown("page", 0, False), False),
-        ([], Shown("page", 100, False), True),
-        ([], Shown("page", 0, True), True),
-        ([MISSING_LINE], Shown("page", 100, False), False),
-        ([MISSING_LINE], Shown("page", 0, False), True),
-        ([MISSING_LINE], Shown("page", 99, False), True),
-        ([ROTTEN_LINE], Shown("page", 0, True), False),
-        ([ROTTEN_LINE], Shown("page", 0, False), True),
-        ([MISSING_LINE, ACCEPTED_LINE], Shown("page", 0, False), False),
-        ([MISSING_LINE, ACCEPTED_LINE], Shown("page", 100, False), True),
+        ([], ShownState("page", 0, False), False),
+        ([], ShownState("page", 100, False), True),
+        ([], ShownState("page", 0, True), True),
+        ([MISSING_LINE], ShownState("page", 100, False), False),
+        ([MISSING_LINE], ShownState("page", 0, False), True),
+        ([MISSING_LINE], ShownState("page", 99, False), True),
+        ([DAMAGED_LINE], ShownState("page", 0, True), False),
+        ([DAMAGED_LINE], ShownState("page", 0, False), True),
+        ([MISSING_LINE, ACCEPTED_LINE], ShownState("page", 0, False), False),
+        ([MISSING_LINE, ACCEPTED_LINE], ShownState("page", 100, False), True),
     ],
 )
 def test_a_source_that_shows_something_else_than_the_log_is_found(
-    lines: list[str], shown: Shown, is_found: bool
+    lines: list[str], shown: ShownState, is_found: bool
 ) -> None:
     """Both silence about damage and unreported damage are found."""
     reports = [report for line in lines if (report := report_of_line(line)) is not None]
 
     assert len(reports) == len(lines)
-    assert bool(unseen(reports, [shown])) is is_found
+    assert bool(differences(reports, [shown])) is is_found
 
 
 def test_damage_that_a_source_does_not_show_is_a_fault() -> None:
     """It is a fault even if clients were served correctly."""
-    phase = good_phase()
-    phase.unseen = ["/metrics shows 0 missing bytes of the log, the log reports 100"]
+    run = good_run()
+    run.differences = ["/metrics shows 0 missing bytes of the log, the log reports 100"]
 
-    assert sorts(verdict(phase)) == {Sort.UNSEEN}
+    assert kinds(verdict(run)) == {FaultKind.NOT_SHOWN}

@@ -1,4 +1,4 @@
-"""A slice of the damage matrix against real brokers, and the same with a lie, which the judge must detect."""
+"""Some trials of the damage run against real brokers, and trials with a falsified result, which the judge detects."""
 
 from __future__ import annotations
 
@@ -36,26 +36,28 @@ def test_damaged_store_serves_all_messages_or_reports_the_loss(tmp_path: Path) -
 
 
 HARMLESS = "lock/missing/clean/stopped/alone"
+"""A combination (file, damage, stop, broker, setup) whose damage loses nothing."""
 LOSS = "log-newest/missing/clean/stopped/alone"
+"""A combination whose damage loses messages, so that deliveries wait."""
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
-    ("lie", "cell", "sort"),
+    ("sabotage", "combination", "kind"),
     [
         ("wrong-body", HARMLESS, "altered message"), ("missing", HARMLESS, "missing without a report"),
         ("reused", HARMLESS, "offset given twice"),
-        ("passed-over", HARMLESS, "passed over by a consumer and served later, without a report"),
-        ("not-delivered", LOSS, "owed message does not come, without a report"),
-        ("untold", LOSS, "owed message does not come, without a report"),
+        ("skipped", HARMLESS, "skipped by a consumer and served later, without a report"),
+        ("not-delivered", LOSS, "pending message is not delivered, without a report"),
+        ("no-wait-report", LOSS, "pending message is not delivered, without a report"),
     ],
 )  # fmt: skip
-def test_a_lie_about_a_real_trial_is_found(tmp_path: Path, lie: str, cell: str, sort: str) -> None:
+def test_falsified_result_of_a_real_trial_is_found(tmp_path: Path, sabotage: str, combination: str, kind: str) -> None:
     """One body, message, offset or status in the results of a real trial is changed, and the run fails."""
-    options = ("--only", cell, "--trials", "1", "--seed", "2", "--sabotage", lie)
+    options = ("--only", combination, "--trials", "1", "--seed", "2", "--sabotage", sabotage)
     code, text, document = run(tmp_path, *options)
 
     [trial] = document["trials"]
     assert code == 1 and trial["outcome"] == "FAULT", text
-    assert sort in {fault["sort"] for fault in trial["faults"]}
+    assert kind in {fault["kind"] for fault in trial["faults"]}
     assert trial["command"] in text

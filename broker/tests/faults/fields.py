@@ -21,10 +21,11 @@ assert sum(size for _, size in _HEAD) == RECORD_PREFIX_V4.size
 _REST: Final = ("body", "topic-length", "topic", "properties-length", "properties", "seal")
 
 FIELDS: Final = tuple(name for name, _ in _HEAD) + _REST
+"""The names of all fields, in the order of the record."""
 
 
-def places(record: bytes) -> dict[str, tuple[int, int]]:
-    """Return field -> half-open range inside `record`, which must be whole."""
+def field_ranges(record: bytes) -> dict[str, tuple[int, int]]:
+    """Return the half-open range of each field inside `record`, which must be whole."""
     found: dict[str, tuple[int, int]] = {}
     position = 0
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 BUFFERS: Final = 4
+"""The number of write buffers of a broker."""
 
 
 class Medium(Enum):
@@ -45,6 +46,7 @@ class Mode(NamedTuple):
 
 
 MODES: Final = tuple(Mode(is_sync, medium) for is_sync in (False, True) for medium in Medium)
+"""All six modes: both flush modes with no buffer, one on tmpfs, and one in anonymous memory."""
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The rows of the fault catalogue, and the tests that belong to each row.
 
 A test belongs to a row when its docstring begins with the row's name: "D4: ...", "D4, in memory: ...",
-"D10 and D11: ...", and "D4's twin: ..." for a test that disables a guard and must then find the damage. The source is
-read and not imported, so that tests that are skipped on this machine are in the table, too.
+"D10 and D11: ...", and "D4's twin: ..." for its twin: the same test with a guard disabled, which must then find the
+damage. K are faults of processes, D of disks, R of replication, and S attacks (docs/security.md). The source is read
+and not imported, so that tests that are skipped on this machine are in the table, too.
 
     python broker/tests/faults/rows.py        the table
     pytest broker/tests/faults broker/tests/replication --rows       the table with how the tests of this run ended
@@ -32,7 +33,7 @@ ROWS: Final = {
     "D7": "a file that gets no blocks",
     "D8": "the file system turns read-only",
     "D9": "a bit changes in any field of a record",
-    "D10": "lengths that lie, blanks where none belong",
+    "D10": "wrong lengths, blank records where none belong",
     "D11": "old content: stale segments, foreign and outdated buffers",
     "D12": "queues, index, checkpoint, abort marker deleted or damaged",
     "D13": "JSON files damaged, or half saved",
@@ -46,18 +47,18 @@ ROWS: Final = {
     "R6": "a slave with nothing, or one whose next bytes have expired",
     "R7": "the replication stream is manipulated",
     "R8": "the disk of a slave fails",
-    "R9": "consumers while a tail is in doubt, then a crash",
-    "R10": "the same with a write buffer",
+    "R9": "consumers while the end of the log may still be lost, then a crash",
+    "R10": "R9 with a write buffer",
     "R11": "one of two slaves lags",
     "R12": "other settings and roles after a restart",
     "S1": "malformed frames",
     "S2": "lengths beyond every limit",
     "S3": "slow, silent and too many peers",
     "S4": "names that would be paths",
-    "S5": "bombs, batches that lie",
+    "S5": "decompression bombs, batches with wrong lengths",
     "S6": "access control: anonymous clients, and clients without the permission",
     "S7": "configuration, with and without the permission",
-    "S8": "the sidecar: callers without credentials, names and bodies that are traps",
+    "S8": "the sidecar: callers without credentials, malicious names and bodies",
     "S9": "secrets: not in logs, metrics, settings, status, bundles",
 }
 ROOT_NEEDS: Final = frozenset({"root", "loop", "memory_group"})
@@ -72,6 +73,8 @@ class RowTest(NamedTuple):
     name: str
     rows: tuple[str, ...]
     is_twin: bool
+    """Whether it runs without a guard, and must find the damage."""
+
     is_slow: bool
     """Whether the whole function is slow. A function with only some slow parameters runs by default."""
 

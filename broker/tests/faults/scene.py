@@ -1,14 +1,14 @@
-"""One store, one broker process, producers that record all answers, and the judgement at the end.
+"""The scene of a fault test: one store, one broker process, producers that record all answers, and the final check.
 
     async with Scene(directory) as scene:
         await scene.start()
-        async with scene.load(): await scene.acked(200); ...a fault...
-        await scene.broker.kill(); await scene.start(); lost = await scene.judge()
+        async with scene.load(): await scene.wait_acked(200); ...a fault...
+        await scene.broker.kill(); await scene.start(); lost = await scene.lost_messages()
 
-`judge` reads every queue through the broker and the log's files without it; both must hold the same, and keep the
-history. What a mode may lose is not decided here: `judge` returns the acknowledged messages that are gone, and has
-already checked that they are a suffix of the log. It also settles the history: what is gone may never come back, and
-what is there must stay, so that a second fault is judged as strictly as the first.
+`lost_messages` reads every queue through the broker and the log's files without it; both must hold the same, and agree
+with the history of sends. What a mode may lose is not decided here: it returns the acknowledged messages that are lost,
+and has already checked that they are a suffix of the log. It also makes this result final: a lost message may never
+come back, and a stored one must stay, so that a second fault is checked as strictly as the first.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, final
 
-from crash.checker import Kind, check
+from crash.checker import FaultKind, check
 from crash.history import History, Outcome, Sent
 from crash.log_walk import Queue, log_files, messages_by_queue, walk_log
 from crash.payload import Mark, read_body
@@ -34,7 +34,7 @@ from gantry_remoting import Channel, RemotingError
 from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire.message import StoredMessage
 
-UNDER: Final = Path(__file__).resolve().parent / "under.py"
+ALTERED_BROKER: Final = Path(__file__).resolve().parent / "altered_broker.py"
 EVENT_TIMEOUT_S: Final = 180.0
 POLL_S: Final = 0.002
 SMALL_FILES: Final = {
@@ -58,7 +58,7 @@ Queues = dict[Queue, list[StoredMessage]]
 
 @final
 class Scene:
-    """A broker process over a store, with producers; see the module. Owned by one event loop."""
+    """A broker process on a store, with producers, for one test. Owned by one event loop."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Scene:
         self.broker: ServerProcess = broker(directory, self.port, free_port(), self._conf)
         self._has_topics = False
         self.log_start = 0
-        """Where the log of this life of the broker begins."""
+        """The size of the broker's log file at its last start: what follows was logged since then."""
 
     def __repr__(self) -> str:
         return f"<Scene {self.store} {self.broker!r} {self.history!r}>"
@@ -93,24 +93,24 @@ class Scene:
 
     # -- the broker ------------------------------------------------------------------------------------------------
 
-    def set(self, **settings: str) -> None:
+    def change_settings(self, **settings: str) -> None:
         """Change settings for the next start."""
         assert not self.broker.is_running
         self._conf |= settings
         self.broker = broker(self.directory, self.port, free_port(), self._conf)
 
-    def run_with(self, *options: str) -> None:
-        """Run the next start with limits or without guards; see `under`. Without arguments there are none."""
-        self.run_program(*((str(UNDER), *options) if options else ()), "-m", "gantry_broker")
+    def set_broker_options(self, *options: str) -> None:
+        """Set limits and missing guards of the next starts, as options of `altered_broker`; without options, none."""
+        self.set_broker_program(*((str(ALTERED_BROKER), *options) if options else ()), "-m", "gantry_broker")
 
-    def run_program(self, *words: str) -> None:
-        """Run the next start through another Python program; the broker's arguments follow these words."""
+    def set_broker_program(self, *words: str) -> None:
+        """Set the Python program of the next starts; the broker's arguments follow these words."""
         assert not self.broker.is_running
         arguments = [*words, "-c", str(self.directory / "broker.conf")]
         self.broker = ServerProcess("broker", arguments, "broker listening on", self.directory)
 
-    def run_through(self, command: Sequence[str]) -> None:
-        """Run the next start through another command, which must become the broker or stay beside it."""
+    def set_broker_command(self, command: Sequence[str]) -> None:
+        """Set a command that starts the broker next, such as strace: it must become the broker or stay beside it."""
         assert not self.broker.is_running
         broker = [sys.executable, "-m", "gantry_broker", "-c", str(self.directory / "broker.conf")]
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
@@ -131,22 +131,22 @@ class Scene:
             await channel.close()
             self._has_topics = True
 
-    async def start_fails(self) -> str:
-        """Start the broker, which must end by itself with an error code and no crash; return its log."""
+    async def start_is_refused(self) -> str:
+        """Start the broker, which must refuse: end by itself with code 1 and no traceback. Return its log."""
         await self.launch()
-        code = await self.ended()
+        code = await self.wait_ended()
         assert code == 1, f"exit code {code}, expected a refusal\n{self.log}"
         assert "Traceback" not in self.log, self.log
         return self.log
 
-    async def ended(self) -> int:
-        """Wait until the broker process has ended by itself; return its exit code, negative for a signal."""
+    async def wait_ended(self) -> int:
+        """Wait until the broker has ended by itself, and return its exit code, negative for a signal."""
         process = self.broker._process
         assert process is not None
         async with asyncio.timeout(EVENT_TIMEOUT_S):
             return await process.wait()
 
-    async def ended_while(self, work: Coroutine[object, object, None]) -> int:
+    async def run_until_ended(self, work: Coroutine[object, object, None]) -> int:
         """Do `work` if the broker becomes ready, stop it if it has not ended by itself, and return its exit code."""
         with suppress(ServerFailed, RemotingError, OSError):
             await self.broker.wait_ready()
@@ -176,33 +176,33 @@ class Scene:
                 if isinstance(result, Exception) and not isinstance(result, RemotingError):
                     raise result
 
-    async def acked(self, count: int) -> None:
+    async def wait_acked(self, count: int) -> None:
         """Wait until `count` more messages are acknowledged."""
         target = self.history.count(Outcome.ACKED) + count
-        await self.until(lambda: self.history.count(Outcome.ACKED) >= target, f"{count} acknowledgements")
+        await self.wait_until(lambda: self.history.count(Outcome.ACKED) >= target, f"{count} acknowledgements")
 
-    async def answered(self, count: int) -> None:
+    async def wait_answered(self, count: int) -> None:
         """Wait until `count` more sends are answered, with success or not."""
         target = self._answers + count
-        await self.until(lambda: self._answers >= target, f"{count} answers")
+        await self.wait_until(lambda: self._answers >= target, f"{count} answers")
 
     @property
     def _answers(self) -> int:
         return self.history.count(Outcome.ACKED) + self.history.count(Outcome.REFUSED)
 
-    async def until_refused(self) -> None:
+    async def wait_until_refused(self) -> None:
         """Wait until a send is answered with a new refusal."""
         before = self.history.count(Outcome.REFUSED)
-        await self.until(lambda: self.history.count(Outcome.REFUSED) > before, "refusal")
+        await self.wait_until(lambda: self.history.count(Outcome.REFUSED) > before, "refusal")
 
-    async def until_refused_or_ended(self) -> None:
+    async def wait_until_refused_or_ended(self) -> None:
         """Wait until a send is answered with a new refusal, or the broker has ended."""
         before = self.history.count(Outcome.REFUSED)
         async with asyncio.timeout(EVENT_TIMEOUT_S):
             while self.broker.is_running and self.history.count(Outcome.REFUSED) == before:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
 
-    async def until(self, predicate: Callable[[], bool], what: str) -> None:
+    async def wait_until(self, predicate: Callable[[], bool], what: str) -> None:
         """Wait for a condition, as long as the broker runs."""
         deadline = time.monotonic() + EVENT_TIMEOUT_S
         while not predicate():
@@ -216,8 +216,8 @@ class Scene:
         return not self.broker.is_running
 
     @property
-    def sealed_flushed(self) -> int:
-        """Return the flushed offset in the checkpoint on the disk; 0 without one."""
+    def checkpoint_flushed(self) -> int:
+        """Return the flushed offset that the checkpoint on the disk records; 0 without a checkpoint."""
         path = self.store / "checkpoint"
         return decode_checkpoint(path.read_bytes()).flushed if path.exists() else 0
 
@@ -229,12 +229,15 @@ class Scene:
     async def send_once(self, count: int) -> None:
         """Send some messages until they are acknowledged, then stop the load."""
         async with self.load():
-            await self.acked(count)
+            await self.wait_acked(count)
 
-    # -- judgement -------------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
-    async def judge(self) -> list[Sent]:
-        """Return the acknowledged messages that are lost; anything else that is wrong fails the test here."""
+    async def lost_messages(self) -> list[Sent]:
+        """Return the acknowledged messages that are lost; anything else that is wrong fails the test here.
+
+        The result is final: from now on what is stored must stay, and what is lost must not return.
+        """
         channel = await Channel.connect(self.address)
         pulled = await pull_everything(channel)
         await channel.close()
@@ -244,11 +247,11 @@ class Scene:
         self._settle(pulled)
         return lost
 
-    def judge_files(self) -> list[Sent]:
-        """Judge the log's files without a broker, like `judge`. Does not settle the history."""
+    def lost_in_files(self) -> list[Sent]:
+        """Return the acknowledged messages that the log's files lack, without a broker. The result is not final."""
         return self._lost(messages_by_queue(walk_log(self.store)))
 
-    async def missing(self) -> list[Mark]:
+    async def unserved_messages(self) -> list[Mark]:
         """Return the acknowledged messages that a broker with a damaged log does not serve.
 
         All others must be undamaged, and at the physical offsets of their replies.
@@ -262,8 +265,9 @@ class Scene:
         return [sent.mark for sent in self.history.sent.values() if _is_acked(sent) and sent.mark not in stored]
 
     def _lost(self, queues: Queues) -> list[Sent]:
+        """Return the acknowledged messages that these queues lack; any other fault fails the test."""
         faults = check(self.history, queues)
-        others = [str(fault) for fault in faults if fault.kind is not Kind.LOST]
+        others = [str(fault) for fault in faults if fault.kind is not FaultKind.LOST]
         assert others == [], others[:10]
         stored = self._stored(queues)
         lost = [sent for sent in self.history.sent.values() if _is_acked(sent) and sent.mark not in stored]
@@ -284,13 +288,14 @@ class Scene:
         return stored
 
     def _settle(self, queues: Queues) -> None:
+        """Make all outcomes final: a message that is not stored counts as refused, so that it must not return."""
         stored = self._stored(queues)
         for mark, sent in self.history.sent.items():
             message = stored.get(mark)
             if message is None:
                 sent.outcome = Outcome.REFUSED
             else:
-                self.history.acked(mark, message.queue_offset, message.physical_offset)
+                self.history.record_acked(mark, message.queue_offset, message.physical_offset)
 
 
 def _is_acked(sent: Sent) -> bool:

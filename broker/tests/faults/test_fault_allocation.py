@@ -1,8 +1,8 @@
-"""Row D7 of rows.py: a file that cannot get its blocks. It is a refusal that names the file, never a SIGBUS later.
+"""Row D7 of the fault catalogue: a file that gets no blocks is a refusal that names it, and never a SIGBUS later.
 
 A sparse file can be mapped and written as long as the disk has space; without space the touch of a new page is no error
 but a signal that ends the process. So every file is allocated before it is mapped, and errors of the allocation are
-handled.
+handled. A twin is the same test without one guard, here without the allocation: it must find the damage.
 """
 
 import os
@@ -30,13 +30,13 @@ async def test_a_start_without_room_is_a_refusal(disk: LoopDisk, tmp_path: Path)
     async with Scene(tmp_path, store=disk.path / "store") as scene:
         ballast = disk.fill(leave_bytes=LEAVE_BYTES)
 
-        refusal = await scene.start_fails()
+        refusal = await scene.start_is_refused()
 
         assert "no room for" in refusal and "commitlog/00000000000000000000" in refusal
         ballast.unlink()
         await scene.start()
         await scene.send_once(50)
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.verify(quick=1)
@@ -45,13 +45,13 @@ async def test_a_start_without_room_is_a_refusal(disk: LoopDisk, tmp_path: Path)
 async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> None:
     """D7: for any allocation error the start reports it and leaves no incomplete file behind."""
     async with Scene(tmp_path) as scene:
-        scene.run_through(strace_command(tmp_path / "trace", "fallocate", f"error={error}", "-D"))
+        scene.set_broker_command(strace_command(tmp_path / "trace", "fallocate", f"error={error}", "-D"))
 
-        refusal = await scene.start_fails()
+        refusal = await scene.start_is_refused()
 
         assert "no room for" in refusal
         assert list((scene.store / "commitlog").iterdir()) == []
-        scene.run_with()
+        scene.set_broker_options()
         await scene.start()
         await scene.send_once(20)
 
@@ -61,7 +61,7 @@ async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> 
 async def test_file_system_without_fallocate_still_reserves_blocks(tmp_path: Path) -> None:
     """D7: if the file system does not support fallocate, the blocks are written one by one, and the file is as safe."""
     async with Scene(tmp_path, settings=QUICK_FLUSH) as scene:
-        scene.run_through(strace_command(tmp_path / "trace", "fallocate", "error=EOPNOTSUPP", "-D"))
+        scene.set_broker_command(strace_command(tmp_path / "trace", "fallocate", "error=EOPNOTSUPP", "-D"))
         await scene.start()
         file = scene.store / "commitlog" / "00000000000000000000"
 
@@ -69,7 +69,7 @@ async def test_file_system_without_fallocate_still_reserves_blocks(tmp_path: Pat
         await scene.send_once(50)
         await scene.broker.kill()
         await scene.start()
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 TOUCH = """

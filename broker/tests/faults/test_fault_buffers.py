@@ -1,8 +1,8 @@
-"""Row D11 of rows.py, write buffers: those of another store, of an earlier start, and of a log that has moved on.
+"""Row D11 of the fault catalogue: write buffers of another store, of an earlier start, and of deleted log files.
 
 A buffer is replayed only if its header names this store, the previous start and the present epoch, and its bytes
 continue the log. No other buffer becomes messages. It is set aside, with the reason, if it has valid records that the
-log lacks.
+log lacks. A twin is the same test without one of these checks: it must find the damage.
 """
 
 import json
@@ -43,14 +43,14 @@ async def test_the_buffers_of_another_store_never_become_messages(tmp_path: Path
         Scene(tmp_path / "other", settings=settings(buffers), seed=2) as other,
     ):
         await kill_under_load(owner)
-        assert len(owner.judge_files()) > 0, "the buffers hold nothing that matters"
+        assert len(owner.lost_in_files()) > 0, "the buffers hold nothing that matters"
 
         await kill_under_load(other)
 
         assert [reason for reason in set_aside(other) if "another store" in reason] != []
         assert "does not belong to this log" in other.log
         await other.start()
-        assert await other.judge() == [], "messages in its own buffers are lost"
+        assert await other.lost_messages() == [], "messages in its own buffers are lost"
 
 
 @pytest.mark.verify
@@ -60,9 +60,9 @@ async def test_the_buffers_of_an_earlier_start_never_come_back(tmp_path: Path, b
         await kill_under_load(scene)
         copy(buffers, tmp_path / "outdated")
         lose_buffers(buffers)
-        scene.set(memoryScope="another pod")  # The buffers are lost with the memory of the old machine.
+        scene.change_settings(memoryScope="another pod")  # The buffers are lost with the memory of the old machine.
         await scene.start()
-        assert len(await scene.judge()) > 0, "nothing was lost, so nothing can come back"
+        assert len(await scene.lost_messages()) > 0, "nothing was lost, so nothing can come back"
         await scene.send_once(100)
         assert await scene.broker.stop() == 0
         before = scene.log_digests()
@@ -70,7 +70,7 @@ async def test_the_buffers_of_an_earlier_start_never_come_back(tmp_path: Path, b
 
         await scene.start()
 
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         assert scene.log_digests() == before
         assert [reason for reason in set_aside(scene) if "of generation" in reason] != []
         await check_pool_still_works(scene)
@@ -81,7 +81,7 @@ async def check_pool_still_works(scene: Scene) -> None:
     await scene.send_once(100)
     await scene.broker.kill()
     await scene.start()
-    assert await scene.judge() == []
+    assert await scene.lost_messages() == []
 
 
 async def test_buffers_that_reappear_after_the_replay_are_ignored(tmp_path: Path, buffers: Path) -> None:
@@ -90,7 +90,7 @@ async def test_buffers_that_reappear_after_the_replay_are_ignored(tmp_path: Path
         await kill_under_load(scene)
         copy(buffers, tmp_path / "outdated")
         await scene.start()
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         assert await scene.broker.stop() == 0
         before = scene.log_digests()
         copy(tmp_path / "outdated", buffers)
@@ -99,17 +99,17 @@ async def test_buffers_that_reappear_after_the_replay_are_ignored(tmp_path: Path
 
         assert "replayed" not in scene.log and set_aside(scene) == []
         assert scene.log_digests() == before
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         assert scene.history.count(Outcome.ACKED) >= 200
 
 
-def harm_files(buffers: Path, harm: str) -> None:
+def damage_buffers(buffers: Path, damage: str) -> None:
     """Damage every buffer in one way."""
     for path in buffers.rglob("buffer-*"):
         data = path.read_bytes()
-        if harm == "garbled":
+        if damage == "garbled":
             data = bytes(byte ^ 0x5A for byte in data)
-        elif harm == "cut":
+        elif damage == "cut":
             data = data[: len(data) // 2]
         else:
             data = bytes(range(256)) * 16 + data[4096:]
@@ -117,17 +117,17 @@ def harm_files(buffers: Path, harm: str) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("harm", ["garbled", "cut", "headers"])
-async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, buffers: Path) -> None:
+@pytest.mark.parametrize("damage", ["garbled", "cut", "headers"])
+async def test_damaged_buffers_do_not_stop_a_start(damage: str, tmp_path: Path, buffers: Path) -> None:
     """D11: invalid buffers are ignored; the log keeps its records, and the loss is reported."""
     async with Scene(tmp_path, settings=settings(buffers)) as scene:
         await kill_under_load(scene)
-        only_in_buffers = len(scene.judge_files())
-        harm_files(buffers, harm)
+        only_in_buffers = len(scene.lost_in_files())
+        damage_buffers(buffers, damage)
 
         await scene.start()
 
-        assert len(await scene.judge()) == only_in_buffers, "expected the loss of what only the buffers had"
+        assert len(await scene.lost_messages()) == only_in_buffers, "expected the loss of what only the buffers had"
         assert "durable log data is missing" in scene.log
         await scene.broker.kill()
         assert [lost.cause for lost in offline.accept_loss(str(scene.store), "a test", None, None).missing] != []

@@ -1,4 +1,4 @@
-"""Row D12 of rows.py: derived files are deleted or damaged, each kind alone and all together, and are rebuilt.
+"""Row D12 of the fault catalogue: derived files are deleted or damaged, alone and together, and are rebuilt.
 
 The log is the source of truth. Queues, index, checkpoint, recovery point and abort marker only speed up access to it: a
 store that has lost them reads more of the log, and serves the same messages.
@@ -14,7 +14,9 @@ import pytest
 from gantry_testing.store_world import StoreWorld, make_world
 
 PARTS = ("consumequeue", "index", "checkpoint", "abort", "recovery-point.json")
+"""The files and folders that a store rebuilds from its log."""
 QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))
+# All combinations of these parts; one part, and all of them, run without --slow.
 TOGETHER = [
     pytest.param(parts, marks=[] if count in (1, len(PARTS)) else pytest.mark.slow)
     for count in range(1, len(PARTS) + 1)
@@ -68,9 +70,9 @@ def empty(world: StoreWorld, part: str) -> None:
 
 
 def garble(world: StoreWorld, part: str) -> None:
-    dice = random.Random(f"garble/{part}")
+    rng = random.Random(f"garble/{part}")
     for name in files_of(world, part):
-        replace(world, name, dice.randbytes(world.disk.file_size(world.path(name))))
+        replace(world, name, rng.randbytes(world.disk.file_size(world.path(name))))
 
 
 def zero(world: StoreWorld, part: str) -> None:
@@ -89,7 +91,7 @@ def flip_bits(world: StoreWorld, part: str) -> None:
             replace(world, name, bytes(data))
 
 
-HARMS: dict[str, Callable[[StoreWorld, str], None]] = {
+DAMAGES: dict[str, Callable[[StoreWorld, str], None]] = {
     "deleted": delete, "emptied": empty, "zeroed": zero, "garbled": garble, "flipped": flip_bits,
 }  # fmt: skip
 
@@ -108,14 +110,14 @@ def everything_is_served(world: StoreWorld, *, is_index_exact: bool = True) -> N
 @pytest.mark.parametrize(
     "is_clean", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["after-a-kill", "after-a-stop"]
 )
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("parts", TOGETHER, ids="+".join)
-def test_derived_files_are_rebuilt(world: StoreWorld, parts: tuple[str, ...], harm: str, is_clean: bool) -> None:
+def test_derived_files_are_rebuilt(world: StoreWorld, parts: tuple[str, ...], damage: str, is_clean: bool) -> None:
     """D12: after any damage of derived files every message is at its offset and found, and sends work."""
     world.close() if is_clean else world.kill()
     end = world.sent[-1].end
     for part in parts:
-        HARMS[harm](world, part)
+        DAMAGES[damage](world, part)
 
     report = world.open()
 
@@ -124,7 +126,7 @@ def test_derived_files_are_rebuilt(world: StoreWorld, parts: tuple[str, ...], ha
         assert report.start == 0, "expected a start that reads everything, without a recovery point"
     # RocketMQ's index has no checksums: a single flipped bit can hide a message from queries by its key, until
     # `gantry store verify` finds it. It cannot hide a message from its queue.
-    is_index_exact = not (harm == "flipped" and "index" in parts)
+    is_index_exact = not (damage == "flipped" and "index" in parts)
     everything_is_served(world, is_index_exact=is_index_exact)
     world.send("orders", 20)
     world.kill()

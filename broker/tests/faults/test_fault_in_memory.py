@@ -1,7 +1,7 @@
-"""Rows D1, D6 and D8 of rows.py on the in-memory disk: the same guarantees without mounting a disk.
+"""Rows D1, D6 and D8 of the fault catalogue on the in-memory disk: the same guarantees without mounting a disk.
 
 The in-memory disk loses unsynced data at a power loss, has a configured size, and fails the configured calls. The other
-tests of these rows do the same with ext4 under a whole broker.
+tests of these rows do the same with ext4 under a whole broker. A twin is the same test without one guard.
 """
 
 import errno

@@ -1,6 +1,7 @@
-"""Rows K1, K2 and K5 of rows.py: a broker is killed under load, at each crash point, and repeatedly during recovery.
+"""Rows K1, K2 and K5 of the fault catalogue: kills under load, at each crash point, and repeatedly during recovery.
 
-The short form of the kills of `make crash` (see docs/testing.md): each kind a few times, judged in the same way.
+The short form of the kills of `make crash` (see docs/testing.md): each kind a few times, judged in the same way. A twin
+is the same test without one guard: it must find the damage.
 """
 
 import os
@@ -18,6 +19,7 @@ from gantry_testing.crashing_broker import CRASHING
 
 CRASHING_BROKER = ("-m", "gantry_testing.crashing_broker")
 OFTEN = ("--point-interval", "100")
+"""Options for recovery points and checkpoints every 100 ms, which a short load would not see otherwise."""
 NO_COMMIT = {
     "commitIntervalCommitLog": "3600000",
     "commitCommitLogThoroughInterval": "3600000",
@@ -29,13 +31,14 @@ NO_COMMIT = {
 """No commit or flush by time or size, so that only a request for a free buffer writes to the log's files."""
 ASYNC_TMPFS = Mode(False, Medium.TMPFS)
 slow = pytest.mark.slow
-KILLED = [
+KILLED_MODES = [
     ASYNC_TMPFS,
     Mode(True, Medium.OFF),
     Mode(False, Medium.ANONYMOUS),
     *(pytest.param(mode, marks=slow) for mode in (Mode(False, Medium.OFF), Mode(True, Medium.TMPFS))),
     pytest.param(Mode(True, Medium.ANONYMOUS), marks=slow),
 ]
+# Crash points that a broker reaches under load; some of them run with --slow only.
 UNDER_LOAD = [
     crash_points.AFTER_APPEND,
     *(
@@ -53,27 +56,28 @@ IN_RECOVERY = (
 
 
 async def kill_under_load(scene: Scene, acked: int = 200) -> None:
+    """Start the broker, and kill it under load after so many acknowledgements."""
     await scene.start()
     async with scene.load():
-        await scene.acked(acked)
+        await scene.wait_acked(acked)
         await scene.broker.kill()
 
 
 async def ends_itself(scene: Scene, point: str) -> None:
     """Wait until the broker has ended, at that crash point and no other."""
-    assert await scene.ended() == -signal.SIGKILL
+    assert await scene.wait_ended() == -signal.SIGKILL
     assert f"{CRASHING}{point}:1\n" in scene.log, scene.log
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("mode", KILLED, ids=str)
+@pytest.mark.parametrize("mode", KILLED_MODES, ids=str)
 async def test_a_kill_under_load_loses_no_more_than_the_mode_allows(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """K1: no acknowledged message is lost, except a tail with asynchronous flush over anonymous memory."""
     async with Scene(tmp_path, settings=mode.settings(buffers)) as scene:
         for _ in range(2):
             await kill_under_load(scene)
             await scene.start()
-            lost = await scene.judge()
+            lost = await scene.lost_messages()
             assert lost == [] or mode.may_lose_tail
             await scene.broker.kill()
 
@@ -84,13 +88,13 @@ async def test_messages_only_in_buffers_are_replayed(is_replayed: bool, tmp_path
     """K1: with no commit by time, the files lack acknowledged messages, and only the replay restores them."""
     async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers) | NO_COMMIT) as scene:
         await kill_under_load(scene)
-        assert len(scene.judge_files()) > 0, "nothing was in danger"
+        assert len(scene.lost_in_files()) > 0, "nothing was in danger"
         if not is_replayed:
-            scene.run_program(*CRASHING_BROKER, "--without", "replay", "--")
+            scene.set_broker_program(*CRASHING_BROKER, "--without", "replay", "--")
 
         await scene.start()
 
-        assert (await scene.judge() == []) == is_replayed
+        assert (await scene.lost_messages() == []) == is_replayed
 
 
 @pytest.mark.verify
@@ -98,22 +102,22 @@ async def test_messages_only_in_buffers_are_replayed(is_replayed: bool, tmp_path
 async def test_crash_at_each_crash_point_is_recovered(point: str, tmp_path: Path, buffers: Path) -> None:
     """K2: a crash at any crash point under load loses nothing, and recovering twice gives the same bytes."""
     async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers)) as scene:
-        scene.run_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--armed-by-signal", *OFTEN, "--")
+        scene.set_broker_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--armed-by-signal", *OFTEN, "--")
         await scene.start()
         async with scene.load():
-            await scene.acked(50)
+            await scene.wait_acked(50)
             os.kill(scene.broker.pid, signal.SIGUSR1)
             await ends_itself(scene, point)
-        scene.run_with()
+        scene.set_broker_options()
 
         await scene.start()
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         first = scene.log_digests()
         await scene.broker.kill()
         await scene.start()
 
         assert scene.log_digests() == first
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 def tear_tail(store: Path) -> None:
@@ -155,13 +159,13 @@ async def test_repeatedly_interrupted_recovery_converges(
 
         for point in reached:
             for _ in range(2):
-                scene.run_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--")
+                scene.set_broker_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--")
                 await scene.launch()
                 await ends_itself(scene, point)
-        scene.run_with()
+        scene.set_broker_options()
         await scene.start()
 
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         assert scene.log_digests() == whole
 
 
@@ -178,4 +182,4 @@ async def test_a_kill_at_any_moment_of_a_start_costs_nothing(tmp_path: Path, buf
 
         await scene.start()
 
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []

@@ -1,7 +1,7 @@
-"""Rows D10 and D11 of rows.py: wrong length fields, misplaced blank records, and old records at other offsets.
+"""Rows D10 and D11 of the fault catalogue: wrong lengths, misplaced blank records, old records at other offsets.
 
 Recovery reads bytes that may be damaged in any way. It always ends, takes limited memory, and accepts no record that
-contains another offset.
+contains another offset. A twin is the same test without one guard: it must find the damage.
 """
 
 import struct
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults.fields import places
+from faults.fields import field_ranges
 
 from gantry_broker.store import recovery
 from gantry_store_files import segment_name
@@ -18,10 +18,13 @@ from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, check_record
 
 SENT, FLUSHED = 60, 40
+"""How many messages are sent, and how many of them are flushed."""
 MIDDLE, TAIL = 20, 50
+"""The numbers of the messages that are damaged: one is flushed, and one is not."""
 FILE_BYTES = 16 * 1024
 MEMORY_BYTES_MAX = 4 << 20
 CHECKS_MAX = 20_000
+"""How much memory and how many checks of records a recovery of this store may need."""
 LENGTHS = {
     "zero": 0, "one": 1, "minus-one": -1, "smallest": -(1 << 31), "largest": (1 << 31) - 1, "a-file": FILE_BYTES,
     "beyond-the-file": FILE_BYTES + 1, "beyond-any-message": 64 << 20, "short-of-a-record": 90,
@@ -91,7 +94,7 @@ def test_wrong_record_length_is_detected(
 ) -> None:
     """D10: recovery ends within bounds for any length, and loses no more than damage at that place must cost."""
     start = start_of(world, number)
-    first, _ = places(world.records[start])[field]
+    first, _ = field_ranges(world.records[start])[field]
     write(world, start + first, struct.pack(">i", length))
 
     open_in_bounds(world, monkeypatch)
@@ -107,7 +110,7 @@ def test_wrong_inner_length_is_detected(
 ) -> None:
     """D10: the lengths inside a record are checked as strictly as its own."""
     start = start_of(world, number)
-    first, end = places(world.records[start])[field]
+    first, end = field_ranges(world.records[start])[field]
     write(world, start + first, length.to_bytes(end - first, "big"))
 
     open_in_bounds(world, monkeypatch)

@@ -1,4 +1,4 @@
-"""Row K6 of rows.py: a broker that runs out of descriptors, address space, or the memory of its container.
+"""Row K6 of the fault catalogue: a broker that runs out of descriptors, address space, or the memory of its container.
 
 It refuses requests that need more and serves the others; if the kernel ends it, no acknowledged message is lost that
 its mode keeps when the process ends.
@@ -29,8 +29,11 @@ from gantry_wire import Command, RequestCode
 from gantry_wire.frame import FRAME_HEAD
 
 SPARE_DESCRIPTORS = 20
+"""How many files the broker may still open when its limit is set."""
 SPARE_BYTES = 24 << 20
+"""How much memory it may still take when its limit is set."""
 FRAME_BYTES = 15 << 20
+"""The announced size of an incomplete frame."""
 ROOMY_FILES = {
     "mappedFileSizeCommitLog": str(256 << 20),
     "mappedFileSizeConsumeQueue": str(20 * 300_000),
@@ -41,6 +44,7 @@ ROOMY_FILES = {
 
 
 def descriptors(pid: int) -> int:
+    """Return how many files the process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -79,10 +83,10 @@ async def is_served(address: str) -> bool:
 async def test_without_descriptors_new_connections_are_refused_and_old_ones_served(tmp_path: Path) -> None:
     """K6: at the limit of open files connected producers continue; when others disconnect, new ones are accepted."""
     async with Scene(tmp_path, settings=ROOMY_FILES) as scene:
-        scene.run_program("-m", "gantry_testing.crashing_broker", "--point-interval", "50", "--")
+        scene.set_broker_program("-m", "gantry_testing.crashing_broker", "--point-interval", "50", "--")
         await scene.start()
         async with scene.load(), AsyncExitStack() as others:
-            await scene.acked(50)
+            await scene.wait_acked(50)
             limit = descriptors(scene.broker.pid) + SPARE_DESCRIPTORS
             resource.prlimit(scene.broker.pid, resource.RLIMIT_NOFILE, (limit, limit))
             for _ in range(3 * SPARE_DESCRIPTORS):
@@ -90,16 +94,16 @@ async def test_without_descriptors_new_connections_are_refused_and_old_ones_serv
                 others.callback(writer.close)
 
             assert not await is_served(scene.address)
-            await scene.acked(50)
-            await scene.until(lambda: "recovery point postponed" in scene.log, "refused recovery point")
+            await scene.wait_acked(50)
+            await scene.wait_until(lambda: "recovery point postponed" in scene.log, "refused recovery point")
             await others.aclose()
             async with asyncio.timeout(120):
                 while not await is_served(scene.address):  # noqa: ASYNC110 - asking is the only way to see it
                     await asyncio.sleep(0.05)
-            await scene.acked(50)
+            await scene.wait_acked(50)
         await scene.broker.kill()
         await scene.start()
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 def test_message_is_stored_even_if_no_file_can_be_preallocated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +183,7 @@ async def test_without_address_space_the_mode_keeps_its_promise(mode: Mode, tmp_
     async with Scene(tmp_path, settings=mode.settings(buffers)) as scene, AsyncExitStack() as others:
         await scene.start()
         async with scene.load():
-            await scene.acked(50)
+            await scene.wait_acked(50)
             limit = status_bytes(scene.broker.pid, "VmSize") + SPARE_BYTES
             resource.prlimit(scene.broker.pid, resource.RLIMIT_AS, (limit, limit))
             with suppress(OSError, TimeoutError):
@@ -188,11 +192,11 @@ async def test_without_address_space_the_mode_keeps_its_promise(mode: Mode, tmp_
         if scene.broker.is_running:
             await scene.broker.kill()
         else:
-            assert await scene.ended() > 0, "ended by a signal"
+            assert await scene.wait_ended() > 0, "ended by a signal"
         assert scene.history.count(Outcome.ACKED) > 50
 
         await scene.start()
-        assert await scene.judge() == [] or mode.may_lose_tail
+        assert await scene.lost_messages() == [] or mode.may_lose_tail
 
 
 @pytest.mark.parametrize("operation", ["map", "reserve", "create", "sync", "sync_directory"])
@@ -229,12 +233,12 @@ async def test_mode_keeps_its_promise_after_a_kill_at_the_memory_limit(
             await scene.start()
             group.add(scene.broker.pid)
             async with scene.load():
-                await scene.acked(200)
+                await scene.wait_acked(200)
                 group.limit(status_bytes(scene.broker.pid, "VmRSS") + SPARE_BYTES)
                 with suppress(OSError, TimeoutError):
                     await half_frames(scene, others, 20)
-                code = await scene.ended()
+                code = await scene.wait_ended()
 
             assert code == -9, f"the kernel did not kill it: {code}\n{scene.log}"
             await scene.start()
-            assert await scene.judge() == [] or mode.may_lose_tail
+            assert await scene.lost_messages() == [] or mode.may_lose_tail

@@ -1,7 +1,7 @@
-"""Rows D1 and D3 of rows.py: the node loses its power under load, in every mode of flushing and buffering.
+"""Rows D1 and D3 of the fault catalogue: the node loses its power under load, in every mode of flushing and buffering.
 
 The guarantee of docs/promises.md: SYNC_FLUSH loses no acknowledged message. ASYNC_FLUSH loses a suffix and no flushed
-message, with any buffer; lost messages never reappear.
+message, with any buffer; lost messages never reappear. A twin is the same test without a sync: it must find the loss.
 """
 
 from pathlib import Path
@@ -20,22 +20,22 @@ ACKED_PER_ROUND = 400
 
 
 async def power_round(scene: Scene, disk: LoopDisk, buffers: Path, mode: Mode, *, acked: int) -> int:
-    """Load, lose power, restart and judge; return the number of lost acknowledged messages, which must be allowed."""
+    """Load, lose power and restart; return the number of lost acknowledged messages, which the mode must allow."""
     before = scene.history.count(Outcome.ACKED)
     await scene.start()
     async with scene.load():
-        await scene.acked(acked)
+        await scene.wait_acked(acked)
         await lose_power(scene, disk, buffers)
-    durable = scene.sealed_flushed
+    durable = scene.checkpoint_flushed
     await scene.start()
-    lost = await scene.judge()
+    lost = await scene.lost_messages()
     if mode.is_sync:
         assert lost == [], f"SYNC_FLUSH lost {len(lost)} of {scene.history.count(Outcome.ACKED) - before}"
     if lost:
         assert lowest(lost) >= durable, "what the checkpoint called flushed is gone"
     await scene.broker.kill()
     await scene.start()
-    assert await scene.judge() == []
+    assert await scene.lost_messages() == []
     await scene.broker.kill()
     return len(lost)
 
@@ -76,12 +76,12 @@ async def test_flushed_messages_survive_a_power_loss(disk: LoopDisk, buffers: Pa
         await scene.start()
         await scene.send_once(300)
         end = max(sent.physical_offset for sent in scene.history.sent.values())
-        await scene.until(lambda: scene.sealed_flushed > end, "flush of everything")
+        await scene.wait_until(lambda: scene.checkpoint_flushed > end, "flush of everything")
 
         await lose_power(scene, disk, buffers)
 
         await scene.start()
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.slow
@@ -90,14 +90,14 @@ async def test_disk_that_ignores_syncs_is_detected(mode: Mode, disk: LoopDisk, b
     """D1's twin: with syncs that do nothing, messages before the flushed offset are lost, and the test finds that."""
     settings = mode.settings(buffers) | QUICK_FLUSH
     async with Scene(tmp_path, store=disk.path / "store", settings=settings) as scene:
-        scene.run_with("--without", "syncs")
+        scene.set_broker_options("--without", "syncs")
         await scene.start()
         await scene.send_once(300)
         end = max(sent.physical_offset for sent in scene.history.sent.values())
-        await scene.until(lambda: scene.sealed_flushed > end, "flush that is none")
+        await scene.wait_until(lambda: scene.checkpoint_flushed > end, "flush that is none")
         await lose_power(scene, disk, buffers)
-        scene.run_with()
+        scene.set_broker_options()
 
         await scene.start()
 
-        assert len(await scene.judge()) > 0
+        assert len(await scene.lost_messages()) > 0

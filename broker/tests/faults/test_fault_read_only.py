@@ -1,4 +1,4 @@
-"""Row D8 of rows.py: the file system becomes read-only while the broker serves, or is so before the start."""
+"""Row D8 of the fault catalogue: the file system becomes read-only while the broker serves, or before its start."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ def scene_in(mode: Mode, disk: LoopDisk, directory: Path, buffers: Path) -> Scen
     return Scene(directory, store=disk.path / "store", settings=mode.settings(buffers) | QUICK_FLUSH)
 
 
-QUICK = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF))
+QUICK_MODES = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF))
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
-    "mode", [mode if mode in QUICK else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES], ids=str
+    "mode", [mode if mode in QUICK_MODES else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES], ids=str
 )
 async def test_a_disk_that_turns_read_only_ends_acknowledgements(
     mode: Mode, disk: LoopDisk, tmp_path: Path, buffers: Path
@@ -30,16 +30,16 @@ async def test_a_disk_that_turns_read_only_ends_acknowledgements(
     async with scene_in(mode, disk, tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load():
-            await scene.acked(100)
+            await scene.wait_acked(100)
             await turn_read_only(scene, disk)
-            code = await scene.ended()
-        durable = scene.sealed_flushed
+            code = await scene.wait_ended()
+        durable = scene.checkpoint_flushed
 
         assert code == 1
         assert "Read-only file system" in scene.log
         disk.restore()
         await scene.start()
-        lost = await scene.judge()
+        lost = await scene.lost_messages()
         assert all(sent.physical_offset >= durable for sent in lost)
         assert lost == [] or not mode.is_sync
 
@@ -53,10 +53,10 @@ async def test_a_store_on_a_read_only_disk_does_not_start(disk: LoopDisk, tmp_pa
         await scene.broker.stop()
         disk.remount_read_only()
 
-        refusal = await scene.start_fails()
+        refusal = await scene.start_is_refused()
 
         assert "Read-only file system" in refusal
         disk.restore()
         await scene.start()
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         assert scene.history.count(Outcome.ACKED) >= 100

@@ -1,8 +1,9 @@
-"""Row D3 of rows.py: a power loss right after a new log file was created and its first record written.
+"""Row D3 of the fault catalogue: a power loss right after a new log file was created and its first record written.
 
 If the name of a file is not durable, a power loss loses every record in it, flushed or not. So file and directory are
 synced before the log continues there. The test runs on ext4 and on the in-memory disk, which loses every name whose
-directory was not synced; ext4 gives more than it guarantees, so the failing twin runs in memory only.
+directory was not synced; ext4 gives more than it guarantees, so its twin, the same test without the
+sync of directories, runs in memory only.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,14 +18,14 @@ from gantry_testing.killable_disk import KillableDisk
 from gantry_testing.store_world import StoreWorld
 
 ROLLS = 4
-Lose = Callable[[StoreWorld], None]
+LosePower = Callable[[StoreWorld], None]
 
 
-def on_faulty_disk() -> tuple[StoreWorld, Lose]:
+def on_faulty_disk() -> tuple[StoreWorld, LosePower]:
     return StoreWorld(FaultyDisk(), "/data/store"), StoreWorld.lose_power
 
 
-def on_loop_disk(disk: LoopDisk) -> tuple[StoreWorld, Lose]:
+def on_loop_disk(disk: LoopDisk) -> tuple[StoreWorld, LosePower]:
     def lose(world: StoreWorld) -> None:
         disk.cut_power()
         world.kill()
@@ -39,7 +40,7 @@ def on_loop_disk(disk: LoopDisk) -> tuple[StoreWorld, Lose]:
         pytest.param("ext4", marks=[pytest.mark.needs_root, pytest.mark.needs_loop]),
     ]
 )
-def powered(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[StoreWorld, Lose]]:
+def powered(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[StoreWorld, LosePower]]:
     """Return a store on a disk that can lose its power, and the function that cuts it."""
     if request.param == "in-memory":
         yield on_faulty_disk()
@@ -63,7 +64,7 @@ def roll(world: StoreWorld) -> str:
     return segment_name(base)
 
 
-def test_new_log_file_is_durable_before_its_first_record(powered: tuple[StoreWorld, Lose]) -> None:
+def test_new_log_file_is_durable_before_its_first_record(powered: tuple[StoreWorld, LosePower]) -> None:
     """D3: right after a roll a power loss leaves the new file with its name and its size."""
     world, lose = powered
     world.open()
@@ -78,7 +79,7 @@ def test_new_log_file_is_durable_before_its_first_record(powered: tuple[StoreWor
         assert world.bodies() == world.sent_bodies()
 
 
-def test_flushed_messages_in_a_new_file_survive(powered: tuple[StoreWorld, Lose]) -> None:
+def test_flushed_messages_in_a_new_file_survive(powered: tuple[StoreWorld, LosePower]) -> None:
     """D3: a flush right after a roll covers the new file, the end of the old one, and both names."""
     world, lose = powered
     world.open()

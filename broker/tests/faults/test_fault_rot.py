@@ -1,4 +1,4 @@
-"""Row D9 of rows.py: one bit changes in each field of a stored record, in the middle of the log or in its tail.
+"""Row D9 of the fault catalogue: one bit of a stored record changes, in each field, in the middle or at the end.
 
 In the middle it is damage: the record is reported with its offset and skipped, its neighbours are served, and nothing
 after it is cut. In an unflushed tail it ends the log after a power cut, since it may be a torn write; after a kill it
@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from crash.log_walk import log_files
-from faults.fields import FIELDS, places
+from faults.fields import FIELDS, field_ranges
 from faults.scene import Scene
 
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import StoredMessage
 
 MIDDLE, FLUSHED, SENT = 20, 40, 60
+"""The number of the message that is damaged, and how many are flushed and sent."""
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 
 
@@ -36,20 +37,20 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld
     made.disk.kill()
 
 
-def rot(world: StoreWorld, number: int, field: str, seed: int = 0) -> tuple[int, int]:
+def flip_bit_of_field(world: StoreWorld, number: int, field: str, seed: int = 0) -> tuple[int, int]:
     """Change one bit of a field of the record with this number; return the record's half-open range."""
     start = sorted(world.records)[number]
     record = world.records[start]
-    first, end = places(record)[field]
-    dice = random.Random(f"{field}/{seed}")
+    first, end = field_ranges(record)[field]
+    rng = random.Random(f"{field}/{seed}")
     size = world.settings.mapped_file_size_commit_log
-    at = dice.randrange(first, end)
+    at = rng.randrange(first, end)
     name = f"commitlog/{start - start % size:020d}"
-    world.overwrite(name, start % size + at, bytes([record[at] ^ 1 << dice.randrange(8)]))
+    world.overwrite(name, start % size + at, bytes([record[at] ^ 1 << rng.randrange(8)]))
     return start, start + len(record)
 
 
-def flip(store: Path, offset: int) -> None:
+def flip_bit_at(store: Path, offset: int) -> None:
     """Change one bit of the log at this offset, without the broker."""
     path = next(path for path in log_files(store) if int(path.name) + path.stat().st_size > offset)
     with path.open("r+b") as file:
@@ -79,7 +80,7 @@ def test_damage_in_the_middle_is_reported_and_skipped(
     """D9: when the whole log is read, one changed bit costs one message, and report and log name its offset."""
     world.close() if is_clean else world.kill()
     world.disk.remove(world.path("recovery-point.json"))
-    start, end = rot(world, MIDDLE, field, seed)
+    start, end = flip_bit_of_field(world, MIDDLE, field, seed)
 
     report = world.open()
 
@@ -98,7 +99,7 @@ def test_damage_in_the_middle_costs_one_message_when_queues_are_rebuilt(
     world.kill()
     world.disk.remove_tree(world.path("consumequeue/orders/0"))
     world.disk.remove_tree(world.path("consumequeue/orders/1"))
-    start, end = rot(world, MIDDLE, field, seed)
+    start, end = flip_bit_of_field(world, MIDDLE, field, seed)
 
     report = world.open()
 
@@ -113,7 +114,7 @@ def test_damage_in_the_tail_ends_the_log_after_a_power_cut(world: StoreWorld, fi
     """D9: in an unflushed tail a changed bit ends the log after a power cut, for good: later records stay lost."""
     world.kill()
     world.clock.reboot(0)
-    start, _ = rot(world, FLUSHED + 10, field, seed)
+    start, _ = flip_bit_of_field(world, FLUSHED + 10, field, seed)
 
     report = world.open()
 
@@ -131,7 +132,7 @@ def test_damage_in_the_tail_ends_the_log_after_a_power_cut(world: StoreWorld, fi
 def test_damage_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, field: str, seed: int) -> None:
     """D9: no write was torn, so records after the damage were acknowledged and are served, at their offsets."""
     world.kill()
-    start, end = rot(world, FLUSHED + 10, field, seed)
+    start, end = flip_bit_of_field(world, FLUSHED + 10, field, seed)
 
     report = world.open()
 
@@ -141,10 +142,10 @@ def test_damage_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, fi
 
 
 def test_the_places_of_all_fields_are_right(world: StoreWorld) -> None:
-    """`places` finds each field where it is, so that `rot` changes the field that a test names."""
+    """`field_ranges` finds each field where it is, so that `flip_bit_of_field` changes the field that a test names."""
     start = sorted(world.records)[MIDDLE]
     record = world.records[start]
-    found = places(record)
+    found = field_ranges(record)
 
     assert tuple(found) == FIELDS
     assert record[slice(*found["topic"])] == b"orders"
@@ -160,10 +161,10 @@ async def test_broker_serves_around_damage(tmp_path: Path) -> None:
         await scene.send_once(300)
         await scene.broker.stop()
         victim = next(sent for sent in scene.history.sent.values() if sent.queue_offset == 5)
-        flip(scene.store, victim.physical_offset + 91)
+        flip_bit_at(scene.store, victim.physical_offset + 91)
         (scene.store / "recovery-point.json").unlink()
 
         await scene.start()
 
         assert str(victim.physical_offset) in scene.log
-        assert await scene.missing() == [victim.mark]
+        assert await scene.unserved_messages() == [victim.mark]

@@ -1,4 +1,7 @@
-"""The catalogue is complete: every row has tests, and a row without one is a failure here."""
+"""The fault catalogue in rows.py is complete: every row has tests, and a row without one is a failure here.
+
+A twin is a test that runs without the guard of its row, and must then find the damage.
+"""
 
 import re
 from pathlib import Path
@@ -88,7 +91,7 @@ def test_row_needs_one_test_with_both_properties(tmp_path: Path) -> None:
 
 
 def test_row_without_a_test_is_reported(tmp_path: Path) -> None:
-    """The twin of this file: from a folder with one test every other row is missing, and the markers are read."""
+    """In a folder with one test, every row but that of the test is without tests; its markers are read."""
     (tmp_path / "test_one.py").write_text(
         'pytestmark = [pytest.mark.needs_root]\n@pytest.mark.slow\nasync def test_it():\n    """D4: x."""\n'
     )

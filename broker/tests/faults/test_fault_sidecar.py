@@ -1,4 +1,7 @@
-"""Rows S8 and S9 of rows.py: unauthorized access to the sidecar's ports, and places where secrets must not appear."""
+"""Rows S8 and S9 of the fault catalogue: unauthorized access to the sidecar, and where secrets must not appear.
+
+A twin is the same test with the permission, or with a text that is no secret: it must succeed, or find the text.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from admin_scene import (
 from gantry_admin.__main__ import main, parser, settings_of
 
 ORDERS = ("promise", "promote", "demote", "fence", "drain", "flush")
+"""The orders about roles that the sidecar passes on to its broker."""
 BODY = {"epoch": 9}
 OPEN_ENDPOINTS = {
     ("GET", "/"), ("GET", "/console/"), ("GET", "/livez"), ("GET", "/readyz"), ("GET", "/startupz"),

@@ -1,7 +1,7 @@
-"""Row D15 of rows.py: an fsync that takes seconds, or that does not return before any deadline.
+"""Row D15 of the fault catalogue: an fsync that takes seconds, or that does not return before any deadline.
 
-With SYNC_FLUSH a producer gets code 10 at its deadline: stored, but not promised. Only waiting answers accumulate, and
-when the disk works again one fsync is enough for all earlier messages.
+With SYNC_FLUSH a producer gets code 10 at its deadline: stored, but not acknowledged. Only waiting answers accumulate,
+and when the disk works again one fsync is enough for all earlier messages.
 """
 
 import asyncio
@@ -23,10 +23,13 @@ from gantry_wire.commands.send import SendMessageV2
 
 HANGING: Final = Path(__file__).resolve().parent / "hanging_disk.py"
 DEADLINE_MS: Final = 300
+"""How long a send waits for its flush before it is answered with code 10."""
 DELAY_S: Final = 5
+"""How long strace delays each fdatasync."""
 OUTSTANDING: Final = 200
+"""The number of sends that wait for the disk at the same time."""
 UNDER_WAY_MAX: Final = 2 * WINDOW * 8
-"""Limit of messages in flight: two producers, their windows, and the largest batch."""
+"""Limit of messages in flight: two producers, their pending requests, and the largest batch."""
 MODES: Final = (Mode(True, Medium.OFF), Mode(True, Medium.TMPFS))
 REQUEST_TIMEOUT_MS: Final = 60_000
 NO_ROLL: Final = {"mappedFileSizeCommitLog": str(16 << 20)}
@@ -63,7 +66,7 @@ async def test_hanging_disk_is_answered_with_code_10(mode: Mode, tmp_path: Path,
     """D15: while no sync returns producers get code 10 at their deadline and no thread is added; then all is good."""
     async with slow_scene(mode, tmp_path, buffers) as scene:
         hang = tmp_path / "hang"
-        scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
+        scene.set_broker_program(str(HANGING), str(hang), "-m", "gantry_broker")
         await scene.start()
         await scene.send_once(50)
         channel = await Channel.connect(scene.address)
@@ -90,26 +93,26 @@ async def test_nothing_is_acknowledged_while_the_disk_hangs(mode: Mode, tmp_path
     """D15: under load, too; messages acknowledged before and after survive a kill of the broker."""
     async with slow_scene(mode, tmp_path, buffers) as scene:
         hang, history = tmp_path / "hang", scene.history
-        scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
+        scene.set_broker_program(str(HANGING), str(hang), "-m", "gantry_broker")
         await scene.start()
         async with scene.load():
-            await scene.acked(100)
+            await scene.wait_acked(100)
             hang.touch()
             # More sends than can be in flight: some were answered with neither success nor refusal. A busy machine may
             # have answered others so before.
             before = history.count(Outcome.UNKNOWN)
-            await scene.until(lambda: history.count(Outcome.UNKNOWN) > before + UNDER_WAY_MAX, "late answers")
+            await scene.wait_until(lambda: history.count(Outcome.UNKNOWN) > before + UNDER_WAY_MAX, "late answers")
             acked = history.count(Outcome.ACKED)
-            await scene.until(lambda: history.count(Outcome.UNKNOWN) > before + 2 * UNDER_WAY_MAX, "more of them")
+            await scene.wait_until(lambda: history.count(Outcome.UNKNOWN) > before + 2 * UNDER_WAY_MAX, "more of them")
             assert history.count(Outcome.ACKED) == acked
             hang.unlink()
-            await scene.acked(50)
+            await scene.wait_acked(50)
         await scene.broker.kill()
-        scene.run_with()
+        scene.set_broker_options()
 
         await scene.start()
 
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.slow
@@ -126,7 +129,7 @@ async def test_a_sync_of_five_seconds_is_code_10(mode: Mode, tmp_path: Path, buf
                 asyncio.ensure_future(channel.request(make_send(n), REQUEST_TIMEOUT_MS)) for n in range(OUTSTANDING)
             ]
             codes = {reply.code for reply in await asyncio.gather(*sends)}
-            await scene.until(lambda: injection.hits() != [], "delayed sync")
+            await scene.wait_until(lambda: injection.hits() != [], "delayed sync")
 
         assert codes == {ResponseCode.FLUSH_DISK_TIMEOUT}
         assert (await channel.request(make_send(OUTSTANDING), REQUEST_TIMEOUT_MS)).code == ResponseCode.SUCCESS
@@ -135,13 +138,13 @@ async def test_a_sync_of_five_seconds_is_code_10(mode: Mode, tmp_path: Path, buf
 
 @pytest.mark.verify
 async def test_async_flush_does_not_wait_for_the_disk(tmp_path: Path, buffers: Path) -> None:
-    """D15's other side: ASYNC_FLUSH keeps acknowledging over the same disk, so only the promise waited."""
+    """D15: ASYNC_FLUSH keeps acknowledging on the same disk, so in the tests above only SYNC_FLUSH waited for it."""
     async with slow_scene(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
         hang = tmp_path / "hang"
-        scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
+        scene.set_broker_program(str(HANGING), str(hang), "-m", "gantry_broker")
         await scene.start()
         async with scene.load():
-            await scene.acked(50)
+            await scene.wait_acked(50)
             hang.touch()
-            await scene.acked(100)
+            await scene.wait_acked(100)
             hang.unlink()

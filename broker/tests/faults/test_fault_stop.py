@@ -1,4 +1,4 @@
-"""Row K3 of rows.py: SIGTERM under load, more signals after it, SIGKILL while stopping, and a disk that hangs.
+"""Row K3 of the fault catalogue: SIGTERM under load, further signals, SIGKILL while stopping, and a disk that hangs.
 
 A stop is clean and removes the abort marker, or it is not and the next start recovers as after a crash. In either case
 no acknowledged message is lost.
@@ -20,6 +20,7 @@ from gantry_status import PageReader, Phase, Reading
 
 HANGING: Final = Path(__file__).resolve().parent / "hanging_disk.py"
 FLUSHING: Final = "stopping: flushing"
+"""The log text of a stop that waits for its flush, once a second."""
 
 
 @final
@@ -46,7 +47,7 @@ class StopScene:
         os.kill(self.scene.broker.pid, number)
 
     async def logged(self, text: str) -> None:
-        await self.scene.until(lambda: text in self.scene.log, f"{text!r} in the log")
+        await self.scene.wait_until(lambda: text in self.scene.log, f"{text!r} in the log")
 
     def page(self) -> Reading:
         with PageReader(str(self.scene.store / "status")) as reader:
@@ -59,7 +60,7 @@ class StopScene:
         """Start again; check whether the last stop counts as clean, and that nothing acknowledged is lost."""
         await self.scene.start()
         assert f"store opened is_clean={is_clean}" in self.scene.log, self.scene.log
-        assert await self.scene.judge() == []
+        assert await self.scene.lost_messages() == []
 
 
 @pytest.mark.verify(quick=1)
@@ -78,7 +79,7 @@ async def stop_under_load(scene: Scene) -> None:
     async with scene:
         await scene.start()
         async with scene.load():
-            await scene.acked(200)
+            await scene.wait_acked(200)
 
             assert await scene.broker.stop() == 0
 
@@ -86,7 +87,7 @@ async def stop_under_load(scene: Scene) -> None:
         assert "Traceback" not in scene.log, scene.log
         await scene.start()
         assert "store opened is_clean=True" in scene.log
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.verify
@@ -103,11 +104,11 @@ async def test_more_signals_change_nothing(tmp_path: Path) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             stop.signal(number)
         await stop.logged("waited_s=1")
-        await scene.until(lambda: stop.page().status.phase is Phase.STOPPING, "phase STOPPING on the status page")
+        await scene.wait_until(lambda: stop.page().status.phase is Phase.STOPPING, "phase STOPPING on the status page")
         assert stop.has_abort_marker()
         stop.recover()
 
-        assert await scene.ended() == 0
+        assert await scene.wait_ended() == 0
         assert not stop.has_abort_marker()
         assert stop.page().status.phase is Phase.STOPPED
         await stop.starts(is_clean=True)
@@ -123,7 +124,7 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
         stop.hang()
         stop.signal(signal.SIGTERM)
         await stop.logged(FLUSHING)
-        await scene.until(lambda: stop.page().status.phase is Phase.STOPPING, "phase STOPPING on the status page")
+        await scene.wait_until(lambda: stop.page().status.phase is Phase.STOPPING, "phase STOPPING on the status page")
 
         await scene.broker.kill()
 
@@ -146,7 +147,7 @@ async def test_stop_that_times_out_names_the_unflushed_bytes(tmp_path: Path) -> 
 
         stop.signal(signal.SIGTERM)
 
-        assert await scene.ended() == 1
+        assert await scene.wait_ended() == 1
         assert stop.has_abort_marker()
         last = stop.page()
         assert last.status.wrote is not None and last.status.flushed is not None
@@ -201,7 +202,7 @@ async def test_a_signal_while_recovering_ends_the_start(tmp_path: Path) -> None:
         stop.signal(signal.SIGTERM)
         stop.recover()
 
-        assert await scene.ended() == 1
+        assert await scene.wait_ended() == 1
         log = scene.broker.logged_since(start)
         assert "cannot start reason='a signal arrived during recovery" in log, log
         assert "Traceback" not in log, log
@@ -222,5 +223,5 @@ async def test_repeated_signals_end_with_code_zero(tmp_path: Path, number: signa
                 os.kill(scene.broker.pid, number)
                 await asyncio.sleep(0.0005)
 
-        assert await scene.ended() == 0, scene.log
+        assert await scene.wait_ended() == 0, scene.log
         assert not (scene.store / "abort").exists()

@@ -1,7 +1,8 @@
-"""Row D4 of rows.py: the n-th fdatasync, or the n-th write of the log, fails with EIO while a broker serves.
+"""Row D4 of the fault catalogue: the n-th fdatasync or the n-th write of the log fails with EIO while a broker serves.
 
 A failed fsync is final. Messages in its range are not acknowledged in modes that promise a flush, `flushed` does not
-move, the process ends with a non-zero code, and the next start does not trust the page cache for that range.
+move, the process ends with a non-zero code, and the next start does not trust the page cache for that range. A
+twin is the same test with a broker that ignores the error.
 """
 
 from pathlib import Path
@@ -15,8 +16,8 @@ from faults.strace import injected
 pytestmark = pytest.mark.needs_strace
 
 
-QUICK = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF), Mode(True, Medium.TMPFS))
-SOME_QUICK = [mode if mode in QUICK else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
+QUICK_MODES = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF), Mode(True, Medium.TMPFS))
+MODES_SOME_SLOW = [mode if mode in QUICK_MODES else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
 
 
 def scene_in(mode: Mode, directory: Path, buffers: Path) -> Scene:
@@ -27,15 +28,15 @@ async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
     """Let one call of a loaded broker fail, wait until it has ended by itself, and return its exit code."""
     await scene.start()
     async with scene.load():
-        await scene.acked(50)
+        await scene.wait_acked(50)
         async with injected(scene.broker.pid, calls, fault, trace) as injection:
-            code = await scene.ended()
+            code = await scene.wait_ended()
             assert injection.hits() != [], "no call failed"
     return code
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("mode", SOME_QUICK, ids=str)
+@pytest.mark.parametrize("mode", MODES_SOME_SLOW, ids=str)
 @pytest.mark.parametrize(
     "number",
     [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 7, 20))],
@@ -45,7 +46,7 @@ async def test_failed_fsync_ends_the_broker(mode: Mode, number: int, tmp_path: P
     """D4: after the n-th fdatasync has failed the process exits non-zero; the next start loses what the mode allows."""
     async with scene_in(mode, tmp_path, buffers) as scene:
         code = await fail_one(scene, "fdatasync", f"error=EIO:when={number}", tmp_path / "trace")
-        flushed = scene.sealed_flushed
+        flushed = scene.checkpoint_flushed
 
         assert code == 1
         assert "a flush failed" in scene.log and "Input/output error" in scene.log
@@ -57,12 +58,12 @@ async def test_failed_fsync_ends_the_broker(mode: Mode, number: int, tmp_path: P
             assert max(acked) < durable, "acknowledged beyond the last good flush"
 
         await scene.start()
-        lost = await scene.judge()
+        lost = await scene.lost_messages()
         assert lost == [] or mode.may_lose_tail
         await scene.send_once(50)
         await scene.broker.stop()
         await scene.start()
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.slow
@@ -75,23 +76,23 @@ async def test_a_failed_write_of_the_log_ends_acknowledgements(
     async with scene_in(mode, tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load():
-            await scene.acked(50)
+            await scene.wait_acked(50)
             async with injected(
                 scene.broker.pid, "pwrite64", f"error=EIO:when={number}", tmp_path / "trace"
             ) as injection:
                 # A broker that strace slows down may refuse sends as busy before the call comes.
-                await scene.until(lambda: scene.has_ended or "Input/output error" in scene.log, "failed write")
-                await scene.until_refused_or_ended()
+                await scene.wait_until(lambda: scene.has_ended or "Input/output error" in scene.log, "failed write")
+                await scene.wait_until_refused_or_ended()
                 assert injection.hits() != [], "no call failed"
-        await scene.until(lambda: "Input/output error" in scene.log, "the reason in the log")
+        await scene.wait_until(lambda: "Input/output error" in scene.log, "the reason in the log")
         acked = scene.history.count(Outcome.ACKED)
         async with scene.load():
-            await scene.until_refused_or_ended()
+            await scene.wait_until_refused_or_ended()
         assert scene.history.count(Outcome.ACKED) == acked, "acknowledged after a refusal that is for good"
         assert await scene.broker.stop() in (0, 1)
 
         await scene.start()
-        lost = await scene.judge()
+        lost = await scene.lost_messages()
         assert lost == [] or mode.may_lose_tail
 
 
@@ -100,20 +101,20 @@ async def test_failed_write_of_the_log_is_reported(tmp_path: Path, buffers: Path
     async with scene_in(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load(), injected(scene.broker.pid, "pwrite64", "error=EIO:when=1", tmp_path / "trace"):
-            await scene.until_refused()
+            await scene.wait_until_refused()
 
-        await scene.until(lambda: "Input/output error" in scene.log, "the reason in the log")
+        await scene.wait_until(lambda: "Input/output error" in scene.log, "the reason in the log")
 
 
 @pytest.mark.slow
 async def test_ignored_fsync_error_is_detected(tmp_path: Path, buffers: Path) -> None:
     """D4's twin: a broker that takes a failed sync for a good one continues to acknowledge, and does not end."""
     async with scene_in(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
-        scene.run_with("--without", "sync-errors")
+        scene.set_broker_options("--without", "sync-errors")
         await scene.start()
         async with scene.load():
-            await scene.acked(50)
+            await scene.wait_acked(50)
             async with injected(scene.broker.pid, "fdatasync", "error=EIO:when=1+", tmp_path / "trace") as injection:
-                await scene.until(lambda: len(injection.hits()) > 3, "failed syncs")
-                await scene.acked(200)
+                await scene.wait_until(lambda: len(injection.hits()) > 3, "failed syncs")
+                await scene.wait_acked(200)
         assert scene.broker.is_running

@@ -1,4 +1,4 @@
-"""Row D13 of rows.py: JSON files beside the log are damaged, or a crash comes between the write and the rename of one.
+"""Row D13 of the fault catalogue: damaged JSON files beside the log, and crashes between write and rename of one.
 
 They hold facts that cannot be rebuilt from the log. A damaged file is replaced by its copy, and that is logged; if both
 are damaged the broker does not start, since consumers at offset zero would be worse.
@@ -24,14 +24,14 @@ GROUP = "FaultReaders"
 TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 REQUEST_TIMEOUT_MS = 60_000
 
-HARMS: dict[str, Callable[[bytes], bytes]] = {
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda data: b"",
     "cut": lambda data: data[: len(data) // 2],
     "garbled": lambda data: bytes(byte ^ 0x5A for byte in data),
     "zeroed": lambda data: bytes(len(data)),
     "another-shape": lambda data: b"[1, 2, 3]",
 }
-QUICK = [pytest.param(name, marks=[] if name == "cut" else pytest.mark.slow) for name in HARMS]
+DAMAGES_SOME_SLOW = [pytest.param(name, marks=[] if name == "cut" else pytest.mark.slow) for name in DAMAGES]
 
 
 async def commit_offset(scene: Scene, offset: int) -> None:
@@ -57,7 +57,7 @@ async def committed_offset(scene: Scene) -> int | None:
     return int(reply.ext["offset"]) if reply.code == 0 else None
 
 
-async def two_lives(scene: Scene) -> None:
+async def use_store_twice(scene: Scene) -> None:
     """Use the store and stop its broker, twice, so that every table and its copy were read and written again."""
     for offset in (3, 7):
         await scene.start()
@@ -70,50 +70,50 @@ def table(scene: Scene, name: str) -> Path:
     return scene.store / "config" / f"{name}.json"
 
 
-def harm_file(path: Path, harm: str) -> None:
-    path.write_bytes(HARMS[harm](path.read_bytes()))
+def damage_file(path: Path, damage: str) -> None:
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("harm", QUICK)
+@pytest.mark.parametrize("damage", DAMAGES_SOME_SLOW)
 @pytest.mark.parametrize("name", ["topics", "consumerOffset"])
-async def test_a_damaged_table_is_replaced_by_its_copy(name: str, harm: str, tmp_path: Path) -> None:
+async def test_a_damaged_table_is_replaced_by_its_copy(name: str, damage: str, tmp_path: Path) -> None:
     """D13: the good copy is used and named in the log; no offset is reset and no topic is lost."""
     async with Scene(tmp_path) as scene:
-        await two_lives(scene)
-        harm_file(table(scene, name), harm)
+        await use_store_twice(scene)
+        damage_file(table(scene, name), damage)
 
         await scene.start()
 
         assert "using its .bak copy" in scene.log and f"{name}.json" in scene.log
         assert await committed_offset(scene) == 7
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         await scene.send_once(50)
         assert await scene.broker.stop() == 0
         assert isinstance(json.loads(table(scene, name).read_bytes()), dict)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["subscriptionGroup", "delayOffset"])
-async def test_the_other_tables_have_copies_too(name: str, harm: str, tmp_path: Path) -> None:
+async def test_the_other_tables_have_copies_too(name: str, damage: str, tmp_path: Path) -> None:
     """D13: the same holds for groups and for the progress of delayed messages."""
-    await test_a_damaged_table_is_replaced_by_its_copy(name, harm, tmp_path)
+    await test_a_damaged_table_is_replaced_by_its_copy(name, damage, tmp_path)
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("harm", QUICK)
+@pytest.mark.parametrize("damage", DAMAGES_SOME_SLOW)
 @pytest.mark.parametrize("copy", ["store.json", "store.json.bak"])
-async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm: str, tmp_path: Path) -> None:
+async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, damage: str, tmp_path: Path) -> None:
     """D13: the identity of the store is written twice, and one copy is enough."""
     async with Scene(tmp_path) as scene:
-        await two_lives(scene)
+        await use_store_twice(scene)
         uuid = decode_sealed((scene.store / "store.json").read_bytes(), StoreIdentity).uuid
-        harm_file(scene.store / copy, harm)
+        damage_file(scene.store / copy, damage)
 
         await scene.start()
 
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         assert decode_sealed((scene.store / "store.json").read_bytes(), StoreIdentity).uuid == uuid
 
 
@@ -124,14 +124,14 @@ async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm:
 async def test_two_damaged_copies_are_a_refusal(name: str, tmp_path: Path) -> None:
     """D13: without a good copy the start fails, names the file and leaves both unchanged for an administrator."""
     async with Scene(tmp_path) as scene:
-        await two_lives(scene)
+        await use_store_twice(scene)
         path = scene.store / "store.json" if name == "store" else table(scene, name)
         copies = [path, path.with_name(path.name + ".bak")]
         for copy in copies:
-            harm_file(copy, "cut")
+            damage_file(copy, "cut")
         before = [copy.read_bytes() for copy in copies]
 
-        refusal = await scene.start_fails()
+        refusal = await scene.start_is_refused()
 
         assert path.name in refusal
         assert [copy.read_bytes() for copy in copies] == before
@@ -141,7 +141,7 @@ async def test_two_damaged_copies_are_a_refusal(name: str, tmp_path: Path) -> No
 async def test_missing_table_is_replaced_by_its_copy(tmp_path: Path) -> None:
     """D13: if a table is gone, for example after a crash, its copy is used, which has the same content."""
     async with Scene(tmp_path) as scene:
-        await two_lives(scene)
+        await use_store_twice(scene)
         for name in TABLES:
             table(scene, name).unlink()
 
@@ -149,7 +149,7 @@ async def test_missing_table_is_replaced_by_its_copy(tmp_path: Path) -> None:
 
         assert scene.log.count("using its .bak copy") == len(TABLES)
         assert await committed_offset(scene) == 7
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.verify
@@ -157,17 +157,17 @@ async def test_missing_table_is_replaced_by_its_copy(tmp_path: Path) -> None:
 async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, tmp_path: Path) -> None:
     """D13: a broker killed at its n-th rename starts again with every table whole, old or new, and never empty."""
     async with Scene(tmp_path) as scene:
-        await two_lives(scene)
-        scene.run_with("--kill-at-rename", str(number))
+        await use_store_twice(scene)
+        scene.set_broker_options("--kill-at-rename", str(number))
         await scene.launch()
-        code = await scene.ended_while(commit_offset(scene, 9))
+        code = await scene.run_until_ended(commit_offset(scene, 9))
         assert code == -signal.SIGKILL, f"there is no rename number {number}"
-        scene.run_with()
+        scene.set_broker_options()
 
         await scene.start()
 
         assert await committed_offset(scene) in (7, 9)
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
         assert "using its .bak copy" not in scene.log, "a table is damaged after the kill"
 
 
@@ -175,7 +175,7 @@ async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, t
 async def test_temporary_file_of_a_table_is_ignored(tmp_path: Path) -> None:
     """D13: a temporary file that a crash left is no table, and does not prevent the next save."""
     async with Scene(tmp_path) as scene:
-        await two_lives(scene)
+        await use_store_twice(scene)
         for name in TABLES:
             table(scene, name).with_suffix(".json.tmp").write_bytes(b'{"offsetTable":{')
 

@@ -1,4 +1,7 @@
-"""Row D14 of rows.py: two broker processes on one store directory."""
+"""Row D14 of the fault catalogue: two broker processes on one store directory.
+
+The lock of the store keeps the second one out. The twin is the same test without the lock.
+"""
 
 from pathlib import Path
 
@@ -18,14 +21,14 @@ async def test_a_second_broker_refuses_and_the_first_is_unharmed(tmp_path: Path)
     async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
         await first.start()
         async with first.load():
-            await first.acked(100)
+            await first.wait_acked(100)
 
-            refusal = await second.start_fails()
+            refusal = await second.start_is_refused()
 
-            await first.acked(100)
+            await first.wait_acked(100)
         await first.broker.kill()
         await first.start()
-        assert await first.judge() == []
+        assert await first.lost_messages() == []
 
     assert "another process uses the store" in refusal
     assert second.history.count(Outcome.ACKED) == 0
@@ -47,8 +50,8 @@ async def test_a_killed_broker_leaves_no_lock_behind(tmp_path: Path) -> None:
 async def test_without_the_lock_the_second_would_harm_the_first(tmp_path: Path) -> None:
     """D14's twin: with the lock taken away the second starts, and what it acknowledges is overwritten."""
     async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
-        first.run_with("--without", "lock")
-        second.run_with("--without", "lock")
+        first.set_broker_options("--without", "lock")
+        second.set_broker_options("--without", "lock")
         await first.start()
         await first.send_once(100)
 
@@ -59,4 +62,4 @@ async def test_without_the_lock_the_second_would_harm_the_first(tmp_path: Path) 
         await second.broker.kill()
 
         with pytest.raises(AssertionError):
-            assert second.judge_files() == []
+            assert second.lost_in_files() == []

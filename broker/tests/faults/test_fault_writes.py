@@ -1,7 +1,8 @@
-"""Row D5 of rows.py: a write that writes only a part of its bytes, and one that writes nothing and reports success.
+"""Row D5 of the fault catalogue: a write of only a part of the bytes, and one of nothing that reports success.
 
 RocketMQ's `commit0` writes once, ignores the result, and treats all bytes as committed. Gantry writes the rest, or the
 log becomes read-only. A lost write is a false success of the disk: it cannot be prevented, and checksums detect it.
+A twin is the same test without one guard: it must find the damage.
 """
 
 import os
@@ -31,14 +32,14 @@ slow = pytest.mark.slow
 async def test_the_rest_of_a_short_write_is_written(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """D5: with every write cut in half, nothing is missing in the files, and a kill finds all of it."""
     async with Scene(tmp_path, settings=mode.settings(buffers) | QUICK_FLUSH) as scene:
-        scene.run_with("--halve-writes")
+        scene.set_broker_options("--halve-writes")
         await scene.start()
         await scene.send_once(200)
         await scene.broker.kill()
 
         await scene.start()
 
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.verify(quick=1)
@@ -58,27 +59,27 @@ async def test_a_write_that_cannot_be_finished_ends_the_log(
     Without the guard it is acknowledged, and gone.
     """
     async with Scene(tmp_path, settings=mode.settings(buffers) | QUICK_FLUSH) as scene:
-        scene.run_with(*(() if guard else ("--without", "whole-writes")))
+        scene.set_broker_options(*(() if guard else ("--without", "whole-writes")))
         await scene.start()
         resource.prlimit(scene.broker.pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
         async with scene.load():
-            await scene.until_refused_or_ended()
+            await scene.wait_until_refused_or_ended()
         with log_files(scene.store)[0].open("rb") as file:
             assert os.pread(file.fileno(), 1 << 20, LIMIT_BYTES).strip(b"\0") == b"", "written beyond the limit"
         if guard:  # Sends may be refused before the failed thread has logged the reason.
-            await scene.until(lambda: "File too large" in scene.log, "the failed write in the log")
+            await scene.wait_until(lambda: "File too large" in scene.log, "the failed write in the log")
         await scene.broker.kill()
-        scene.run_with()
+        scene.set_broker_options()
 
         await scene.start()
 
-        lost = await scene.judge()
+        lost = await scene.lost_messages()
         if guard:
             assert lost == [] or mode.may_lose_tail
             await scene.send_once(50)
             assert await scene.broker.stop() == 0
             await scene.start()
-            assert await scene.judge() == []
+            assert await scene.lost_messages() == []
         else:
             assert len(lost) > 0
 
@@ -90,17 +91,17 @@ async def test_a_lost_write_of_a_commit_is_repaired_from_the_buffer(tmp_path: Pa
     async with Scene(tmp_path, settings=TMPFS.settings(buffers) | NO_ROLL) as scene:
         await scene.start()
         async with scene.load():
-            await scene.acked(20)
+            await scene.wait_acked(20)
             [log] = log_files(scene.store)
             fault = injected(scene.broker.pid, "pwrite64", "retval=64:when=1", tmp_path / "trace", file=log)
             async with fault as injection:
-                await scene.until(lambda: injection.hits() != [], "lost write")
+                await scene.wait_until(lambda: injection.hits() != [], "lost write")
             await scene.broker.kill()
-        assert len(scene.judge_files()) > 0, "nothing was in danger"
+        assert len(scene.lost_in_files()) > 0, "nothing was in danger"
 
         await scene.start()
 
-        assert await scene.judge() == []
+        assert await scene.lost_messages() == []
 
 
 @pytest.mark.needs_strace
@@ -109,16 +110,16 @@ async def test_lost_write_of_the_log_is_detected(tmp_path: Path, buffers: Path) 
     async with Scene(tmp_path, settings=QUICK_FLUSH) as scene:
         await scene.start()
         async with scene.load():
-            await scene.acked(20)
+            await scene.wait_acked(20)
             async with injected(scene.broker.pid, "pwrite64", "retval=64:when=5", tmp_path / "trace") as injection:
-                await scene.until(lambda: injection.hits() != [], "lost write")
+                await scene.wait_until(lambda: injection.hits() != [], "lost write")
         await scene.broker.kill()
-        hole = lowest(scene.judge_files())
+        hole = lowest(scene.lost_in_files())
 
         await scene.start()
 
         assert str(hole) in scene.log or f"end={hole}" in scene.log, scene.log
-        missing = await scene.missing()
+        missing = await scene.unserved_messages()
         assert hole in {scene.history.sent[mark].physical_offset for mark in missing}
 
 

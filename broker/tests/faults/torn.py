@@ -1,4 +1,4 @@
-"""A store that loses its power while a random part of its writes has reached the disk, in any order.
+"""A store whose disk loses its power while a random part of the writes has reached it, in any order (torn writes).
 
     sends and flushes -> some dirty pages are written, others not -> power loss -> recovery -> what must be true
 
@@ -26,7 +26,7 @@ PAGE: Final = mmap.PAGESIZE
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The outcome of one such power loss."""
+    """The outcome of one such power loss with torn writes."""
 
     cut: int
     """Number of written records that are lost."""
@@ -35,15 +35,15 @@ class Torn:
     """Number of lost records that were whole on the disk, after the hole that ended the log."""
 
 
-def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Torn:
+def run_until_torn(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Torn:
     """Run one store until a power loss, and check it afterwards. Without a `disk` it is in memory."""
-    dice = random.Random(f"torn/{seed}")
+    rng = random.Random(f"torn/{seed}")
     world.open()
-    flushed = _live(world, dice)
+    flushed = _send_and_flush(world, rng)
     if disk is None:
         world.lose_power(seed)
     else:
-        _write_some_pages(Path(world.root), dice)
+        _write_some_pages(Path(world.root), rng)
         disk.cut_power()
         world.kill()
         world.clock.reboot(
@@ -61,40 +61,40 @@ def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Tor
     world.forget_after(report.end)
     assert world.find_altered() is None, "half a record is served"
     _check(world)
-    _refill(world, dice)
+    _refill(world, rng)
     return Torn(written - len(world.records), len(whole_after_hole))
 
 
-def _live(world: StoreWorld, dice: random.Random) -> int:
+def _send_and_flush(world: StoreWorld, rng: random.Random) -> int:
     """Send some messages with a flush or two among them; return the flushed end."""
     flushed = 0
-    for _ in range(dice.randrange(10, 60)):
-        _send(world, dice)
-        if dice.random() < 0.05:
+    for _ in range(rng.randrange(10, 60)):
+        _send(world, rng)
+        if rng.random() < 0.05:
             flushed = world.store.flush()
-        if dice.random() < 0.05:
+        if rng.random() < 0.05:
             world.clock.advance(20_000)
             world.store.flush_step()
             flushed = max(flushed, world.store.log.flushed)
     return flushed
 
 
-def _send(world: StoreWorld, dice: random.Random) -> None:
+def _send(world: StoreWorld, rng: random.Random) -> None:
     drafts = []
-    for _ in range(dice.choice((1, 1, 2, 5))):
-        topic, queue_id = dice.choice(TOPICS)
-        drafts.append(world.draft(topic, queue_id, body=dice.randbytes(dice.choice(BODY_SIZES)), keys="k"))
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        topic, queue_id = rng.choice(TOPICS)
+        drafts.append(world.draft(topic, queue_id, body=rng.randbytes(rng.choice(BODY_SIZES)), keys="k"))
     world.append(drafts)
     world.clock.advance(1)
 
 
-def _write_some_pages(root: Path, dice: random.Random) -> None:
+def _write_some_pages(root: Path, rng: random.Random) -> None:
     """Let the kernel write a random part of the pages of log, queues and index, one by one."""
-    share = dice.random()
+    share = rng.random()
     for path in sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size >= PAGE):
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
             for position in range(0, len(pages), PAGE):
-                if dice.random() < share:
+                if rng.random() < share:
                     pages.flush(position, min(PAGE, len(pages) - position))
 
 
@@ -121,10 +121,10 @@ def _check(world: StoreWorld) -> None:
             assert world.store.guard.message_at(message.physical_offset) in found
 
 
-def _refill(world: StoreWorld, dice: random.Random) -> None:
+def _refill(world: StoreWorld, rng: random.Random) -> None:
     """Write over the place of the cut and crash again: no record of the old tail may reappear after the new ones."""
-    for _ in range(dice.randrange(4)):
-        _send(world, dice)
+    for _ in range(rng.randrange(4)):
+        _send(world, rng)
     end = world.store.log.wrote
     world.kill()
     report = world.open()

@@ -1,4 +1,6 @@
-"""A campaign: many sessions against one server, with a probe between them that checks ordinary requests.
+"""A campaign: many sessions (connections with mutated frames) against one server, and a probe between them.
+
+The probe is an ordinary client, whose messages must be stored, found and unchanged.
 
 Sessions are numbered, and all the random numbers of a session come from the run's seed, the target and its number. That
 makes one session repeatable without the previous ones, except for the offsets of stored messages.
@@ -13,7 +15,7 @@ from typing import Final, final
 from crash.processes import ServerProcess
 from fuzz.golden import golden_seeds
 from fuzz.mutate import Mutator
-from fuzz.pools import Places
+from fuzz.pools import KnownMessages
 from fuzz.probe import Probe
 from fuzz.session import Session
 from fuzz.tally import NOT_SUPPORTED, Tally
@@ -22,15 +24,18 @@ from gantry_wire import RequestCode
 
 SESSIONS_AT_ONCE: Final = 4
 PROBE_EVERY_SESSIONS: Final = 25
+"""After so many sessions the server is checked: by the probe, by its log, and whether it still runs."""
+# Numbers of no request code, which a server answers as not supported.
 UNKNOWN_CODES: Final = (-1, 0, 1, 9, 999, 1500, 32767, 65536, 200_050, 2_147_483_647)
-HOT: Final = frozenset(
+FREQUENT_CODES: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.REGISTER_BROKER, RequestCode.GET_ROUTEINFO_BY_TOPIC,
     }
 )  # fmt: skip
-DEAR: Final = frozenset(
+"""Requests of the most used paths; they are sent most often."""
+COSTLY_CODES: Final = frozenset(
     {
         RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.HEART_BEAT,
@@ -49,6 +54,7 @@ ALARMS: Final = (
     "AssertionError",
     "exception was never retrieved",
 )
+"""Parts of log lines that a server must not write for any frame that it gets."""
 
 
 @final
@@ -89,18 +95,24 @@ def alarms_in(lines: list[str]) -> list[str]:
 
 @final
 class Campaign:
-    """All sessions against one server. Owned by the event loop that runs it."""
+    """All sessions against one server, with the probe that checks it. Owned by one event loop."""
 
     def __init__(
-        self, server: ServerProcess, ports: list[int], probe: Probe, *, seed: int, say: Callable[[str], None]
+        self,
+        server: ServerProcess,
+        ports: list[int],
+        probe: Probe,
+        *,
+        seed: int,
+        report_progress: Callable[[str], None],
     ) -> None:
         self.tally = Tally(server.name)
         self._server = server
         self._ports = ports
         self._probe = probe
         self._seed = seed
-        self._say = say
-        self._places: Places = probe.places
+        self._report_progress = report_progress
+        self._known_messages: KnownMessages = probe.known
         self._log = LogWatch(server)
         self._next = 0
         self._codes: list[int] = []
@@ -110,19 +122,20 @@ class Campaign:
     def __repr__(self) -> str:
         return f"<Campaign {self._server.name} frames={self.tally.frames}>"
 
-    async def discover(self) -> None:
+    async def find_handled_codes(self) -> None:
         """Send every code once, unmutated: codes that are answered with 3 are sent seldom from then on."""
-        replies = await self._probe.ask_every_code(self._places)
+        replies = await self._probe.ask_every_code(self._known_messages)
         self._codes = [int(code) for code in RequestCode] + list(UNKNOWN_CODES)
         handled = {code for code, reply in replies.items() if reply not in (None, NOT_SUPPORTED)}
         self._weights = [self._weight(code, handled) for code in self._codes]
-        self._say(f"{self._server.name}: {len(handled)} of {len(replies)} request codes have a handler")
+        self._report_progress(f"{self._server.name}: {len(handled)} of {len(replies)} request codes have a handler")
 
     def _weight(self, code: int, handled: set[int]) -> float:
-        if code in DEAR:
+        """Return how often a request code is sent, relative to others."""
+        if code in COSTLY_CODES:
             return 1.0 if code in handled else 0.4
         if code in handled:
-            return 16.0 if code in HOT else 5.0
+            return 16.0 if code in FREQUENT_CODES else 5.0
         return 0.4
 
     async def run(self, frames: int) -> None:
@@ -134,7 +147,7 @@ class Campaign:
     async def replay(self, sessions: Iterable[int]) -> None:
         """Run exactly these sessions, one after the other."""
         for number in sessions:
-            self._say(f"{self._server.name}: session {number}")
+            self._report_progress(f"{self._server.name}: session {number}")
             await self._session(number)
             await self._check_server(number)
 
@@ -148,7 +161,7 @@ class Campaign:
 
     async def _session(self, number: int) -> None:
         rng = random.Random(f"{self._seed}/{self._server.name}/{number}")
-        mutator = Mutator(rng, self._places, golden_seeds())
+        mutator = Mutator(rng, self._known_messages, golden_seeds())
         session = Session(number, rng, mutator, self.tally)
         try:
             await session.run(rng.choice(self._ports), self._codes, self._weights)
@@ -168,7 +181,7 @@ class Campaign:
             self.tally.find(number, f"its log has (sessions up to {self._next - 1}):\n    {text}")
         if number is not None and number % (PROBE_EVERY_SESSIONS * 40) == 0:
             seconds = time.monotonic() - self._began_at
-            self._say(
+            self._report_progress(
                 f"{self._server.name}: {self.tally.frames:,} frames, {self.tally.handled:,} handled, "
                 f"{self.tally.frames / seconds:,.0f} frames/s, "
                 f"{self._server.anonymous_bytes() / (1 << 20):.1f} MiB anonymous"

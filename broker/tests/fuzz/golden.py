@@ -1,4 +1,4 @@
-"""Captured frames of Java clients as seeds: real requests are the best start for a mutation."""
+"""Captured frames of Java clients as seeds, the valid requests that are mutated."""
 
 import copy
 from functools import lru_cache

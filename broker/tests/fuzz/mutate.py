@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from fuzz.golden import copy_of
 from fuzz.mutate_body import mutated_body
-from fuzz.pools import CLIENTS, DOOMED_TOPICS, GROUPS, NUMBERS, PROPERTIES, TOPICS, Places, hostile_text
+from fuzz.pools import CLIENTS, DELETABLE_TOPICS, GROUPS, NUMBERS, PROPERTIES, TOPICS, KnownMessages, hostile_text
 from fuzz.seed import Seed
-from fuzz.seeds import MAKERS
+from fuzz.seeds import SEED_MAKERS
 
 from gantry_wire import RequestCode
 from gantry_wire.codes import LANGUAGE_NAMES
@@ -29,28 +29,30 @@ TEXT_FIELDS: Final = frozenset(
     {"topic", "b", "group", "consumerGroup", "producerGroup", "a", "groupName", "defaultTopic", "c", "originTopic"}
 )
 PROPERTY_FIELDS: Final = frozenset({"i", "properties"})
+# Fields that other versions and clients send, and names that no request has.
 COMMON_FIELDS: Final = ("ns", "nsd", "bname", "oway", "lo", "AccessKey", "Signature", "zzz", "topic ", "é", "")
 STRUCTURE: Final = b'{}[]:,"0123456789\\'
 """Bytes that are exchanged for each other. No letters: a changed letter would make a new, legal name."""
 CAPTURED_SHARE: Final = 0.25
+"""The share of seeds that are captured frames of Java clients, for codes that have such frames."""
 _json: Final = msgspec.json.Encoder()
 
 
 class Mutator:
-    """Makes mutated frames. Its random numbers are its only state, so that a seed can be replayed."""
+    """Makes mutated frames from seeds. Its random numbers are its only state, so that a session can be replayed."""
 
-    def __init__(self, rng: random.Random, places: Places, captured: Mapping[int, list[Seed]]) -> None:
+    def __init__(self, rng: random.Random, known: KnownMessages, captured: Mapping[int, list[Seed]]) -> None:
         self._rng = rng
-        self._places = places
+        self._known_messages = known
         self._captured = captured
         self.kinds: Counter[str] = Counter()
 
     def frame(self, code: int, opaque: int) -> bytes:
-        """Return one mutated frame for `code`."""
+        """Return one mutated frame for this request code, with `opaque` as the id of the request."""
         rng = self._rng
         if code not in RequestCode.__members__.values():
-            return self._unknown(code, opaque)
-        seed = MAKERS[RequestCode(code)](rng, self._places)
+            return self._unknown_code(code, opaque)
+        seed = SEED_MAKERS[RequestCode(code)](rng, self._known_messages)
         if code in self._captured and rng.random() < CAPTURED_SHARE:
             self.kinds["from a captured frame"] += 1
             seed = copy_of(rng.choice(self._captured[code]))
@@ -58,11 +60,11 @@ class Mutator:
         for _ in range(1 if rng.random() < 0.7 else 2):
             self._change(seed, header)
         header["extFields"] = seed.ext
-        if rng.random() < 0.25 and (data := self._binary(header, seed)) is not None:
+        if rng.random() < 0.25 and (data := self._binary_frame(header, seed)) is not None:
             return self._mutate_bytes(data, 21)
         return self._mutate_bytes(encode_frame(self._json_header(header), seed.body, 0), 8)
 
-    def _unknown(self, code: int, opaque: int) -> bytes:
+    def _unknown_code(self, code: int, opaque: int) -> bytes:
         self.kinds["unknown code"] += 1
         header = {"code": code, "opaque": opaque, "flag": 0, "extFields": {"topic": hostile_text(self._rng)}}
         return encode_frame(_json.encode(header), b"", 0)
@@ -70,12 +72,13 @@ class Mutator:
     # ------- changes of the content
 
     def _change(self, seed: Seed, header: dict[str, object]) -> None:
+        """Make one random change of the content, and count its kind."""
         rng = self._rng
         draw = rng.random()
         if draw < 0.32:
-            self._benign(seed, header)
+            self._change_harmlessly(seed, header)
         elif draw < 0.60 and seed.ext:
-            self._value(seed)
+            self._change_value(seed)
         elif draw < 0.66 and seed.ext:
             self.kinds["field missing"] += 1
             del seed.ext[rng.choice(list(seed.ext))]
@@ -90,14 +93,14 @@ class Mutator:
             self.kinds["body"] += 1
             seed.body, seed.is_body_mutated = mutated_body(rng, seed), True
         elif 0.90 <= draw < 0.915:
-            self._header(header)
+            self._change_header(header)
         elif 0.915 <= draw < 0.935:
             self.kinds["body where none belongs"] += 1
             seed.body = seed.body + rng.randbytes(rng.choice((1, 100))) if not seed.is_json_body else seed.body + b"{}"
         else:
-            self._benign(seed, header)
+            self._change_harmlessly(seed, header)
 
-    def _benign(self, seed: Seed, header: dict[str, object]) -> None:
+    def _change_harmlessly(self, seed: Seed, header: dict[str, object]) -> None:
         """Make a change that a tolerant peer accepts, as other clients and other versions send."""
         rng = self._rng
         self.kinds["benign"] += 1
@@ -113,7 +116,7 @@ class Mutator:
         else:
             header["remark"] = rng.choice(("", "hello", "é" * 50, "\x00"))
 
-    def _value(self, seed: Seed) -> None:
+    def _change_value(self, seed: Seed) -> None:
         rng = self._rng
         name = rng.choice(list(seed.ext))
         if name in PROPERTY_FIELDS:
@@ -121,8 +124,8 @@ class Mutator:
             seed.ext[name] = rng.choice(PROPERTIES)
         elif name in TEXT_FIELDS and rng.random() < 0.3:
             self.kinds["another name"] += 1
-            doomed_only = seed.code == RequestCode.DELETE_TOPIC_IN_BROKER
-            seed.ext[name] = rng.choice(DOOMED_TOPICS if doomed_only else (*TOPICS, *GROUPS))
+            is_deletion = seed.code == RequestCode.DELETE_TOPIC_IN_BROKER
+            seed.ext[name] = rng.choice(DELETABLE_TOPICS if is_deletion else (*TOPICS, *GROUPS))
         elif name not in TEXT_FIELDS and rng.random() < 0.5:
             self.kinds["number"] += 1
             seed.ext[name] = rng.choice(NUMBERS)
@@ -130,7 +133,7 @@ class Mutator:
             self.kinds["hostile text"] += 1
             seed.ext[name] = hostile_text(rng)
 
-    def _header(self, header: dict[str, object]) -> None:
+    def _change_header(self, header: dict[str, object]) -> None:
         """Change the header's own keys."""
         rng = self._rng
         self.kinds["header"] += 1
@@ -142,7 +145,7 @@ class Mutator:
         else:
             header[name] = rng.choice((None, 0, -1, "", "ROCKETMQ", True, [], 1 << 40))
 
-    # ------- into bytes
+    # ------- encoding
 
     def _json_header(self, header: dict[str, object]) -> bytes:
         """Return the header as plain JSON, or now and then in forms that Java's library accepts or refuses."""
@@ -170,7 +173,7 @@ class Mutator:
         extra = b",".join(b'"f%d":"%d"' % (number, number) for number in range(self._rng.choice((200, 1100))))
         return data.replace(b'"extFields":{', b'"extFields":{' + extra + b",", 1).replace(b",}", b"}")
 
-    def _binary(self, header: dict[str, object], seed: Seed) -> bytes | None:
+    def _binary_frame(self, header: dict[str, object], seed: Seed) -> bytes | None:
         """Return the frame in the compact form, or None for content that only JSON can carry."""
         numbers: list[int] = []
         for name, limit in (("code", 1 << 15), ("opaque", 1 << 31), ("flag", 1 << 31), ("version", 1 << 15)):
@@ -199,23 +202,23 @@ class Mutator:
         header_end = 8 + (int.from_bytes(data[4:8], "big") & 0xFFFFFF)
         if draw < 0.9975:
             self.kinds["a byte of the header"] += 1
-            places = [at for at in range(structure_start, min(header_end, len(frame))) if frame[at] in STRUCTURE]
+            positions = [at for at in range(structure_start, min(header_end, len(frame))) if frame[at] in STRUCTURE]
             if data[4] == 1:
-                places = [at for at in range(8, min(header_end, len(frame))) if frame[at] < 16]
-            if places:
-                frame[rng.choice(places)] = rng.choice(STRUCTURE) if data[4] == 0 else rng.randrange(256)
+                positions = [at for at in range(8, min(header_end, len(frame))) if frame[at] < 16]
+            if positions:
+                frame[rng.choice(positions)] = rng.choice(STRUCTURE) if data[4] == 0 else rng.randrange(256)
             return bytes(frame)
         if draw < 0.9985:
-            self.kinds["a lying header length"] += 1
+            self.kinds["a wrong header length"] += 1
             length = rng.choice((0, 1, header_end - 9, header_end - 7, header_end + 1, 0x7FFFFF, 0xFFFFFF))
             frame[5:8] = (max(0, length) & 0xFFFFFF).to_bytes(3, "big")
         elif draw < 0.9993:
-            self.kinds["a lying total length"] += 1
+            self.kinds["a wrong total length"] += 1
             total = len(data) - 4
-            lie = rng.choice(
+            wrong = rng.choice(
                 (0, 1, 3, 4, total - 1, total + 1, total + 40, 1 << 24, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
             )
-            frame[0:4] = struct.pack(">I", lie)
+            frame[0:4] = struct.pack(">I", wrong)
         elif draw < 0.9997:
             self.kinds["an unknown serialization"] += 1
             frame[4] = rng.choice((1 - frame[4] if frame[4] < 2 else 2, 2, 3, 127, 128, 255))

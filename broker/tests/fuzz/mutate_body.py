@@ -16,7 +16,9 @@ from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 
 LENGTHS: Final = (0, 1, 21, 22, 23, 100, 32767, 65535, 0x7FFFFFFF, -1, -22, -0x80000000)
+"""Wrong lengths of a message in a batch and of its body; 22 is the smallest size of a message."""
 STRUCTURE: Final = b'{}[]:,"'
+"""Bytes of a JSON document that are exchanged for each other."""
 _NUMBER: Final = re.compile(rb"(?<=:)-?\d+|(?<=:)(?:true|false)")
 _TEXT: Final = re.compile(rb'(?<=:)"[^"\\]*"')
 _KEY: Final = re.compile(rb'"(\w+)":')
@@ -90,9 +92,9 @@ def _mutate_document(rng: random.Random, body: bytes) -> bytes:
         return b"\xef\xbb\xbf" + body if rng.random() < 0.5 else body.decode().encode("utf-16")
     if draw < 0.9:
         return body + rng.choice((b" ", b"x", b"{}", b"\x00", body))
-    places = [at for at, byte in enumerate(body) if byte in STRUCTURE]
+    positions = [at for at, byte in enumerate(body) if byte in STRUCTURE]
     changed = bytearray(body)
-    changed[rng.choice(places)] = rng.choice(STRUCTURE)
+    changed[rng.choice(positions)] = rng.choice(STRUCTURE)
     return bytes(changed)
 
 

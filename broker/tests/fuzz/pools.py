@@ -14,7 +14,7 @@ ESCAPE_MARK: Final = "gantry-fuzz-escaped"
 """Part of every name that tries to leave the store; a file with it anywhere is a finding."""
 
 TOPICS: Final = ("FuzzPlain", "FuzzTagged", "FuzzOrdered", "FuzzBatch", "FuzzDelayed")
-DOOMED_TOPICS: Final = ("FuzzDoomed-a", "FuzzDoomed-b")
+DELETABLE_TOPICS: Final = ("FuzzDoomed-a", "FuzzDoomed-b")
 """Topics that may be deleted at any time."""
 GROUPS: Final = ("FuzzGroup-a", "FuzzGroup-b", "FuzzGroup-c")
 PROBE_TOPIC: Final = "FuzzProbe"
@@ -24,6 +24,7 @@ CLIENTS: Final = ("127.0.0.1@fuzz-a", "127.0.0.1@fuzz-b")
 CLUSTER: Final = "SuiteCluster"
 BROKER: Final = "suite-broker"
 
+# Numbers for fields that expect one: ordinary, at the limits of 16, 32 and 64 bits, and in forms that are no numbers.
 NUMBERS: Final = (
     "0", "1", "-1", "2", "3", "7", "31", "64", "127", "255", "1000", "-1000", "32767", "32768", "65537",
     "2147483647", "2147483648", "-2147483648", "-2147483649", "4294967296",
@@ -70,20 +71,20 @@ TEXTS: Final = (
 
 
 @dataclass(slots=True)
-class Places:
-    """The offsets of stored messages, learnt from the probe, so that some frames use existing offsets."""
+class KnownMessages:
+    """Offsets and ids of messages that the probe has stored, so that some frames name existing messages."""
 
-    physical: list[int] = field(default_factory=lambda: [0])
+    physical_offsets: list[int] = field(default_factory=lambda: [0])
     message_ids: list[str] = field(default_factory=lambda: ["7F000001000050C30000000000000000"])
 
-    def learn(self, physical: int, message_id: str) -> None:
+    def add(self, physical_offset: int, message_id: str) -> None:
         """Record the offset of one more stored message."""
-        self.physical = [*self.physical[-31:], physical]
+        self.physical_offsets = [*self.physical_offsets[-31:], physical_offset]
         self.message_ids = [*self.message_ids[-31:], message_id]
 
     def physical_offset(self, rng: random.Random) -> int:
         """Return an offset where a record starts. It draws once in any case, so that a seed can be replayed."""
-        return self.physical[int(rng.random() * len(self.physical))]
+        return self.physical_offsets[int(rng.random() * len(self.physical_offsets))]
 
     def message_id(self, rng: random.Random) -> str:
         return self.message_ids[int(rng.random() * len(self.message_ids))]

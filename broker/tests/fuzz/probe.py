@@ -1,11 +1,11 @@
-"""An ordinary client between the mutated frames: its messages must be stored, found and unchanged."""
+"""The probe: an ordinary client between the mutated frames, whose messages must be stored, found and unchanged."""
 
 import random
 import zlib
 from typing import Final, Protocol, final
 
-from fuzz.pools import DOOMED_TOPICS, PROBE_TOPIC, QUEUES, TOPICS, Places
-from fuzz.seeds import MAKERS
+from fuzz.pools import DELETABLE_TOPICS, PROBE_TOPIC, QUEUES, TOPICS, KnownMessages
+from fuzz.seeds import SEED_MAKERS
 
 from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -20,12 +20,12 @@ TIMEOUT_MS: Final = 120_000
 class Probe(Protocol):
     """A check that one server serves ordinary requests."""
 
-    places: Places
+    known: KnownMessages
 
     async def find_fault(self) -> str | None:
         """Return None if the server works, else the fault."""
 
-    async def ask_every_code(self, places: Places) -> dict[int, int | None]:
+    async def ask_every_code(self, known: KnownMessages) -> dict[int, int | None]:
         """Return the reply code to one valid request of every code; None without a reply."""
 
 
@@ -38,11 +38,11 @@ async def ask(address: str, command: Command) -> Command:
         await channel.close()
 
 
-async def ask_every_code(address: str, places: Places) -> dict[int, int | None]:
-    """The reply code to a seed of every request code."""
+async def ask_every_code(address: str, known: KnownMessages) -> dict[int, int | None]:
+    """Return the reply code to one valid request of every request code; None without a reply."""
     replies: dict[int, int | None] = {}
     for code in RequestCode:
-        seed = MAKERS[code](random.Random(int(code)), places)
+        seed = SEED_MAKERS[code](random.Random(int(code)), known)
         ext = {name: str(value) for name, value in seed.ext.items()}
         try:
             replies[code] = (await ask(address, Command(code=code, ext=ext, body=seed.body))).code
@@ -65,15 +65,15 @@ class BrokerProbe:
     """Sends a message with a checksum and pulls it from the offset in the reply."""
 
     def __init__(self, address: str) -> None:
-        self.places = Places()
+        self.known = KnownMessages()
         self._address = address
         self._count = 0
 
-    async def ask_every_code(self, places: Places) -> dict[int, int | None]:
-        for topic in (*TOPICS, *DOOMED_TOPICS):
+    async def ask_every_code(self, known: KnownMessages) -> dict[int, int | None]:
+        for topic in (*TOPICS, *DELETABLE_TOPICS):
             ext = _send_fields(topic, QUEUES, f"UNIQ_KEY\x01{'0' * 32}\x02TAGS\x01red\x02")
             await ask(self._address, Command(code=RequestCode.SEND_MESSAGE_V2, ext=ext, body=b"first"))
-        return await ask_every_code(self._address, places)
+        return await ask_every_code(self._address, known)
 
     async def find_fault(self) -> str | None:
         self._count += 1
@@ -92,7 +92,7 @@ class BrokerProbe:
         if reply.code != ResponseCode.SUCCESS:
             return f"a good send got {reply.code}: {reply.remark}"
         sent = SendResult.read(reply.ext)
-        self.places.learn(parse_offset_message_id(sent.msg_id)[2], sent.msg_id)
+        self.known.add(parse_offset_message_id(sent.msg_id)[2], sent.msg_id)
         pull = PullMessage(
             consumer_group="FuzzProbeGroup", topic=PROBE_TOPIC, queue_id=0, queue_offset=sent.queue_offset,
             max_msg_nums=1, sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, sub_version=0,
@@ -111,12 +111,12 @@ class NameServerProbe:
     """Puts a value into a namespace of its own, reads it, and deletes it."""
 
     def __init__(self, address: str) -> None:
-        self.places = Places()
+        self.known = KnownMessages()
         self._address = address
         self._count = 0
 
-    async def ask_every_code(self, places: Places) -> dict[int, int | None]:
-        return await ask_every_code(self._address, places)
+    async def ask_every_code(self, known: KnownMessages) -> dict[int, int | None]:
+        return await ask_every_code(self._address, known)
 
     async def find_fault(self) -> str | None:
         self._count += 1

@@ -1,4 +1,4 @@
-"""The output of a fuzz run: one table by request code, the sums, the findings."""
+"""The output of a fuzz run: for each server a table by request code and the sums, then the findings."""
 
 from collections.abc import Sequence
 
@@ -39,8 +39,8 @@ def _report_one(tally: Tally) -> None:
     click.echo(
         f"{tally.target}: {tally.frames:,} frames in {tally.sessions:,} connections, {tally.bytes_sent / 1e6:,.0f} MB\n"
         f"  parsed {tally.parsed.total():,}, answered by a handler {tally.handled:,}, "
-        f"not supported {tally.replies[NOT_SUPPORTED]:,}, wanting no answer {tally.silent:,}\n"
-        f"  closed for breaking the protocol {tally.closed_by_server:,} (with {tally.lost_at_close:,} answers owed), "
+        f"not supported {tally.replies[NOT_SUPPORTED]:,}, without a reply {tally.without_reply:,}\n"
+        f"  closed for breaking the protocol {tally.closed_by_server:,} (with {tally.lost_at_close:,} answers due), "
         f"requests left held {tally.held:,}, notices {tally.notices:,}\n"
         f"  replies: {sums}\n  changes: {kinds}"
     )

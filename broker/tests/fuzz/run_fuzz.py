@@ -19,8 +19,8 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from crash.processes import HOST, broker, name_server
-from fuzz.aftermath import gaps, moved_ends, stray_files
 from fuzz.campaign import Campaign
+from fuzz.checks_after_run import gaps, moved_ends, stray_files
 from fuzz.probe import BrokerProbe, NameServerProbe
 from fuzz.report import report
 from fuzz.tally import Tally
@@ -31,6 +31,7 @@ from gantry_wire import RequestCode
 MIB: Final = 1 << 20
 RUNS: Final = Path(__file__).resolve().parents[3] / ".gantry"
 WARM_UP_SHARE: Final = 0.25
+"""The share of the frames after which memory is measured for the first time."""
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(64 * MIB),
     "mappedFileSizeConsumeQueue": str(20 * 20_000),
@@ -50,7 +51,11 @@ class Options:
     frames: int
     seed: int
     name_server_share: float = 0.15
+    """The share of the frames that the name server gets; the broker gets the rest."""
+
     growth_max_mib: float = 32.0
+    """The allowed growth of anonymous memory after the first quarter of the frames."""
+
     sessions: dict[str, list[int]] = field(default_factory=dict)
     """Replay only these sessions, by server."""
 
@@ -60,7 +65,7 @@ class Options:
 
 
 class FuzzRun:
-    """Both servers, both campaigns, and the checks after them."""
+    """Both servers, the sessions against each, and the checks after them."""
 
     def __init__(self, options: Options, directory: Path) -> None:
         self._options = options
@@ -73,10 +78,10 @@ class FuzzRun:
         self._broker = broker(directory, port, name_server_port, settings)
         probe = BrokerProbe(self._broker_address)
         self._campaigns = [
-            Campaign(self._broker, [port] * 9 + [fast_port], probe, seed=options.seed, say=click.echo),
+            Campaign(self._broker, [port] * 9 + [fast_port], probe, seed=options.seed, report_progress=click.echo),
             Campaign(
                 self._name_server, [name_server_port], NameServerProbe(f"{HOST}:{name_server_port}"),
-                seed=options.seed, say=click.echo,
+                seed=options.seed, report_progress=click.echo,
             ),
         ]  # fmt: skip
 
@@ -93,14 +98,14 @@ class FuzzRun:
             await self._name_server.start()
             await self._broker.start()
             for campaign in self._campaigns:
-                await campaign.discover()
+                await campaign.find_handled_codes()
             if self._options.is_replay:
                 for campaign in self._campaigns:
                     await campaign.replay(self._options.sessions.get(campaign.tally.target, []))
             else:
                 await self._measure()
             if not self._broker_tally.findings:
-                await self._aftermath()
+                await self._check_files_and_restart()
         finally:
             await self._broker.kill()
             await self._name_server.kill()
@@ -140,7 +145,7 @@ class FuzzRun:
         if missing:
             tally.find(None, f"request codes of which no frame parsed: {sorted(missing)}")
 
-    async def _aftermath(self) -> None:
+    async def _check_files_and_restart(self) -> None:
         """Stop cleanly, read the log, start again, and compare."""
         tally = self._broker_tally
         code = await self._broker.stop()
@@ -197,7 +202,7 @@ def main(frames: int, seed: int | None, only: str | None, growth_max_mib: float,
 
     Starts its own servers on free ports of 127.0.0.1 with a store below .gantry. 85 % of the frames go to the
     broker, the rest to the name server. Every request code is among them; most frames parse and reach a
-    handler, and every answer that is owed is waited for. Checked: probes between the sessions work, the logs hold no
+    handler, and every answer that is due is waited for. Checked: probes between the sessions work, the logs hold no
     traceback, anonymous memory stays flat after a quarter of the frames, no file appears outside the store, and after a
     restart every queue is dense.
 

@@ -1,4 +1,4 @@
-"""Seeds, and the random draws that all makers of seeds share."""
+"""Seeds: valid requests, which are mutated later; and the random draws that all makers of seeds share."""
 
 import random
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
-from fuzz.pools import GROUPS, PROPERTIES, QUEUES, TOPICS, Places
+from fuzz.pools import GROUPS, PROPERTIES, QUEUES, TOPICS, KnownMessages
 
 from gantry_wire import RequestCode
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.fields import Fields
 
-UNIQUE: Final = "UNIQ_KEY\x01%032X\x02TAGS\x01%s\x02"
+UNIQUE_PROPERTIES: Final = "UNIQ_KEY\x01%032X\x02TAGS\x01%s\x02"
 TAGS: Final = ("red", "blue", "green")
 
 
@@ -24,10 +24,12 @@ class Seed:
     ext: dict[str, object] = field(default_factory=dict)
     body: bytes = b""
     is_json_body: bool = False
+    """Whether the body is a JSON document."""
     is_body_mutated: bool = False
+    """Whether the body was mutated already, which is done at most once."""
 
 
-Maker = Callable[[random.Random, Places], Seed]
+Maker = Callable[[random.Random, KnownMessages], Seed]
 
 
 def seed(code: RequestCode, fields: Fields, body: bytes = b"") -> Seed:
@@ -53,7 +55,7 @@ def queue_id(rng: random.Random) -> int:
 def properties(rng: random.Random) -> str:
     if rng.random() < 0.2:
         return rng.choice(PROPERTIES)
-    return UNIQUE % (rng.getrandbits(128), rng.choice(TAGS))
+    return UNIQUE_PROPERTIES % (rng.getrandbits(128), rng.choice(TAGS))
 
 
 def message_body(rng: random.Random) -> bytes:

@@ -1,6 +1,6 @@
-"""One valid request for every request code, built from the typed commands where the wire has them.
+"""One valid request for every request code, built from the typed commands of `gantry_wire` where it has them.
 
-A seed is what an ordinary client would send; `mutate` changes it. Codes that no server of ours handles get a plausible
+A seed is what an ordinary client would send; `mutate` changes it. Codes that neither server handles get a plausible
 header all the same: servers answer them with code 3, which no session checks.
 """
 
@@ -9,12 +9,12 @@ from typing import Final
 from fuzz import seeds_admin as admin
 from fuzz import seeds_clients as clients
 from fuzz import seeds_groups as groups
-from fuzz.pools import DOOMED_TOPICS
+from fuzz.pools import DELETABLE_TOPICS
 from fuzz.seed import Maker
 
 from gantry_wire import RequestCode
 
-MAKERS: Final[dict[RequestCode, Maker]] = {
+SEED_MAKERS: Final[dict[RequestCode, Maker]] = {
     **{code: admin.plausible(code) for code in RequestCode},
     RequestCode.SEND_MESSAGE: clients.send_message,
     RequestCode.SEND_MESSAGE_V2: clients.send_v2,
@@ -61,7 +61,7 @@ MAKERS: Final[dict[RequestCode, Maker]] = {
     RequestCode.GET_TOPIC_CONFIG: admin.topic_name(RequestCode.GET_TOPIC_CONFIG),
     RequestCode.GET_TOPIC_STATS_INFO: admin.topic_name(RequestCode.GET_TOPIC_STATS_INFO),
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.topic_name(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO),
-    RequestCode.DELETE_TOPIC_IN_BROKER: admin.topic_name(RequestCode.DELETE_TOPIC_IN_BROKER, DOOMED_TOPICS),
+    RequestCode.DELETE_TOPIC_IN_BROKER: admin.topic_name(RequestCode.DELETE_TOPIC_IN_BROKER, DELETABLE_TOPICS),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: admin.topic_name(RequestCode.DELETE_TOPIC_IN_NAMESRV),
     RequestCode.UPDATE_BROKER_CONFIG: admin.config_text(RequestCode.UPDATE_BROKER_CONFIG),
     RequestCode.UPDATE_NAMESRV_CONFIG: admin.config_text(RequestCode.UPDATE_NAMESRV_CONFIG),

@@ -2,7 +2,7 @@
 
 import random
 
-from fuzz.pools import BROKER, CLIENTS, QUEUES, TEXTS, Places
+from fuzz.pools import BROKER, CLIENTS, QUEUES, TEXTS, KnownMessages
 from fuzz.seed import Maker, Seed, document, group, message_body, properties, queue_id, seed, topic
 
 from gantry_wire import RequestCode
@@ -12,7 +12,7 @@ from gantry_wire.hashing import java_string_hash
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 
 
-def send_message(rng: random.Random, places: Places) -> Seed:
+def send_message(rng: random.Random, known: KnownMessages) -> Seed:
     fields = send.SendMessage(
         producer_group=group(rng), topic=topic(rng), default_topic="TBW102", default_topic_queue_nums=QUEUES,
         queue_id=queue_id(rng), sys_flag=0, born_timestamp=1_700_000_000_000, flag=0, properties=properties(rng),
@@ -29,11 +29,11 @@ def send_v2_fields(rng: random.Random, batch: bool | None = None) -> send.SendMe
     )  # fmt: skip
 
 
-def send_v2(rng: random.Random, places: Places) -> Seed:
+def send_v2(rng: random.Random, known: KnownMessages) -> Seed:
     return seed(RequestCode.SEND_MESSAGE_V2, send_v2_fields(rng), message_body(rng))
 
 
-def send_batch(rng: random.Random, places: Places) -> Seed:
+def send_batch(rng: random.Random, known: KnownMessages) -> Seed:
     entries = [
         BatchEntry(0, message_body(rng), properties(rng).encode()[:PROPERTIES_BYTES_MAX])
         for _ in range(rng.randrange(1, 5))
@@ -42,33 +42,33 @@ def send_batch(rng: random.Random, places: Places) -> Seed:
     return seed(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(entries))
 
 
-def reply(rng: random.Random, places: Places) -> Seed:
-    made = send_message(rng, places)
+def reply(rng: random.Random, known: KnownMessages) -> Seed:
+    made = send_message(rng, known)
     made.code = RequestCode.SEND_REPLY_MESSAGE
     return made
 
 
-def reply_v2(rng: random.Random, places: Places) -> Seed:
+def reply_v2(rng: random.Random, known: KnownMessages) -> Seed:
     """Return a reply to a client that is not connected, so that no peer is asked back."""
-    made = send_v2(rng, places)
+    made = send_v2(rng, known)
     made.code = RequestCode.SEND_REPLY_MESSAGE_V2
     made.ext["i"] = f"{made.ext['i']}CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01nobody\x02"
     return made
 
 
-def send_back(rng: random.Random, places: Places) -> Seed:
+def send_back(rng: random.Random, known: KnownMessages) -> Seed:
     fields = send.SendBack(
-        offset=places.physical_offset(rng), group=group(rng), delay_level=rng.choice((0, 1, -1, 3)),
-        origin_msg_id=places.message_id(rng), origin_topic=topic(rng), unit_mode=False, max_reconsume_times=3,
+        offset=known.physical_offset(rng), group=group(rng), delay_level=rng.choice((0, 1, -1, 3)),
+        origin_msg_id=known.message_id(rng), origin_topic=topic(rng), unit_mode=False, max_reconsume_times=3,
     )  # fmt: skip
     return seed(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
 
-def end_transaction(rng: random.Random, places: Places) -> Seed:
+def end_transaction(rng: random.Random, known: KnownMessages) -> Seed:
     ext: dict[str, object] = {
         "topic": topic(rng), "producerGroup": group(rng), "tranStateTableOffset": "0", "commitOrRollback": "8",
-        "commitLogOffset": str(places.physical_offset(rng)), "fromTransactionCheck": "false",
-        "msgId": places.message_id(rng), "transactionId": places.message_id(rng),
+        "commitLogOffset": str(known.physical_offset(rng)), "fromTransactionCheck": "false",
+        "msgId": known.message_id(rng), "transactionId": known.message_id(rng),
     }  # fmt: skip
     return Seed(RequestCode.END_TRANSACTION, ext)
 
@@ -76,7 +76,7 @@ def end_transaction(rng: random.Random, places: Places) -> Seed:
 # ------- messages out
 
 
-def pull_message(rng: random.Random, places: Places) -> Seed:
+def pull_message(rng: random.Random, known: KnownMessages) -> Seed:
     suspends = rng.random() < 0.02
     fields = pull.PullMessage(
         consumer_group=group(rng), topic=topic(rng), queue_id=queue_id(rng), queue_offset=rng.choice((0, 0, 1, 5, 40)),
@@ -87,13 +87,13 @@ def pull_message(rng: random.Random, places: Places) -> Seed:
     return seed(RequestCode.PULL_MESSAGE, fields)
 
 
-def lite_pull(rng: random.Random, places: Places) -> Seed:
-    made = pull_message(rng, places)
+def lite_pull(rng: random.Random, known: KnownMessages) -> Seed:
+    made = pull_message(rng, known)
     made.code = RequestCode.LITE_PULL_MESSAGE
     return made
 
 
-def query_message(rng: random.Random, places: Places) -> Seed:
+def query_message(rng: random.Random, known: KnownMessages) -> Seed:
     fields = pull.QueryMessage(
         topic=topic(rng), key=rng.choice(("one", "k7", "k199", "absent", "F" * 32)), max_num=rng.choice((1, 8)),
         begin_timestamp=0, end_timestamp=9_000_000_000_000,
@@ -104,27 +104,27 @@ def query_message(rng: random.Random, places: Places) -> Seed:
     return made
 
 
-def view_message(rng: random.Random, places: Places) -> Seed:
-    return seed(RequestCode.VIEW_MESSAGE_BY_ID, pull.ViewMessage(offset=places.physical_offset(rng), topic=topic(rng)))
+def view_message(rng: random.Random, known: KnownMessages) -> Seed:
+    return seed(RequestCode.VIEW_MESSAGE_BY_ID, pull.ViewMessage(offset=known.physical_offset(rng), topic=topic(rng)))
 
 
 def queue_address(code: RequestCode) -> Maker:
-    return lambda rng, places: seed(code, offsets.QueueAddress(topic=topic(rng), queue_id=queue_id(rng)))
+    return lambda rng, known: seed(code, offsets.QueueAddress(topic=topic(rng), queue_id=queue_id(rng)))
 
 
-def query_offset(rng: random.Random, places: Places) -> Seed:
+def query_offset(rng: random.Random, known: KnownMessages) -> Seed:
     fields = offsets.QueryConsumerOffset(consumer_group=group(rng), topic=topic(rng), queue_id=queue_id(rng))
     return seed(RequestCode.QUERY_CONSUMER_OFFSET, fields)
 
 
-def update_offset(rng: random.Random, places: Places) -> Seed:
+def update_offset(rng: random.Random, known: KnownMessages) -> Seed:
     fields = offsets.UpdateConsumerOffset(
         consumer_group=group(rng), topic=topic(rng), queue_id=queue_id(rng), commit_offset=rng.randrange(50)
     )
     return seed(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
 
-def search_offset(rng: random.Random, places: Places) -> Seed:
+def search_offset(rng: random.Random, known: KnownMessages) -> Seed:
     timestamp = rng.choice((0, 1_700_000_000_000, 9_000_000_000_000))
     return seed(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -135,7 +135,7 @@ def search_offset(rng: random.Random, places: Places) -> Seed:
 # ------- clients
 
 
-def heartbeat(rng: random.Random, places: Places) -> Seed:
+def heartbeat(rng: random.Random, known: KnownMessages) -> Seed:
     name, expression = topic(rng), rng.choice(("*", "red||blue", rng.choice(TEXTS)))
     subscription = clients.SubscriptionData(
         topic=name,
@@ -157,7 +157,7 @@ def heartbeat(rng: random.Random, places: Places) -> Seed:
     return document(RequestCode.HEART_BEAT, beat)
 
 
-def unregister(rng: random.Random, places: Places) -> Seed:
+def unregister(rng: random.Random, known: KnownMessages) -> Seed:
     fields = clients.UnregisterClient(
         client_id=rng.choice(CLIENTS), producer_group=group(rng), consumer_group=group(rng)
     )
@@ -165,11 +165,11 @@ def unregister(rng: random.Random, places: Places) -> Seed:
 
 
 def consumer_group(code: RequestCode) -> Maker:
-    return lambda rng, places: seed(code, clients.ConsumerGroup(consumer_group=group(rng), topic=topic(rng)))
+    return lambda rng, known: seed(code, clients.ConsumerGroup(consumer_group=group(rng), topic=topic(rng)))
 
 
 def lock_batch(code: RequestCode) -> Maker:
-    def make(rng: random.Random, places: Places) -> Seed:
+    def make(rng: random.Random, known: KnownMessages) -> Seed:
         queues = [
             clients.MessageQueue(topic=topic(rng), broker_name=BROKER, queue_id=queue_id(rng))
             for _ in range(rng.randrange(3))
@@ -180,7 +180,7 @@ def lock_batch(code: RequestCode) -> Maker:
     return make
 
 
-def check_client(rng: random.Random, places: Places) -> Seed:
+def check_client(rng: random.Random, known: KnownMessages) -> Seed:
     data = clients.SubscriptionData(topic=topic(rng), sub_string=rng.choice(TEXTS), expression_type="TAG")
     body = clients.CheckClientConfig(client_id=rng.choice(CLIENTS), group=group(rng), subscription_data=data)
     return document(RequestCode.CHECK_CLIENT_CONFIG, body)

@@ -1,7 +1,7 @@
 """One connection with mutated frames: written in irregular pieces, answered, and checked.
 
 A session ends with the first frame that breaks the protocol, when a frame with a wrong length has taken in the next
-three, or after its share of frames. Then all due replies must have arrived, nothing more, and the server must have
+three frames, or after all of its frames. Then all due replies must have arrived, nothing more, and the server must have
 closed exactly when it had to.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, cast, final
 
 import msgspec
 from fuzz.mutate import Mutator
-from fuzz.oracle import Debt
+from fuzz.oracle import DueReplies
 from fuzz.tally import Tally
 
 from gantry_wire.errors import RemoteProtocolError
@@ -42,11 +42,14 @@ class Peer(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, int]] = []
+        """Replies so far: (opaque, reply code)."""
         self.notices = 0
+        """Requests of the server to this client."""
         self.fault: str | None = None
+        """Why the bytes of the server are no valid reply, if they are not."""
         self.is_closed = False
         self.was_reset = False
-        """The kernel threw away what we had not read yet: a server closed while bytes of ours were on their way."""
+        """Whether the server closed the connection while bytes came in, so that unread replies are lost."""
         self._wanted: int | None = None
         self._changed = asyncio.Event()
         self._writable = asyncio.Event()
@@ -91,10 +94,10 @@ class Peer(asyncio.Protocol):
         self._writable.set()
         self._changed.set()
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         await self._writable.wait()
 
-    async def settled(self, wanted: int) -> bool:
+    async def wait_replies(self, wanted: int) -> bool:
         """Wait for `wanted` replies, an invalid reply, or the end. Return False after a timeout."""
         self._wanted = wanted
         if len(self.replies) >= wanted or self.is_closed or self.fault is not None:
@@ -107,7 +110,7 @@ class Peer(asyncio.Protocol):
             return False
         return True
 
-    async def closed(self) -> bool:
+    async def wait_closed(self) -> bool:
         """Wait until the server has closed. Return False after a timeout."""
         self._wanted = 1 << 60
         self._changed.clear()
@@ -130,7 +133,7 @@ class Session:
         self._rng = rng
         self._mutator = mutator
         self._tally = tally
-        self._debt = Debt()
+        self._due = DueReplies()
         self._frames: list[bytes] = []
 
     async def run(self, port: int, codes: list[int], weights: list[float]) -> None:
@@ -154,9 +157,9 @@ class Session:
         swallowed = 0
         for opaque, code in enumerate(rng.choices(codes, weights, k=count), 1):
             self._frames.append(self._mutator.frame(code, opaque))
-            self._debt.add(self._frames[-1])
-            swallowed = swallowed + 1 if self._debt.waits_for_more else 0
-            if self._debt.must_close or swallowed > 3:
+            self._due.add(self._frames[-1])
+            swallowed = swallowed + 1 if self._due.waits_for_more else 0
+            if self._due.must_close or swallowed > 3:
                 break
         return b"".join(self._frames), len(self._frames)
 
@@ -169,40 +172,42 @@ class Session:
             peer.transport.write(data[position : position + size])
             position += size
             await asyncio.sleep(0)
-            await peer.writable()
+            await peer.wait_writable()
 
     async def _judge(self, peer: Peer) -> None:
-        debt, tally, number = self._debt, self._tally, self.number
-        if debt.must_close and not debt.may_stay_open:
-            if not await peer.closed():
+        """Compare the replies with those that are due; what is wrong becomes a finding."""
+        due, tally, number = self._due, self._tally, self.number
+        if due.must_close and not due.may_stay_open:
+            if not await peer.wait_closed():
                 bad = self._frames[-1][:FRAME_BYTES_SHOWN]
                 tally.find(number, f"the connection stays open after a frame that breaks the protocol: {bad!r}")
         elif not await self._all_answered(peer):
-            tally.find(number, f"answers are missing: {self._shown(self._unanswered(peer) - debt.held)}")
-        if peer.is_closed and not debt.must_close:
+            tally.find(number, f"answers are missing: {self._shown(self._unanswered(peer) - due.held)}")
+        if peer.is_closed and not due.must_close:
             unanswered = self._shown(self._unanswered(peer))
             tally.find(number, f"the server closed a connection that kept the protocol; unanswered: {unanswered}")
-        if debt.must_close and not peer.was_reset:
-            missing = self._unanswered(peer) - debt.late
+        if due.must_close and not peer.was_reset:
+            missing = self._unanswered(peer) - due.late
             if missing:
                 tally.find(number, f"answers before a bad frame are missing: {self._shown(missing)}")
         if peer.fault is not None:
             tally.find(number, peer.fault)
-        surplus = Counter(opaque for opaque, _ in peer.replies) - debt.answers - debt.optional
+        surplus = Counter(opaque for opaque, _ in peer.replies) - due.answers - due.optional
         if surplus:
             tally.find(number, f"replies without a request: {self._shown(surplus)}")
 
     async def _all_answered(self, peer: Peer) -> bool:
         """Wait for every due reply, and return False if one is missing. A held pull may be answered before others."""
-        while missing := self._unanswered(peer) - self._debt.held:
+        while missing := self._unanswered(peer) - self._due.held:
             if peer.is_closed or peer.fault is not None:
                 break
-            if not await peer.settled(len(peer.replies) + missing.total()):
+            if not await peer.wait_replies(len(peer.replies) + missing.total()):
                 return False
         return True
 
     def _unanswered(self, peer: Peer) -> Counter[int]:
-        return self._debt.answers - Counter(opaque for opaque, _ in peer.replies)
+        """Return the due replies that have not arrived, by opaque."""
+        return self._due.answers - Counter(opaque for opaque, _ in peer.replies)
 
     def _shown(self, opaques: Counter[int]) -> str:
         """Return the frames of the first three request ids, so that a finding is understood without a replay."""
@@ -213,20 +218,20 @@ class Session:
         return "\n    ".join(parts)
 
     def _count(self, peer: Peer, data: bytes, frames: int) -> None:
-        debt, tally = self._debt, self._tally
+        due, tally = self._due, self._tally
         tally.sessions += 1
         tally.frames += frames
         tally.bytes_sent += len(data)
-        tally.silent += debt.silent
-        tally.parsed += debt.parsed
+        tally.without_reply += due.without_reply
+        tally.parsed += due.parsed
         tally.notices += peer.notices
-        tally.deleted_topics |= debt.deleted_topics
-        if debt.must_close:
+        tally.deleted_topics |= due.deleted_topics
+        if due.must_close:
             tally.closed_by_server += 1
-        missing = (debt.answers - Counter(opaque for opaque, _ in peer.replies)).total()
-        if debt.must_close:
+        missing = (due.answers - Counter(opaque for opaque, _ in peer.replies)).total()
+        if due.must_close:
             tally.lost_at_close += missing
         else:
             tally.held += missing
         for opaque, code in peer.replies:
-            tally.answered[debt.asked.get(opaque, -1), code] += 1
+            tally.answered[due.asked.get(opaque, -1), code] += 1

@@ -15,7 +15,9 @@ class Finding:
     """A fault that was observed in a session."""
 
     target: str
+    """The name of the server: broker or nameserver."""
     session: int | None
+    """The number of the session; None for a finding about the whole run."""
     text: str
 
     def __str__(self) -> str:
@@ -25,25 +27,31 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one campaign. Owned by its event loop."""
+    """Counts and findings of all sessions against one server. Owned by its event loop."""
 
     target: str
+    """The name of the server: broker or nameserver."""
     frames: int = 0
-    silent: int = 0
+    without_reply: int = 0
+    """Frames that parse and need no reply: one-way requests, and replies without a request."""
     sessions: int = 0
     bytes_sent: int = 0
     closed_by_server: int = 0
+    """Connections that the server had to close for a frame that breaks the protocol."""
     lost_at_close: int = 0
-    """Answers that a connection owed when its peer broke the protocol; they may be lost with it."""
+    """Answers that were due when a frame broke the protocol; they may be lost with the connection."""
     held: int = 0
     """Requests, most of them held pulls, that had no answer when their connection ended, and might wait for it."""
     notices: int = 0
-    """Requests of the server to us."""
+    """Requests of the server to the client."""
     parsed: Counter[int] = field(default_factory=Counter)
+    """Frames that parse, by request code."""
     answered: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """By (request code, reply code)."""
+    """Replies, by (request code, reply code)."""
     kinds: Counter[str] = field(default_factory=Counter)
+    """Mutations, by kind."""
     deleted_topics: set[str] = field(default_factory=set)
+    """Topics whose deletion was requested, whose queues are not checked."""
     findings: list[Finding] = field(default_factory=list)
 
     def find(self, session: int | None, text: str) -> None:

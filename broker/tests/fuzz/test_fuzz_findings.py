@@ -1,4 +1,4 @@
-"""Counter-tests of the fuzzer: servers with one fault each, and the findings that they cause."""
+"""The fuzzer finds faults: servers and files with one fault each, and the findings that they cause."""
 
 import asyncio
 import random
@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fuzz.aftermath import gaps, stray_files
 from fuzz.campaign import alarms_in
+from fuzz.checks_after_run import gaps, stray_files
 from fuzz.mutate import Mutator
-from fuzz.pools import ESCAPE_MARK, Places
+from fuzz.pools import ESCAPE_MARK, KnownMessages
 from fuzz.session import Session
 from fuzz.tally import Tally
 
@@ -23,16 +23,16 @@ from gantry_wire.message import StoredMessage, encode_record
 Answer = Callable[[Command], bytes]
 
 
-def honest(command: Command) -> bytes:
+def correct(command: Command) -> bytes:
     return b"" if command.is_oneway or command.is_reply else command.reply().encode()
 
 
 def answers_twice(command: Command) -> bytes:
-    return honest(command) * (2 if command.opaque == 7 else 1)
+    return correct(command) * (2 if command.opaque == 7 else 1)
 
 
 def forgets(command: Command) -> bytes:
-    return b"" if command.opaque == 7 else honest(command)
+    return b"" if command.opaque == 7 else correct(command)
 
 
 def answers_one_way_requests(command: Command) -> bytes:
@@ -40,7 +40,7 @@ def answers_one_way_requests(command: Command) -> bytes:
 
 
 def talks_nonsense(command: Command) -> bytes:
-    return b"\x00\x00\x00\x08\x00\x00\x00\x04oops" if command.opaque == 7 else honest(command)
+    return b"\x00\x00\x00\x08\x00\x00\x00\x04oops" if command.opaque == 7 else correct(command)
 
 
 @asynccontextmanager
@@ -74,14 +74,14 @@ async def session_findings(port: int, sessions: int = 12) -> list[str]:
     tally = Tally("stub")
     for number in range(sessions):
         rng = random.Random(f"findings/{number}")
-        session = Session(number, rng, Mutator(rng, Places(), {}), tally)
+        session = Session(number, rng, Mutator(rng, KnownMessages(), {}), tally)
         await session.run(port, [int(RequestCode.GET_MAX_OFFSET), int(RequestCode.HEART_BEAT)], [1.0, 1.0])
     return [str(finding) for finding in tally.findings]
 
 
 async def test_correct_server_has_no_findings() -> None:
     """A server that sends all due replies and closes on bad frames causes no finding."""
-    async with server(honest) as port:
+    async with server(correct) as port:
         assert await session_findings(port) == []
 
 
@@ -112,7 +112,7 @@ async def test_missing_reply_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_close_after_valid_frames_is_found() -> None:
     """A closed connection without a broken protocol is a finding."""
-    async with server(honest, hangs_up=True) as port:
+    async with server(correct, hangs_up=True) as port:
         found = await session_findings(port)
 
     assert any("closed a connection that kept the protocol" in finding for finding in found)
@@ -121,7 +121,7 @@ async def test_close_after_valid_frames_is_found() -> None:
 async def test_open_connection_after_a_bad_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a frame that breaks the protocol the rest cannot be trusted, so the connection must end."""
     monkeypatch.setattr("fuzz.session.CLOSE_TIMEOUT_S", 0.2)
-    async with server(honest, stays_open=True) as port:
+    async with server(correct, stays_open=True) as port:
         found = await session_findings(port)
 
     assert any("stays open" in finding for finding in found)

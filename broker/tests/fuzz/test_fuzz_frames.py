@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 from fuzz.golden import golden_seeds
 from fuzz.mutate import Mutator
-from fuzz.oracle import Debt
-from fuzz.pools import Places
-from fuzz.seeds import MAKERS
+from fuzz.oracle import DueReplies
+from fuzz.pools import KnownMessages
+from fuzz.seeds import SEED_MAKERS
 
 from gantry_wire import Command, RequestCode
 from gantry_wire.errors import RemoteProtocolError
@@ -17,7 +17,7 @@ from gantry_wire.header import decode_header
 
 
 def mutator(seed: int) -> Mutator:
-    return Mutator(random.Random(seed), Places(), golden_seeds())
+    return Mutator(random.Random(seed), KnownMessages(), golden_seeds())
 
 
 def parses(frame: bytes) -> bool:
@@ -41,10 +41,10 @@ def test_frames_repeat_with_the_seed() -> None:
 
 def test_known_offsets_do_not_shift_the_frames() -> None:
     """A replay has other offsets of messages than the run; only frames with offsets may differ."""
-    places = Places()
+    known = KnownMessages()
     for offset in range(9):
-        places.learn(offset, "0" * 32)
-    plain, knowing = mutator(3), Mutator(random.Random(3), places, golden_seeds())
+        known.add(offset, "0" * 32)
+    plain, knowing = mutator(3), Mutator(random.Random(3), known, golden_seeds())
     for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.END_TRANSACTION):
         plain.frame(int(code), 1)
         knowing.frame(int(code), 1)
@@ -69,8 +69,8 @@ def test_every_kind_of_mutation_occurs() -> None:
     maker.frame(999, 1)
     expected = {
         "benign", "hostile text", "number", "another name", "properties", "field missing", "field of another type",
-        "body", "body where none belongs", "header", "another JSON", "a byte of the header", "a lying header length",
-        "a lying total length", "an unknown serialization", "random bytes", "unknown code",
+        "body", "body where none belongs", "header", "another JSON", "a byte of the header", "a wrong header length",
+        "a wrong total length", "an unknown serialization", "random bytes", "unknown code",
     }  # fmt: skip
 
     assert expected - set(maker.kinds) == set()
@@ -80,7 +80,7 @@ def test_every_seed_has_its_code_and_text_fields() -> None:
     """Before its mutation each seed has the code it was made for, and text in every field."""
     for code in RequestCode:
         for number in range(20):
-            seed = MAKERS[code](random.Random(number), Places())
+            seed = SEED_MAKERS[code](random.Random(number), KnownMessages())
             assert seed.code == code
             assert all(isinstance(value, str) for value in seed.ext.values())
 
@@ -95,21 +95,21 @@ def test_oracle_counts_due_replies(pieces: int) -> None:
         Command(code=RequestCode.PULL_MESSAGE, opaque=4, ext={"suspendTimeoutMillis": "20000"}).encode(),
     ]
     stream = b"".join(frames)
-    debt = Debt()
+    due = DueReplies()
 
     for start in range(0, len(stream), pieces):
-        debt.add(stream[start : start + pieces])
+        due.add(stream[start : start + pieces])
 
-    assert debt.answers == Counter({1: 1, 4: 1})
-    assert debt.held == Counter({4: 1})
-    assert (debt.silent, debt.must_close, debt.waits_for_more) == (2, False, False)
+    assert due.answers == Counter({1: 1, 4: 1})
+    assert due.held == Counter({4: 1})
+    assert (due.without_reply, due.must_close, due.waits_for_more) == (2, False, False)
 
 
 def test_the_oracle_ends_with_the_first_bad_frame() -> None:
     """Replies to earlier frames are due, and then the connection must close."""
-    debt = Debt()
+    due = DueReplies()
 
-    debt.add(Command(code=RequestCode.GET_MAX_OFFSET, opaque=1).encode() + b"\xff\xff\xff\xff")
+    due.add(Command(code=RequestCode.GET_MAX_OFFSET, opaque=1).encode() + b"\xff\xff\xff\xff")
 
-    assert debt.answers == Counter({1: 1})
-    assert debt.must_close
+    assert due.answers == Counter({1: 1})
+    assert due.must_close

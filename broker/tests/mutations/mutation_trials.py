@@ -30,7 +30,7 @@ from mutations.planted import Fault, mutated
 
 SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 LEFT_OUT: Final = "broker/tests/mutations"
-"""Its tests compare the faults with the sources, and so would find every one of them."""
+"""The folder whose tests are not run: they compare the faults with the sources, and so would find every one."""
 
 RUNS_MAX: Final = 5
 """How often a group of test files is run at most, each time without the tests that failed for another reason."""
@@ -45,14 +45,14 @@ EXIT_NOTHING_SELECTED: Final = 5
 
 
 class Stage(StrEnum):
-    """Which tests are tried, the cheapest first."""
+    """A group of tests that are run until one fails; the cheapest group comes first."""
 
     NEAR = "near"
-    """Those of `make test` that lie near the module, the closest first."""
+    """Tests of `make test` for the changed module, the closest first."""
     TEST = "test"
-    """All of `make test`."""
+    """All tests of `make test`."""
     VERIFY = "verify"
-    """All that `make verify` adds."""
+    """All tests that `make verify` adds."""
 
 
 STAGES: Final = tuple(Stage)
@@ -64,13 +64,13 @@ LIMITS_S: Final = {Stage.NEAR: 1_800.0, Stage.TEST: 5_400.0, Stage.VERIFY: 14_40
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of one fault."""
+    """The result of one fault: which stage and test caught it, if any."""
 
     name: str
     file: str
     promise: str
     stage: str = ""
-    """Where it was caught; empty if nowhere."""
+    """The stage in which it was caught; empty if in none."""
 
     test: str = ""
     """The test that caught it."""
@@ -81,14 +81,14 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def caught_by(self) -> str:
-        """The command that catches it."""
+        """The command whose tests catch the fault."""
         if not self.stage:
             return "NOT CAUGHT"
         return "make verify" if self.stage == Stage.VERIFY else "make test"
 
 
 class WrongImport(Exception):
-    """The copy's code is not what runs; nothing that follows would mean anything."""
+    """Tests in a copy import code from elsewhere, so that their results would mean nothing."""
 
 
 class BrokenRun(Exception):
@@ -96,10 +96,13 @@ class BrokenRun(Exception):
 
 
 class Outcome(NamedTuple):
-    """What one run of pytest found."""
+    """The outcome of one run of pytest."""
 
     failed: tuple[str, ...]
+    """The ids of the failed tests."""
+
     is_late: bool = False
+    """Whether the run was ended at its time limit."""
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -123,7 +126,7 @@ def apply_fault(tree: Path, fault: Fault) -> None:
 
 
 def module_of(file: str) -> str:
-    """The name by which a source file is imported."""
+    """Return the name by which a source file is imported."""
     path = PurePath(file)
     source = next(one for one in SOURCES if path.is_relative_to(one))
     return ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
@@ -183,12 +186,12 @@ class Trials:
         return Result(fault.name, fault.file, fault.promise, stage, test, seconds, tuple(notes))
 
     def _run_stage(self, tree: Path, fault: Fault, stage: Stage, notes: list[str]) -> str:
-        """The test that caught the fault; empty if none did."""
+        """Return the test that caught the fault; empty if none did."""
         groups = self._near_tests(self._base, fault.file) if stage is Stage.NEAR else [[]]
         return next(filter(None, (self._run_group(tree, stage, files, notes) for files in groups)), "")
 
     def _run_group(self, tree: Path, stage: Stage, files: Sequence[str], notes: list[str]) -> str:
-        """The test of these files that caught the fault, or of all files if ``files`` is empty; empty if none did."""
+        """Return the test of these files, or of all if ``files`` is empty, that caught the fault; empty if none did."""
         left_out: list[str] = []
         for _ in range(RUNS_MAX):
             how_many = f"{len(files)} files" if files else "all files"
@@ -243,6 +246,7 @@ class Trials:
         raise BrokenRun(f"pytest ended with {code}:\n" + "\n".join(last_lines))
 
     def _environment(self, tree: Path) -> dict[str, str]:
+        """Return the environment of a process that must import the code of this copy."""
         kept = {
             name: value
             for name, value in os.environ.items()

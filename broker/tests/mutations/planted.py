@@ -24,6 +24,8 @@ class Fault(NamedTuple):
     """The original code, which occurs exactly once."""
 
     after: str
+    """The code that replaces it."""
+
     promise: str
     """What users can rely on, and cannot with this fault."""
 
@@ -279,11 +281,11 @@ PIPELINES: Final = (
 FAULTS: Final = (
     *WIRE, *STORE, *REPLICATION, *SERVER, *CLIENT, *NAME_SERVER, *ACCESS, *COMMAND_LINE, *OPERATOR, *PIPELINES,
 )  # fmt: skip
-"""All of them."""
+"""All hand-made faults, by part of the product."""
 
 
 def mutated(fault: Fault, text: str) -> str:
-    """The text of the fault's file with the fault in it. Raises ValueError unless ``before`` occurs exactly once."""
+    """Return the text of the file with the fault in it. Raises ValueError unless ``before`` occurs exactly once."""
     count = text.count(fault.before)
     if count != 1:
         raise ValueError(f'fault "{fault.name}": its piece occurs {count} times in {fault.file}, expected once')

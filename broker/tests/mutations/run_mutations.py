@@ -1,4 +1,4 @@
-"""The mutation run: one hand-made fault at a time in a copy of the tree, and the tests that must catch it.
+"""The mutation run: one hand-made fault at a time in a copy of the tree, and the tests that must fail for it.
 
 Exit code 0 when `make test` alone catches at least nine faults of ten and each is caught by `make test` or `make
 verify`; 1 otherwise; 2 when a fault does not fit the sources, the copy's code is not what runs, or pytest itself fails.
@@ -33,7 +33,7 @@ TEST_SHARE: Final = (27, 30)
 
 @cache
 def changed_tests(root: Path) -> ModuleType:
-    """scripts/changed_tests.py of a tree, which is no package's module."""
+    """Import scripts/changed_tests.py of a tree, which is in no package."""
     specification = importlib.util.spec_from_file_location("changed_tests", root / "scripts/changed_tests.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -42,7 +42,7 @@ def changed_tests(root: Path) -> ModuleType:
 
 
 def near_tests(root: Path, file: str) -> list[list[str]]:
-    """Test files for a source file, in two groups: the closest ones, then the others of its area.
+    """Return test files for a source file, in two groups: the closest ones, then the others of its area.
 
     The closest import the module directly, or have the names that are most like its path. Those of its area share a
     word with it.
@@ -67,14 +67,14 @@ def _words(name: str) -> Iterator[str]:
 
 
 def is_enough(results: Sequence[Result]) -> bool:
-    """Whether `make test` catches its share, and the two commands together catch all."""
+    """Return whether `make test` catches its share, and `make test` and `make verify` together catch all."""
     by_test = sum(one.caught_by == "make test" for one in results)
     wanted, total = TEST_SHARE
     return by_test * total >= wanted * len(results) and all(one.stage for one in results)
 
 
 def table(results: Sequence[Result]) -> str:
-    """Two lines for each fault: the second one names the test."""
+    """Return a table with two lines for each fault; the second one names the test."""
     rows = [("FAULT", "CAUGHT BY", "TEST", "PROMISE")]
     rows += [(one.name, one.caught_by, one.test or "-", one.promise) for one in results]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -86,7 +86,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def load_results(path: Path) -> list[Result]:
-    """The newest result of each fault that was ever tried; none if there was no run."""
+    """Return the newest result of each fault that was ever tried; none if there was no run."""
     return msgspec.json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []
 
 
@@ -97,13 +97,13 @@ def save_results(path: Path, results: Sequence[Result]) -> None:
 
 
 def merged(older: Sequence[Result], newer: Sequence[Result]) -> list[Result]:
-    """The newest result of each fault."""
+    """Return the newest result of each fault."""
     names = {one.name for one in newer}
     return [*newer, *(one for one in older if one.name not in names)]
 
 
 def faults_named(names: Sequence[str]) -> list[Fault]:
-    """The faults whose names contain one of ``names``; all of them without names."""
+    """Return the faults whose names contain one of ``names``; all of them without names."""
     unknown = [name for name in names if not any(name in fault.name for fault in FAULTS)]
     if unknown:
         raise click.UsageError(f"no fault is named {', '.join(unknown)}; --list shows all")
@@ -111,7 +111,7 @@ def faults_named(names: Sequence[str]) -> list[Fault]:
 
 
 def show_list(faults: Sequence[Fault]) -> None:
-    """Each fault with its file and its promise."""
+    """Print each fault with its file and its promise."""
     for fault in faults:
         click.echo(f"{fault.name}\n    {PurePath(fault.file)}\n    {fault.promise}")
 

@@ -45,7 +45,7 @@ def test_fault_that_does_not_fit_is_refused(text: str) -> None:
 
 
 def test_near_tests_are_those_that_import_the_module_or_are_named_like_it() -> None:
-    """The first stage tries them before the others of the area; the faults' own tests are left out of it."""
+    """The first stage runs them before the other tests of the area, and leaves out the tests of the faults."""
     closest, area = near_tests(ROOT, "broker/src/gantry_broker/store/retention.py")
 
     assert closest[0] == "broker/tests/server/test_server_retention_rules.py"
@@ -91,7 +91,7 @@ def test_of_chance():
 
 @pytest.fixture
 def tiny_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one module and its tests, whose selection is the product's own."""
+    """Return a repository with one module and its tests, which the product's own plugins select."""
     root = tmp_path / "tiny"
     package = (root / SOURCE).parent
     package.mkdir(parents=True)
@@ -141,7 +141,7 @@ def test_fault_is_caught_by_the_cheapest_stage(
 
 
 def test_fault_that_no_test_notices_is_not_caught(tiny_tree: Path) -> None:
-    """The twin: without a test of the promise the result is NOT CAUGHT, and no run with it succeeds."""
+    """Without a test of the promise the result is NOT CAUGHT, and no run with it succeeds."""
     result = trials_of(tiny_tree).try_fault(fault_of("a / 2", "a / 3"))
 
     assert result.caught_by == "NOT CAUGHT" and not result.test

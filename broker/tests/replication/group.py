@@ -25,7 +25,7 @@ from typing import Final, final
 from crash.processes import ServerProcess
 from faults.loop_disk import LoopDisk, loop_disk
 from faults.modes import buffer_directory, lose_buffers
-from faults.power import halt
+from faults.power import suspend
 from gantry_histories.events import Queue
 from replication.network import CLIENTS, Network
 
@@ -164,7 +164,7 @@ class Member:
     async def lose_power(self) -> None:
         """Cut the power: everything stops at one moment, and unsynced writes and all memory are lost."""
         assert self.disk is not None, "its store is on no disk whose power can be cut"
-        await halt(self.process.pid)
+        await suspend(self.process.pid)
         self.disk.cut_power()
         await self.kill()
         buffers = self._settings.get("transientStorePoolPath")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from crash.processes import ServerFailed
-from faults.power import halt
+from faults.power import suspend
 from gantry_histories.events import Outcome
 from replication import supervisor
 from replication.corrupting_proxy import CorruptingProxy, Corruption
@@ -205,7 +205,7 @@ async def test_slave_with_read_only_disk_does_not_block_others(tmp_path: Path) -
         await scene.faults.send_some()
         slave = scene.group[3]
         assert slave.disk is not None
-        await halt(slave.process.pid)
+        await suspend(slave.process.pid)
         slave.disk.make_read_only()
         slave.process.send_signal(signal.SIGCONT)
         await wait_wrote(scene, SOME_FILES_BYTES)

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from fuzz.pools import GROUPS, TOPICS, Places
-from fuzz.seeds import MAKERS
+from fuzz.pools import GROUPS, TOPICS, KnownMessages
+from fuzz.seeds import SEED_MAKERS
 
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
@@ -40,7 +40,8 @@ COMMON: Final = {
     "srcGroup": GROUPS[0], "destGroup": GROUPS[1], "offline": "true", "clientId": "unknown", "offset": "0",
     "index": "0",
     "count": "1", "timestamp": "0", "isForce": "true", "isOrder": "false", "jstackEnable": "false", "user": "x",
-    "statsName": "TOPIC_PUT_NUMS", "statsKey": TOPICS[0], "msgId": Places().message_ids[0], "clientAddr": "unknown",
+    "statsName": "TOPIC_PUT_NUMS", "statsKey": TOPICS[0], "msgId": KnownMessages().message_ids[0],
+    "clientAddr": "unknown",
 }  # fmt: skip
 """Fields that some requests of administrators need; other requests ignore them."""
 WAYS: Final[dict[str, tuple[Mapping[str, str], bool, Serialization]]] = {
@@ -62,7 +63,7 @@ class Answered:
 
 def request_of(code: RequestCode, number: int) -> Command:
     """A good request with a code; the same every time. Nothing in it is held for later."""
-    seed = MAKERS[code](random.Random(f"{int(code)}-{number}"), Places())
+    seed = SEED_MAKERS[code](random.Random(f"{int(code)}-{number}"), KnownMessages())
     # A binary header cannot tell "" from nothing.
     ext = COMMON | {name: str(value) or "empty" for name, value in seed.ext.items()}
     if code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):

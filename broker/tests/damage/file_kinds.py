@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 STORE: Final = "store"
-POOL: Final = "pool"
+"""The folder of the store, below the folder of its member."""
+BUFFER_FOLDER: Final = "pool"
+"""The folder of the write buffers, below the folder of their member."""
 NAME_DIGITS: Final = 20
 
 
 class UnknownFile(Exception):
-    """A store has a file of unknown kind. Add the kind in ``damage/kinds.py``."""
+    """A store has a file of unknown kind. Add the kind in ``damage/file_kinds.py``."""
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """A kind of file, as the table of a run names it."""
 
     LOG_FIRST = "log-first"
@@ -36,6 +38,7 @@ class Kind(StrEnum):
     QUEUE_DELAY = "queue-delay"
     QUEUE_HALF = "queue-half"
     QUEUE_OP = "queue-op"
+    """The queue of the ends of half messages."""
     QUEUE_RETRY = "queue-retry"
     INDEX = "index"
     CHECKPOINT = "checkpoint"
@@ -43,67 +46,74 @@ class Kind(StrEnum):
     LOCK = "lock"
     STORE = "store.json"
     STORE_BAK = "store.json.bak"
-    POINT = "recovery-point"
+    RECOVERY_POINT = "recovery-point"
     LOG_END = "log-end"
     """The file with the written end of the log."""
-    HEADS = "log-heads"
+    LOG_HEADS = "log-heads"
+    """Checksums of the heads of the log's files."""
     COMPLETENESS = "completeness"
     ROLE = "role"
     PROMISE = "promise"
     PROMISE_BAK = "promise.bak"
     RETENTION_CLOCK = "retention-clock"
-    FAILURE = "flush-failed"
+    FLUSH_FAILED = "flush-failed"
     TOPICS = "topics"
     TOPICS_BAK = "topics.bak"
     GROUPS = "subscriptionGroup"
     GROUPS_BAK = "subscriptionGroup.bak"
     OFFSETS = "consumerOffset"
     OFFSETS_BAK = "consumerOffset.bak"
-    DELAY = "delayOffset"
-    DELAY_BAK = "delayOffset.bak"
-    LOCKS = "queueLocks"
-    LOCKS_BAK = "queueLocks.bak"
-    LIVE = "liveSettings"
-    LIVE_BAK = "liveSettings.bak"
+    DELAY_OFFSETS = "delayOffset"
+    DELAY_OFFSETS_BAK = "delayOffset.bak"
+    QUEUE_LOCKS = "queueLocks"
+    QUEUE_LOCKS_BAK = "queueLocks.bak"
+    LIVE_SETTINGS = "liveSettings"
+    LIVE_SETTINGS_BAK = "liveSettings.bak"
     BUFFER = "write-buffer"
     BUFFER_LOCK = "write-buffer-lock"
 
 
-LOG: Final = frozenset({Kind.LOG_FIRST, Kind.LOG_MIDDLE, Kind.LOG_NEWEST})
-QUEUES: Final = frozenset({Kind.QUEUE, Kind.QUEUE_DELAY, Kind.QUEUE_HALF, Kind.QUEUE_OP, Kind.QUEUE_RETRY})
-POOLED: Final = frozenset({Kind.BUFFER, Kind.BUFFER_LOCK})
-OF_MASTERS: Final = frozenset({Kind.LIVE, Kind.LIVE_BAK, Kind.LOCKS, Kind.LOCKS_BAK})
+LOG_KINDS: Final = frozenset({FileKind.LOG_FIRST, FileKind.LOG_MIDDLE, FileKind.LOG_NEWEST})
+QUEUE_KINDS: Final = frozenset(
+    {FileKind.QUEUE, FileKind.QUEUE_DELAY, FileKind.QUEUE_HALF, FileKind.QUEUE_OP, FileKind.QUEUE_RETRY}
+)
+BUFFER_KINDS: Final = frozenset({FileKind.BUFFER, FileKind.BUFFER_LOCK})
+ON_MASTER_ONLY: Final = frozenset(
+    {FileKind.LIVE_SETTINGS, FileKind.LIVE_SETTINGS_BAK, FileKind.QUEUE_LOCKS, FileKind.QUEUE_LOCKS_BAK}
+)
 """Kinds that are damaged on the master only: they are empty until an administrator or a consumer changes something."""
-IN_GROUPS: Final = frozenset({Kind.PROMISE, Kind.PROMISE_BAK})
+IN_GROUPS_ONLY: Final = frozenset({FileKind.PROMISE, FileKind.PROMISE_BAK})
 """Kinds that only members of a group have."""
 
 _SMALL: Final = {
-    "checkpoint": Kind.CHECKPOINT, "abort": Kind.ABORT, "lock": Kind.LOCK, "store.json": Kind.STORE,
-    "store.json.bak": Kind.STORE_BAK, "recovery-point.json": Kind.POINT, "log-heads.json": Kind.HEADS,
-    "completeness.json": Kind.COMPLETENESS,
-    "role.json": Kind.ROLE, "promise.json": Kind.PROMISE, "promise.json.bak": Kind.PROMISE_BAK,
-    "flush-failed": Kind.FAILURE, "log-end": Kind.LOG_END,
-    "retention-clock.json": Kind.RETENTION_CLOCK,
+    "checkpoint": FileKind.CHECKPOINT, "abort": FileKind.ABORT, "lock": FileKind.LOCK, "store.json": FileKind.STORE,
+    "store.json.bak": FileKind.STORE_BAK, "recovery-point.json": FileKind.RECOVERY_POINT,
+    "log-heads.json": FileKind.LOG_HEADS,
+    "completeness.json": FileKind.COMPLETENESS,
+    "role.json": FileKind.ROLE, "promise.json": FileKind.PROMISE, "promise.json.bak": FileKind.PROMISE_BAK,
+    "flush-failed": FileKind.FLUSH_FAILED, "log-end": FileKind.LOG_END,
+    "retention-clock.json": FileKind.RETENTION_CLOCK,
 }  # fmt: skip
 _TABLES: Final = {
-    "topics": Kind.TOPICS, "subscriptionGroup": Kind.GROUPS, "consumerOffset": Kind.OFFSETS,
-    "delayOffset": Kind.DELAY, "queueLocks": Kind.LOCKS, "liveSettings": Kind.LIVE,
+    "topics": FileKind.TOPICS, "subscriptionGroup": FileKind.GROUPS, "consumerOffset": FileKind.OFFSETS,
+    "delayOffset": FileKind.DELAY_OFFSETS, "queueLocks": FileKind.QUEUE_LOCKS, "liveSettings": FileKind.LIVE_SETTINGS,
 }  # fmt: skip
 _BACKUPS: Final = {
-    Kind.TOPICS: Kind.TOPICS_BAK, Kind.GROUPS: Kind.GROUPS_BAK, Kind.OFFSETS: Kind.OFFSETS_BAK,
-    Kind.DELAY: Kind.DELAY_BAK, Kind.LOCKS: Kind.LOCKS_BAK, Kind.LIVE: Kind.LIVE_BAK,
+    FileKind.TOPICS: FileKind.TOPICS_BAK, FileKind.GROUPS: FileKind.GROUPS_BAK, FileKind.OFFSETS: FileKind.OFFSETS_BAK,
+    FileKind.DELAY_OFFSETS: FileKind.DELAY_OFFSETS_BAK, FileKind.QUEUE_LOCKS: FileKind.QUEUE_LOCKS_BAK,
+    FileKind.LIVE_SETTINGS: FileKind.LIVE_SETTINGS_BAK,
 }  # fmt: skip
 _QUEUES: Final = {
-    "SCHEDULE_TOPIC_XXXX": Kind.QUEUE_DELAY,
-    "RMQ_SYS_TRANS_HALF_TOPIC": Kind.QUEUE_HALF,
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC": Kind.QUEUE_OP,
+    "SCHEDULE_TOPIC_XXXX": FileKind.QUEUE_DELAY,
+    "RMQ_SYS_TRANS_HALF_TOPIC": FileKind.QUEUE_HALF,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": FileKind.QUEUE_OP,
 }
 
 
 class StoreFile(NamedTuple):
     """One file of a member, by its path below the member's folder."""
 
-    kind: Kind
+    kind: FileKind
     name: str
 
 
@@ -115,7 +125,7 @@ def files_below(folder: Path) -> Iterator[str]:
             yield str((Path(directory) / name).relative_to(folder))
 
 
-def survey(member: Path, *, end: int) -> list[StoreFile]:
+def classify_files(member: Path, *, end: int) -> list[StoreFile]:
     """Return every file of a member's store and buffers with its kind. Raises ``UnknownFile``.
 
     ``end`` is the end of its log.
@@ -123,21 +133,21 @@ def survey(member: Path, *, end: int) -> list[StoreFile]:
     return [StoreFile(kind_of(name, member, end=end), name) for name in files_below(member)]
 
 
-def kind_of(name: str, member: Path, *, end: int) -> Kind:
+def kind_of(name: str, member: Path, *, end: int) -> FileKind:
     """Return the kind of one file. Raises ``UnknownFile``."""
     parts = name.split("/")
-    found: Kind | None = None
+    found: FileKind | None = None
     match parts:
-        case [folder, "lock"] if folder == POOL:
-            found = Kind.BUFFER_LOCK
-        case [folder, buffer] if folder == POOL and buffer.startswith("buffer-"):
-            found = Kind.BUFFER
+        case [folder, "lock"] if folder == BUFFER_FOLDER:
+            found = FileKind.BUFFER_LOCK
+        case [folder, buffer] if folder == BUFFER_FOLDER and buffer.startswith("buffer-"):
+            found = FileKind.BUFFER
         case [_, "commitlog", base] if _is_base(base):
             found = _log_kind(int(base), member / STORE / "commitlog", end)
         case [_, "consumequeue", topic, _, base] if _is_base(base):
-            found = _QUEUES.get(topic, Kind.QUEUE_RETRY if topic.startswith("%RETRY%") else Kind.QUEUE)
+            found = _QUEUES.get(topic, FileKind.QUEUE_RETRY if topic.startswith("%RETRY%") else FileKind.QUEUE)
         case [_, "index", index] if index.isdigit():
-            found = Kind.INDEX
+            found = FileKind.INDEX
         case [_, "config", table]:
             stem = table.removesuffix(".bak").removesuffix(".json")
             found = _TABLES.get(stem)
@@ -148,7 +158,7 @@ def kind_of(name: str, member: Path, *, end: int) -> Kind:
         case _:
             found = None
     if found is None:
-        raise UnknownFile(f"{name}: a file of no known kind; give it one in broker/tests/damage/kinds.py")
+        raise UnknownFile(f"{name}: a file of no known kind; give it one in broker/tests/damage/file_kinds.py")
     return found
 
 
@@ -156,11 +166,11 @@ def _is_base(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isdigit()
 
 
-def _log_kind(base: int, folder: Path, end: int) -> Kind:
+def _log_kind(base: int, folder: Path, end: int) -> FileKind:
     bases = sorted(int(one) for one in os.listdir(folder))
     if base >= end and base > bases[0]:
-        return Kind.LOG_AHEAD
+        return FileKind.LOG_AHEAD
     used = [one for one in bases if one < end] or bases[:1]
     if base == used[-1]:
-        return Kind.LOG_NEWEST
-    return Kind.LOG_FIRST if base == used[0] else Kind.LOG_MIDDLE
+        return FileKind.LOG_NEWEST
+    return FileKind.LOG_FIRST if base == used[0] else FileKind.LOG_MIDDLE

@@ -1,4 +1,4 @@
-"""The sidecar's part: every attack of `bench/http_abuse.py` at a real sidecar beside a real broker."""
+"""The attacks on the sidecar: every attack of `bench/http_abuse.py` at a real sidecar beside a real broker."""
 
 import asyncio
 import sys

@@ -1,11 +1,13 @@
-"""Worlds: used stores, copied at the moments at which trials begin, with the ledgers of their clients.
+"""Templates: stores that were used in two runs, copied at the moments at which trials begin.
 
-    life 1 --- stop ---> `older-1`    life 2 --- a while ---> `older-2` --- its end ---> `unclean` --- stop ---> `clean`
+Each has a document with what its clients may expect (``expectations``).
 
-A shard has two lives. Messages of all kinds are sent, consumed, delayed, retried, ended and left open; settings and
-tables change in both lives, so that an older copy of each file differs from the newest. A copy of a running broker's
-files equals the state after `kill -9`: page cache and buffers survive, memory is lost. A foreign world is made in the
-same way, with other bodies and another identity.
+    run 1 --- stop ---> `older-1`    run 2 --- a while ---> `older-2` --- its end ---> `unclean` --- stop ---> `clean`
+
+In both runs messages of all kinds are sent, consumed, delayed and retried, transactions are ended or left open, and
+settings and tables change, so that an older copy of each file differs from the newest. A copy of a running broker's
+files equals the state after `kill -9`: page cache and buffers survive, memory is lost. A foreign template is made in
+the same way, with other bodies and another identity.
 """
 
 from __future__ import annotations
@@ -17,95 +19,101 @@ from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-from damage.harms import copy_member
-from damage.ledger import Known, Ledger, Owed
-from damage.shard import FIRST_EPOCH, Setup, Shard, ShiftedClock, wait_until_met
-from damage.talk import (
+from damage.client_requests import (
     COMMIT,
     ROLL_BACK,
     commit_offset,
     committed_offset,
     end_transaction,
     make_topic,
-    prepare,
     read_queue,
     send,
+    send_half_message,
 )
+from damage.damage_kinds import copy_member
+from damage.expectations import Expectations, Message, PendingMessage
+from damage.shard import FIRST_EPOCH, Setup, Shard, ShiftedClock, wait_until_met
 
 from gantry_broker.app import Broker
 from gantry_testing.local import Dialogue, dialogue
 from gantry_wire import RequestCode
 
 BUSY, LATER, DEALS, LATE_TOPIC = "Busy", "Later", "Deals", "Young"
-"""Topics of ordinary, delayed and transaction messages, and a topic that is created in the second life."""
+"""Topics of ordinary, delayed and transaction messages, and a topic that is created in the second run."""
 READERS, FAILING = "Readers", "Failing"
+"""Consumer groups: one commits offsets, the other sends messages back."""
 QUEUES: Final = {BUSY: 2, LATER: 1, DEALS: 1, LATE_TOPIC: 3}
+"""The number of queues of each topic."""
 RETRIED: Final = f"%RETRY%{FAILING}"
+"""The topic of the messages that are retried."""
 TAGS: Final = ("red", "green", "blue")
 MESSAGES: Final = (150, 130, 80)
-"""Number of ordinary messages in the first life, in the second before the copy `older-2`, and after it."""
+"""Number of ordinary messages in the first run, in the second before the copy `older-2`, and after it."""
 HOURS_MS: Final = 3 * 3_600_000
-"""Clock offset of trials relative to worlds, after which all delayed messages are due."""
+"""Clock offset of trials relative to templates, after which all delayed messages are due."""
 SETTING: Final = ("maxBatchMessages", "77")
+"""The setting that is changed at run time, and its last value."""
 OLDER: Final = ("older-1", "older-2")
+"""The folders of the two earlier copies, from which a file is rolled back."""
 CLEAN, UNCLEAN = "clean", "unclean"
+"""The folders of the copies after a stop and after a kill, with which trials begin."""
 
 
 @final
-class WorldBuilder:
-    """Builds one world in the current directory of this process. Owned by one loop."""
+class TemplateBuilder:
+    """Builds one template in the current directory of this process. Owned by one loop."""
 
-    def __init__(self, setup: Setup, seed: int, *, is_pooled: bool) -> None:
-        self._dice: Final = random.Random(f"{seed}/{setup}/{is_pooled}")
+    def __init__(self, setup: Setup, seed: int, *, has_write_buffers: bool) -> None:
+        self._rng: Final = random.Random(f"{seed}/{setup}/{has_write_buffers}")
         self._clock: Final = ShiftedClock()
         self._setup: Final = setup
-        self._is_pooled: Final = is_pooled
-        self._marker: Final = self._dice.randbytes(6).hex()
+        self._has_write_buffers: Final = has_write_buffers
+        self._marker: Final = self._rng.randbytes(6).hex()
         self._serial = 0
         self._bodies: dict[str, bytes] = {}
-        self.ledger: Final = Ledger(epoch=FIRST_EPOCH)
+        self.expectations: Final = Expectations(epoch=FIRST_EPOCH)
 
-    async def build(self) -> Ledger:
-        """Run both lives; the copies are created beside, each in a folder with the members' folders."""
-        shard = Shard(self._setup, self._clock, is_pooled=self._is_pooled)
-        await shard.begin()
+    async def build(self) -> Expectations:
+        """Use the shard in both runs; the copies are created beside it, each in a folder with the members' folders."""
+        shard = Shard(self._setup, self._clock, has_write_buffers=self._has_write_buffers)
+        await shard.start_new()
         master = shard.master
         assert master is not None, shard.refusals
-        assert await shard.level(), "no slave follows"
+        assert await shard.wait_until_caught_up(), "no slave follows"
         async with dialogue(master) as peer:
             await self._make_tables(peer, first=True)
-            await self._live(master, peer, MESSAGES[0])
-        await self._settle(shard)
+            await self._send_all_kinds(master, peer, MESSAGES[0])
+        await self._wait_until_settled(shard)
         await shard.close()
         self._copy(shard, OLDER[0])
 
-        shard = Shard(self._setup, self._clock, is_pooled=self._is_pooled, epoch=FIRST_EPOCH)
+        shard = Shard(self._setup, self._clock, has_write_buffers=self._has_write_buffers, epoch=FIRST_EPOCH)
         await shard.start_all()
-        await shard.lead(regains=False)
+        await shard.promote_master(can_regain=False)
         master = shard.master
-        assert master is not None and await shard.level(), "no slave follows"
+        assert master is not None and await shard.wait_until_caught_up(), "no slave follows"
         async with dialogue(master) as peer:
             await self._make_tables(peer, first=False)
-            await self._live(master, peer, MESSAGES[1])
-            await self._settle(shard)
+            await self._send_all_kinds(master, peer, MESSAGES[1])
+            await self._wait_until_settled(shard)
             self._copy(shard, OLDER[1])
-            self.ledger.flushed = await asyncio.to_thread(master.store.flush)
+            self.expectations.flushed = await asyncio.to_thread(master.store.flush)
             await self._fill(peer, MESSAGES[2])
             await self._leave_open(peer)
-            await self._settle(shard)
+            await self._wait_until_settled(shard)
             await self._write_down(shard, master, peer)
         self._copy(shard, UNCLEAN)
         await shard.close()
         self._copy(shard, CLEAN)
-        return self.ledger
+        return self.expectations
 
     def _copy(self, shard: Shard, name: str) -> None:
         for number in shard.numbers:
             copy_member(Path(str(number)), Path(name) / str(number))
 
-    async def _settle(self, shard: Shard) -> None:
+    async def _wait_until_settled(self, shard: Shard) -> None:
         """Wait until slaves have caught up and tables are on the disks."""
-        assert await shard.level(), "a slave does not catch up"
+        assert await shard.wait_until_caught_up(), "a slave does not catch up"
         master = shard.master
         assert master is not None
         for broker in shard.brokers.values():
@@ -118,6 +126,7 @@ class WorldBuilder:
             await broker.core.persistence.write_stale()
 
     async def _make_tables(self, peer: Dialogue, *, first: bool) -> None:
+        """Create or change topics, groups, the setting and queue locks, for the first run or the second."""
         if first:
             for topic in (BUSY, LATER, DEALS):
                 await make_topic(peer, topic, QUEUES[topic])
@@ -129,7 +138,7 @@ class WorldBuilder:
         value = "33" if first else SETTING[1]
         reply = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, f"{SETTING[0]}={value}\n".encode())
         assert reply.code == 0, reply
-        self.ledger.setting = SETTING
+        self.expectations.setting = SETTING
         queues = [{"topic": BUSY, "brokerName": "shard", "queueId": number} for number in range(1 if first else 2)]
         locked = {"consumerGroup": READERS, "clientId": "reader", "mqSet": queues}
         await peer.heartbeat("reader", group=READERS, topic=BUSY)
@@ -141,22 +150,23 @@ class WorldBuilder:
     def _next(self, *, body_bytes: int = 0) -> tuple[str, bytes]:
         self._serial += 1
         unique = f"{self._marker}{self._serial:020X}"
-        length = body_bytes or self._dice.choice((40, 700, 1_200, 1_900))
-        body = f"{unique}:".encode() + self._dice.randbytes(length)
+        length = body_bytes or self._rng.choice((40, 700, 1_200, 1_900))
+        body = f"{unique}:".encode() + self._rng.randbytes(length)
         self._bodies[unique] = body
         return unique, body
 
     async def _fill(self, peer: Dialogue, count: int) -> None:
+        """Send so many ordinary messages to random queues."""
         for _ in range(count):
             unique, body = self._next()
-            queue_id = self._dice.randrange(QUEUES[BUSY])
+            queue_id = self._rng.randrange(QUEUES[BUSY])
             answer = await send(
                 peer, BUSY, queue_id, body, UNIQ_KEY=unique, KEYS=f"key-{self._serial} every-{self._serial % 10}",
-                TAGS=self._dice.choice(TAGS), own=f"o{self._serial}",
+                TAGS=self._rng.choice(TAGS), own=f"o{self._serial}",
             )  # fmt: skip
             assert answer.code == 0, answer
 
-    async def _live(self, master: Broker, peer: Dialogue, count: int) -> None:
+    async def _send_all_kinds(self, master: Broker, peer: Dialogue, count: int) -> None:
         """Send a share of all kinds of messages."""
         await self._fill(peer, count // 2)
         for _ in range(3):
@@ -174,25 +184,26 @@ class WorldBuilder:
         unique, body = self._next(body_bytes=100)
         answer = await send(peer, LATER, 0, body, UNIQ_KEY=unique, DELAY=level)
         assert answer.code == 0, answer
-        self.ledger.owed.append(Owed(LATER, 0, unique, body, physical=answer.physical))
+        self.expectations.pending.append(PendingMessage(LATER, 0, unique, body, physical_offset=answer.physical_offset))
 
     async def _transactions(self, peer: Dialogue) -> None:
         for how in (COMMIT, ROLL_BACK, COMMIT):
             unique, body = self._next(body_bytes=150)
-            half = await prepare(peer, DEALS, 0, body, unique)
+            half = await send_half_message(peer, DEALS, 0, body, unique)
             assert (await end_transaction(peer, half, how)).code == 0
-            self.ledger.ended.append(unique)
+            self.expectations.ended.append(unique)
 
     async def _leave_open(self, peer: Dialogue) -> None:
+        """Send half messages whose transactions stay open."""
         for _ in range(2):
             unique, body = self._next(body_bytes=150)
-            self.ledger.owed.append(await prepare(peer, DEALS, 0, body, unique))
+            self.expectations.pending.append(await send_half_message(peer, DEALS, 0, body, unique))
 
     async def _retries(self, peer: Dialogue) -> None:
         """Let some messages be redelivered after a second."""
         served = await read_queue(peer, BUSY, 0)
-        for message in self._dice.sample(served.messages, 3):
-            fields = {"offset": str(message.physical), "group": FAILING, "delayLevel": "1", "originTopic": BUSY}
+        for message in self._rng.sample(served.messages, 3):
+            fields = {"offset": str(message.physical_offset), "group": FAILING, "delayLevel": "1", "originTopic": BUSY}
             assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
 
     async def _delivered(self, master: Broker) -> None:
@@ -209,30 +220,31 @@ class WorldBuilder:
     # -- what is known in the end --------------------------------------------------------------------------------------
 
     async def _write_down(self, shard: Shard, master: Broker, peer: Dialogue) -> None:
-        ledger, store = self.ledger, master.store
+        """Record what clients may expect from now on."""
+        expectations, store = self.expectations, master.store
         for topic, queues in {**QUEUES, RETRIED: 1}.items():
             for queue_id in range(queues):
                 served = await read_queue(peer, topic, queue_id)
                 assert not served.problem, served.problem
-                ledger.known += [self._checked(message) for message in served.messages]
-        seen = {message.unique for message in ledger.known}
-        ledger.owed = [one for one in ledger.owed if one.unique not in seen]
-        assert len(ledger.owed) == 6, ledger.owed
+                expectations.messages += [self._checked(message) for message in served.messages]
+        seen = {message.unique for message in expectations.messages}
+        expectations.pending = [one for one in expectations.pending if one.unique not in seen]
+        assert len(expectations.pending) == 6, expectations.pending
         for queue_id in range(QUEUES[BUSY]):
             offset = await committed_offset(peer, READERS, BUSY, queue_id)
             assert offset is not None
-            ledger.offsets.append((READERS, BUSY, queue_id, offset))
-        ledger.topics = {name: (number, number) for name, number in QUEUES.items()}
-        ledger.groups = {READERS: 6, FAILING: 4}
+            expectations.offsets.append((READERS, BUSY, queue_id, offset))
+        expectations.topics = {name: (number, number) for name, number in QUEUES.items()}
+        expectations.groups = {READERS: 6, FAILING: 4}
         for topic, ids in store.queues.topics().items():
             for queue_id in ids:
                 queue = store.queues.get(topic, queue_id)
                 assert queue is not None
-                ledger.queue_ends.append((topic, queue_id, queue.end))
-        ledger.wrote, ledger.epoch, ledger.master = store.log.wrote, shard.epoch, shard.master_number
-        ledger.epochs = [(one.epoch, one.start) for one in store.identity.epochs]
+                expectations.queue_ends.append((topic, queue_id, queue.end))
+        expectations.wrote, expectations.epoch, expectations.master = store.log.wrote, shard.epoch, shard.master_number
+        expectations.epochs = [(one.epoch, one.start) for one in store.identity.epochs]
 
-    def _checked(self, message: Known) -> Known:
+    def _checked(self, message: Message) -> Message:
         assert message.body == self._bodies[message.unique], f"{message.place} is not what was sent"
         return message
 
@@ -247,8 +259,8 @@ def _have_same_offsets(one: Broker, other: Broker) -> bool:
     return tables[0].get(f"{BUSY}@{READERS}") == tables[1].get(f"{BUSY}@{READERS}")
 
 
-async def build_world(folder: Path, setup: Setup, seed: int, *, is_pooled: bool) -> None:
-    """Build a world in ``folder``, which becomes this process's current directory."""
+async def build_template(folder: Path, setup: Setup, seed: int, *, has_write_buffers: bool) -> None:
+    """Build a template in ``folder``, which becomes this process's current directory."""
     os.chdir(folder)
-    ledger = await WorldBuilder(setup, seed, is_pooled=is_pooled).build()
-    ledger.save(folder)
+    expectations = await TemplateBuilder(setup, seed, has_write_buffers=has_write_buffers).build()
+    expectations.save(folder)

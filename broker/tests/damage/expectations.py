@@ -1,4 +1,7 @@
-"""The ledger of the clients: each acknowledged message, its offset, and all agreed settings."""
+"""What clients may expect from a store: each acknowledged message, its offset, and all agreed settings.
+
+A template (see ``template``) has one such document, and each trial copies it together with the files.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,37 @@ from typing import Final
 
 import msgspec
 
-FILE: Final = "ledger.msgpack"
+FILE: Final = "expectations.msgpack"
 
 QueueName = tuple[str, int]
 
 
-class Known(msgspec.Struct, frozen=True):
-    """One message that a client has sent or read, which must be served unchanged from then on."""
+class Message(msgspec.Struct, frozen=True):
+    """One message as clients know it: acknowledged, or served to them."""
 
     topic: str
     queue_id: int
     queue_offset: int
-    physical: int
+    physical_offset: int
+    """The offset of its record in the log."""
     size: int
+    """The size of its record."""
     body: bytes
     properties: dict[str, str]
     """The properties, without those that the broker adds by itself."""
 
     @property
     def unique(self) -> str:
+        """The unique key that its producer has given it."""
         return self.properties.get("UNIQ_KEY", "")
 
     @property
     def place(self) -> tuple[str, int, int]:
+        """Its topic, queue and queue offset."""
         return self.topic, self.queue_id, self.queue_offset
 
 
-class Owed(msgspec.Struct, frozen=True):
+class PendingMessage(msgspec.Struct, frozen=True):
     """An accepted message that must appear in a queue later: a delayed one, or one of an open transaction."""
 
     topic: str
@@ -42,7 +49,7 @@ class Owed(msgspec.Struct, frozen=True):
     body: bytes
     half_offset: int = -1
     """Queue offset of a half message; -1 for a delayed message."""
-    physical: int = -1
+    physical_offset: int = -1
     """Physical offset of the half or delayed message itself."""
 
     @property
@@ -50,13 +57,17 @@ class Owed(msgspec.Struct, frozen=True):
         return self.half_offset >= 0
 
 
-class Ledger(msgspec.Struct):
-    """The ledger of one world, or the copy of it in a trial; see the module. What a trial sends is in its phases."""
+class Expectations(msgspec.Struct):
+    """What clients expect from one template, or from the copy of it in a trial.
 
-    known: list[Known] = []
-    owed: list[Owed] = []
+    What a trial sends itself is in `ObservedRun.sends`.
+    """
+
+    messages: list[Message] = []
+    """All messages that must be served, unchanged."""
+    pending: list[PendingMessage] = []
     ended: list[str] = []
-    """Unique keys of transactions that were ended."""
+    """Unique keys of transactions that were committed or rolled back."""
     offsets: list[tuple[str, str, int, int]] = []
     """Committed consumer offsets: (group, topic, queue, offset)."""
     topics: dict[str, tuple[int, int]] = {}
@@ -68,12 +79,15 @@ class Ledger(msgspec.Struct):
     queue_ends: list[tuple[str, int, int]] = []
     """Ends of queues, (topic, queue, end): every offset below was assigned to a message."""
     wrote: int = 0
+    """The end of the log, write buffers included."""
     flushed: int = 0
+    """The end of what an fdatasync has covered."""
     epoch: int = 0
     """The newest epoch of a master."""
     epochs: list[tuple[int, int]] = []
     """The epoch history of the log: (epoch, start)."""
     master: int = 1
+    """The number of the member that is the master."""
 
     @property
     def ends(self) -> dict[QueueName, int]:
@@ -83,6 +97,6 @@ class Ledger(msgspec.Struct):
         (folder / FILE).write_bytes(msgspec.msgpack.encode(self))
 
 
-def load_ledger(folder: Path) -> Ledger:
-    """Load the ledger of a world or a trial."""
-    return msgspec.msgpack.decode((folder / FILE).read_bytes(), type=Ledger)
+def load_expectations(folder: Path) -> Expectations:
+    """Load the expectations of a template or a trial."""
+    return msgspec.msgpack.decode((folder / FILE).read_bytes(), type=Expectations)

@@ -6,11 +6,12 @@ Of a message only the properties that clients set are kept. The judge decides wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from damage.ledger import Known, Owed
+from damage.expectations import Message, PendingMessage
+from damage.observed_run import Sent
 
 from gantry_remoting import RemotingError
 from gantry_testing.local import Dialogue, properties_text
@@ -19,15 +20,19 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record, decode_records, parse_offset_message_id
 
 PRODUCERS: Final = "producers"
-KEPT: Final = ("UNIQ_KEY", "KEYS", "TAGS", "own")
+CLIENT_PROPERTIES: Final = ("UNIQ_KEY", "KEYS", "TAGS", "own")
 """Properties that clients set."""
-BATCH: Final = 16
-STEPS_MAX: Final = 2_000
+PULL_BATCH: Final = 16
+"""How many messages a pull asks for."""
+PULLS_MAX: Final = 2_000
+"""After so many pulls a queue counts as one without an end."""
 NOTHING_YET: Final = "nothing yet"
 """The problem of a queue that is being rebuilt, or waits for a replica."""
 SUCCESS, NOT_FOUND_CODE = 0, 22
 TRANSACTION: Final = "4"
+"""The system flag of a half message."""
 COMMIT, ROLL_BACK = "8", "12"
+"""The values of `commitOrRollback` that end a transaction."""
 TIMEOUT_MS: Final = 10_000
 
 
@@ -37,25 +42,26 @@ class Answer(NamedTuple):
     code: int
     remark: str
     queue_offset: int = -1
-    physical: int = -1
+    """The offset in the queue; -1 if the reply has none, like the next."""
+    physical_offset: int = -1
 
 
 class Served(NamedTuple):
     """The messages of a queue in order, and the first answer that was neither a message nor the queue's end."""
 
-    messages: list[Known]
+    messages: list[Message]
     problem: str = ""
-    rotten: Sequence[str] = ()
+    damaged_records: Sequence[str] = ()
     """Faults of records that were served with code 0."""
 
-    end: int = 0
+    next_offset: int = 0
     """Queue offset at which a consumer would continue."""
 
 
-def known(message: StoredMessage) -> Known:
-    """Return a stored message as the ledger keeps it."""
-    properties = {name: value for name, value in message.properties.items() if name in KEPT}
-    return Known(
+def message_of(message: StoredMessage) -> Message:
+    """Return a stored message with the properties that clients set."""
+    properties = {name: value for name, value in message.properties.items() if name in CLIENT_PROPERTIES}
+    return Message(
         message.topic, message.queue_id, message.queue_offset, message.physical_offset, message.size, message.body,
         properties,
     )  # fmt: skip
@@ -71,30 +77,57 @@ async def send(
     )  # fmt: skip
     if "queueOffset" not in reply.ext:
         return Answer(reply.code, reply.remark or "")
-    physical = parse_offset_message_id(reply.ext["msgId"])[2]
-    return Answer(reply.code, reply.remark or "", int(reply.ext["queueOffset"]), physical)
+    physical_offset = parse_offset_message_id(reply.ext["msgId"])[2]
+    return Answer(reply.code, reply.remark or "", int(reply.ext["queueOffset"]), physical_offset)
 
 
-async def prepare(peer: Dialogue, topic: str, queue_id: int, body: bytes, unique: str) -> Owed:
+async def send_to_every_queue(peer: Dialogue, queues_of: Mapping[str, int], mark: str) -> list[Sent]:
+    """Send one message to each queue of each topic and return the answers.
+
+    ``queues_of`` has the number of queues of each topic, ``mark`` is the prefix of the unique keys.
+    """
+    sends: list[Sent] = []
+    for topic, queues in queues_of.items():
+        for queue_id in range(queues):
+            unique = f"{mark}{topic[:4].encode().hex()}{queue_id:012X}"
+            body = f"{unique} sent after".encode() * 4
+            sent = Sent(topic, queue_id, unique, body, -1, "no answer")
+            with suppress(RemotingError):
+                answer = await send(peer, topic, queue_id, body, UNIQ_KEY=unique)
+                sent = Sent(
+                    topic,
+                    queue_id,
+                    unique,
+                    body,
+                    answer.code,
+                    answer.remark,
+                    answer.queue_offset,
+                    answer.physical_offset,
+                )
+            sends.append(sent)
+    return sends
+
+
+async def send_half_message(peer: Dialogue, topic: str, queue_id: int, body: bytes, unique: str) -> PendingMessage:
     """Send a half message, which must be accepted."""
     answer = await send(
         peer, topic, queue_id, body, sys_flag=TRANSACTION, UNIQ_KEY=unique, TRAN_MSG="true", PGROUP=PRODUCERS
     )
     assert answer.code == SUCCESS, answer
-    return Owed(topic, queue_id, unique, body, answer.queue_offset, answer.physical)
+    return PendingMessage(topic, queue_id, unique, body, answer.queue_offset, answer.physical_offset)
 
 
-async def end_transaction(peer: Dialogue, half: Owed, how: str) -> Command:
+async def end_transaction(peer: Dialogue, half: PendingMessage, how: str) -> Command:
     """Commit or roll back a transaction."""
     fields = {
         "producerGroup": PRODUCERS, "tranStateTableOffset": str(half.half_offset),
-        "commitLogOffset": str(half.physical), "commitOrRollback": how,
+        "commitLogOffset": str(half.physical_offset), "commitOrRollback": how,
         "fromTransactionCheck": "false", "msgId": half.unique,
     }  # fmt: skip
     return await peer.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=TIMEOUT_MS)
 
 
-def asked_about(peer: Dialogue) -> list[str]:
+def checked_transactions(peer: Dialogue) -> list[str]:
     """Return the unique keys of transactions that the broker has checked with this client."""
     found = []
     for command in peer.pushed:
@@ -108,36 +141,36 @@ async def read_queue(
     peer: Dialogue, topic: str, queue_id: int, *, tag: str = "*", group: str = "Judges", offset: int = 0
 ) -> Served:
     """Read everything from ``offset`` to the queue's end, as a consumer does."""
-    messages: list[Known] = []
-    rotten: list[str] = []
-    for _ in range(STEPS_MAX):
+    messages: list[Message] = []
+    damaged_records: list[str] = []
+    for _ in range(PULLS_MAX):
         try:
             reply = await peer.pull(
-                offset, topic=topic, queueId=str(queue_id), subscription=tag, maxMsgNums=str(BATCH),
+                offset, topic=topic, queueId=str(queue_id), subscription=tag, maxMsgNums=str(PULL_BATCH),
                 consumerGroup=group, code=RequestCode.PULL_MESSAGE, wait_ms=0,
             )  # fmt: skip
         except RemotingError as error:
-            return Served(messages, f"at {offset}: {error!r}", rotten, offset)
+            return Served(messages, f"at {offset}: {error!r}", damaged_records, offset)
         if reply.code == SUCCESS:
-            good, bad = take_records(reply.body)
+            good, bad = split_records(reply.body)
             messages += good
-            rotten += [f"pulled at {offset}: {text}" for text in bad]
+            damaged_records += [f"pulled at {offset}: {text}" for text in bad]
         following = int(reply.ext.get("nextBeginOffset", offset))
         if reply.code in (19, 20, 21) or reply.code == SUCCESS:  # Not found, retry at once, and moved.
             if following == offset:
                 is_end = offset >= int(reply.ext.get("maxOffset", offset))
-                return Served(messages, "" if is_end else f"at {offset}: {NOTHING_YET}", rotten, offset)
+                return Served(messages, "" if is_end else f"at {offset}: {NOTHING_YET}", damaged_records, offset)
             if following < offset:
-                return Served(messages, f"at {offset}: sent back to {following}", rotten, offset)
+                return Served(messages, f"at {offset}: sent back to {following}", damaged_records, offset)
             offset = following
             continue
-        return Served(messages, f"at {offset}: code {reply.code}: {reply.remark}", rotten, offset)
-    return Served(messages, f"at {offset}: no end after {STEPS_MAX} pulls", rotten, offset)
+        return Served(messages, f"at {offset}: code {reply.code}: {reply.remark}", damaged_records, offset)
+    return Served(messages, f"at {offset}: no end after {PULLS_MAX} pulls", damaged_records, offset)
 
 
-def take_records(data: bytes) -> tuple[list[Known], list[str]]:
+def split_records(data: bytes) -> tuple[list[Message], list[str]]:
     """Return the good records of an answer, and the faults of the others."""
-    good: list[Known] = []
+    good: list[Message] = []
     bad: list[str] = []
     position = 0
     while position < len(data):
@@ -150,31 +183,31 @@ def take_records(data: bytes) -> tuple[list[Known], list[str]]:
                 break
             position += size
             continue
-        good.append(known(message))
+        good.append(message_of(message))
         position += message.size
     return good, bad
 
 
-async def query(peer: Dialogue, topic: str, key: str, *, is_unique: bool = False) -> list[Known]:
+async def query_by_key(peer: Dialogue, topic: str, key: str, *, is_unique: bool = False) -> list[Message]:
     """Return the messages that are found by a key."""
     fields = {"topic": topic, "key": key, "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
     if is_unique:
         fields["_UNIQUE_KEY_QUERY"] = "true"
     reply = await peer.ask(RequestCode.QUERY_MESSAGE, fields, timeout_ms=TIMEOUT_MS)
-    return take_records(reply.body)[0] if reply.code == SUCCESS else []
+    return split_records(reply.body)[0] if reply.code == SUCCESS else []
 
 
-async def view(peer: Dialogue, physical: int) -> Known | None:
+async def view_by_id(peer: Dialogue, physical_offset: int) -> Message | None:
     """Return the message at an offset of the log, by its message id; None if the request is refused.
 
     A message whose record is damaged has no topic, and the fault as its body.
     """
-    reply = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)}, timeout_ms=TIMEOUT_MS)
+    reply = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}, timeout_ms=TIMEOUT_MS)
     if reply.code != SUCCESS:
         return None
-    good, bad = take_records(reply.body)
+    good, bad = split_records(reply.body)
     assert len(good) + len(bad) == 1, reply
-    return good[0] if good else Known("", -1, -1, physical, 0, bad[0].encode(), {})
+    return good[0] if good else Message("", -1, -1, physical_offset, 0, bad[0].encode(), {})
 
 
 async def commit_offset(peer: Dialogue, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -217,7 +250,3 @@ async def setting_of(peer: Dialogue, key: str) -> str:
     reply = await peer.ask(RequestCode.GET_BROKER_CONFIG)
     lines = dict(line.split("=", 1) for line in reply.body.decode().splitlines() if "=" in line)
     return lines.get(key, "")
-
-
-def by_place(messages: Iterable[Known]) -> dict[tuple[str, int, int], Known]:
-    return {message.place: message for message in messages}

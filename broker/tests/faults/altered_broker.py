@@ -1,6 +1,6 @@
 """Run a broker under limits, without one of its guards, or with a kill or short writes. A program, not to be imported.
 
-    python under.py [--limit NAME=NUMBER] [--without GUARD] [--kill-at-rename N] [--halve-writes]
+    python altered_broker.py [--limit NAME=NUMBER] [--without GUARD] [--kill-at-rename N] [--halve-writes]
         -m gantry_broker -c broker.conf
 
 Limits are set in the process itself before the broker is imported, so that they apply to its very first call. Without a
@@ -27,46 +27,46 @@ def replace(owner: object, name: str, method: object) -> None:
     setattr(owner, name, method)
 
 
-def lie_about_syncs() -> None:
+def skip_syncs() -> None:
     """Make the disk port report syncs of files without syncing, so that a power loss may lose all of their data."""
     from gantry_broker.ports.real_disk import RealFile
 
     replace(RealFile, "sync", lambda file: None)
 
 
-def forgive_failed_syncs() -> None:
-    """A failed sync is taken for a good one, as PostgreSQL once did."""
+def ignore_failed_syncs() -> None:
+    """Take a failed sync for a good one, as PostgreSQL once did."""
     from gantry_broker.ports.real_disk import RealFile
 
     sync = RealFile.sync
 
-    def forgiving(file: RealFile) -> None:
+    def ignoring(file: RealFile) -> None:
         try:
             sync(file)
         except OSError:
             return
 
-    replace(RealFile, "sync", forgiving)
+    replace(RealFile, "sync", ignoring)
 
 
-def forgive_short_writes() -> None:
-    """One write is taken to have written everything, as RocketMQ's commit0 takes it."""
+def ignore_short_writes() -> None:
+    """Take every write for a complete one, as RocketMQ's commit0 does."""
     from gantry_broker.ports.real_disk import RealFile
 
     pwrite = RealFile.pwrite
 
-    def forgiving(file: RealFile, data: bytes | bytearray | memoryview, position: int) -> int:
+    def ignoring(file: RealFile, data: bytes | bytearray | memoryview, position: int) -> int:
         try:
             pwrite(file, data, position)
         except OSError:
             return len(data)
         return len(data)
 
-    replace(RealFile, "pwrite", forgiving)
+    replace(RealFile, "pwrite", ignoring)
 
 
-def share_the_lock() -> None:
-    """Let every process take the lock."""
+def ignore_lock() -> None:
+    """Let every process take the lock of the store, so that two can use it."""
     from gantry_broker.ports.real_disk import RealDisk, RealLock
 
     replace(RealDisk, "lock", lambda disk, path: RealLock(os.open(path, os.O_RDWR | os.O_CREAT)))
@@ -80,17 +80,18 @@ def disable_disk_reserve() -> None:
     replace(next_file, "has_room_for", lambda space, size: True)
 
 
+# The guards that `--without` removes, with the functions that replace them.
 GUARDS: Final[dict[str, Callable[[], None]]] = {
-    "syncs": lie_about_syncs,
-    "sync-errors": forgive_failed_syncs,
-    "whole-writes": forgive_short_writes,
-    "lock": share_the_lock,
+    "syncs": skip_syncs,
+    "sync-errors": ignore_failed_syncs,
+    "whole-writes": ignore_short_writes,
+    "lock": ignore_lock,
     "disk-reserve": disable_disk_reserve,
 }
 
 
 def kill_at_rename(number: int) -> None:
-    """End the process right before its n-th renaming of a file into its place: written, and not there yet."""
+    """Kill the process right before its n-th rename: the file is written, and does not have its name yet."""
     rename = os.replace
     count = itertools.count(1)
 

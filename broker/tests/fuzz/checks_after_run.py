@@ -1,6 +1,6 @@
 """Checks of files and queues after a fuzz run.
 
-Nothing was written outside the store, every queue is dense, and the store opens again with at least the
+Nothing was written outside the store, the offsets of every queue are dense, and the store opens again with at least the
 messages that its log has. The log is read without the broker.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from crash.log_walk import messages_by_queue, walk_log
 from crash.processes import ServerProcess
-from fuzz.pools import DOOMED_TOPICS, ESCAPE_MARK
+from fuzz.pools import DELETABLE_TOPICS, ESCAPE_MARK
 from fuzz.probe import ask
 
 from gantry_wire import Command, RequestCode, names
@@ -20,6 +20,7 @@ from gantry_wire.commands.offsets import OffsetResult, QueueAddress
 TOP_LEVEL: Final = frozenset(
     {"broker.conf", "broker.log", "broker.cwd", "store", "nameserver", "nameserver.log", "nameserver.cwd"}
 )
+"""The files and folders that a run makes in its directory."""
 
 
 def stray_files(directory: Path, servers: Iterable[ServerProcess]) -> list[str]:
@@ -51,7 +52,7 @@ def gaps(store: Path, deleted_topics: set[str]) -> tuple[dict[tuple[str, int], i
     ends: dict[tuple[str, int], int] = {}
     faults: list[str] = []
     for (topic, queue_id), messages in messages_by_queue(walk_log(store)).items():
-        if topic in deleted_topics or topic in DOOMED_TOPICS:
+        if topic in deleted_topics or topic in DELETABLE_TOPICS:
             continue
         ends[topic, queue_id] = len(messages)
         for expected, message in enumerate(messages):

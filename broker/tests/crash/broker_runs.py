@@ -1,6 +1,6 @@
 """The broker processes of one store: each starts as the round needs it, and ends at a crash point or by a kill.
 
-    start -> serve -> end under load                 [end while opening] ... [be killed while recovering] ...
+    start -> serve -> end under load           [crash at the start] ... [be killed while recovering] ...
 
 Ends are counted here, by the broker's log: a broker that ended itself at a crash point has written that in its last
 line. If it ended by itself in any other way, that is a fault.
@@ -24,16 +24,19 @@ from gantry_testing.ports import free_broker_port, free_port
 LOAD_S_MAX: Final = 10.0
 """How long a broker may take to reach the crash point under load, or `kill_when` waits for its condition."""
 DUE_POLL_S: Final = 0.02
-POINT_INTERVAL_MS: Final = 100
+"""Seconds between two evaluations of the condition of `kill_when`."""
+RECOVERY_POINT_INTERVAL_MS: Final = 100
+"""Interval of recovery points and checkpoints in a run that ends at one of them; the default is too long for a load."""
 RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "store opened"
 """Texts in the broker's log: recovery begins, recovery has ended, and the first recovery point is written."""
 
 
 @final
-class Lives:
+class BrokerRuns:
     """A name server, and a broker that is started repeatedly. Owned by one event loop."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], verdict: Verdict, *, without: str | None) -> None:
+        """Create both processes. `without` names the guard that the broker lacks; see `crashing_broker`."""
         self._directory = directory
         self._settings = settings
         self._verdict = verdict
@@ -46,7 +49,7 @@ class Lives:
         self._log_start = 0
 
     def __repr__(self) -> str:
-        return f"<Lives {self.address} {self._broker!r}>"
+        return f"<BrokerRuns {self.address} {self._broker!r}>"
 
     @property
     def log(self) -> str:
@@ -64,13 +67,13 @@ class Lives:
         await self._name_server.kill()
 
     async def start(self, following: Plan | None) -> None:
-        """Start the broker as the next load needs it, and measure how long it recovers."""
+        """Start the broker for the load of the plan `following`, if one follows; measure how long it recovers."""
         options: list[str] = []
-        crash_at = following.load_end if following is not None else None
+        crash_at = following.load_crash if following is not None else None
         if crash_at is not None:
             options += ["--crash-at", str(crash_at), "--armed-by-signal"]
             if crash_at.point in (crash_points.MID_POINT, crash_points.MID_CHECKPOINT):
-                options += ["--point-interval", str(POINT_INTERVAL_MS)]
+                options += ["--point-interval", str(RECOVERY_POINT_INTERVAL_MS)]
         await self._launch(*options)
         await self._broker.wait_logged(RECOVERY_BEGINS, self._log_start)
         began_at = time.monotonic()
@@ -79,14 +82,14 @@ class Lives:
         await self._broker.wait_ready()
 
     async def end_under_load(self, chosen: Plan) -> str:
-        """Let the broker end itself at the planned point, or kill it when the time is over. Return how it ended."""
-        if chosen.load_end is None:
+        """Let the broker crash at the planned crash point, or kill it when the time is over. Return how it ended."""
+        if chosen.load_crash is None:
             is_over = await self._broker.ends_within(chosen.load_s)
         else:
             self._broker.send_signal(signal.SIGUSR1)
             is_over = await self._broker.ends_within(LOAD_S_MAX)
         await self._broker.kill()
-        return self._count_end(chosen.load_end, is_over=is_over)
+        return self._count_end(chosen.load_crash, is_over=is_over)
 
     async def kill_when(self, is_due: Callable[[], bool]) -> str:
         """Kill the broker when `is_due` holds, or after LOAD_S_MAX. It is suspended while `is_due` is evaluated."""
@@ -101,8 +104,8 @@ class Lives:
         await self._broker.kill()
         return self._count_end(None, is_over=is_over)
 
-    async def end_while_opening(self, crash_at: CrashAt) -> str:
-        """Start the broker so that it ends itself at a point of its recovery. Return how it ended."""
+    async def crash_at_start(self, crash_at: CrashAt) -> str:
+        """Start the broker so that it crashes at a crash point of its recovery. Return how it ended."""
         await self._launch("--crash-at", str(crash_at))
         await self._broker.wait_logged(OPENED, self._log_start)
         is_over = not self._broker.is_running

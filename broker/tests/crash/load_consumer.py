@@ -1,4 +1,4 @@
-"""A consumer that pulls while the producers send, and remembers what it has read.
+"""A consumer under load: it pulls while the producers send, and remembers what it has read.
 
 A consumer that has read a message continues after it. So what was visible must be stored after the crash, at the same
 place, in every mode: even where acknowledged messages may be lost, no message that was visible may be lost.
@@ -16,21 +16,22 @@ from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
 PAUSE_S: Final = 0.01
+"""Seconds between two rounds of pulls over all queues."""
 
 
 @final
-class Witness:
+class LoadConsumer:
     """The consumer of one load. Owned by one event loop."""
 
     def __init__(self, stored: Mapping[Queue, Sequence[StoredMessage]]) -> None:
         """Create the consumer, which begins after the messages in `stored`."""
         self.consumed: dict[Queue, list[StoredMessage]] = {}
-        self._next = {
+        self._next_offsets = {
             (topic, queue_id): len(stored.get((topic, queue_id), ())) for topic in TOPICS for queue_id in range(QUEUES)
         }
 
     def __repr__(self) -> str:
-        return f"<Witness consumed={sum(len(messages) for messages in self.consumed.values())}>"
+        return f"<LoadConsumer consumed={sum(len(messages) for messages in self.consumed.values())}>"
 
     async def run(self, address: str) -> None:
         """Pull one queue after the other until the connection breaks."""
@@ -40,7 +41,7 @@ class Witness:
             return
         try:
             while channel.is_open:
-                for queue in self._next:
+                for queue in self._next_offsets:
                     await self._pull_new(channel, queue)
                 await asyncio.sleep(PAUSE_S)
         except RemotingError:
@@ -49,10 +50,10 @@ class Witness:
             await channel.close()
 
     async def _pull_new(self, channel: Channel, queue: Queue) -> None:
-        found = await pull(channel, queue, self._next[queue])
+        found = await pull(channel, queue, self._next_offsets[queue])
         if found.messages:
             self.consumed.setdefault(queue, []).extend(found.messages)
-        self._next[queue] = found.next_offset
+        self._next_offsets[queue] = found.next_offset
 
     def missing(self, stored: Mapping[Queue, Sequence[StoredMessage]]) -> list[str]:
         """Return the messages that were read and are missing or different in `stored`."""

@@ -1,4 +1,4 @@
-"""Ways to damage a file: one function for each, on real files, drawn from a seed.
+"""Kinds of damage: one function for each, which damages a real file at places that a seed decides.
 
 Swapped and older content replaces the file of a stopped store; under a running broker it is written into the file,
 since a broker holds its files open: damage at the same inode is the worst case. All other damage but a removal is
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Harm(StrEnum):
-    """One way to damage a file."""
+class DamageKind(StrEnum):
+    """One way to damage a file; the names are those of the table that a run prints."""
 
     MISSING = "missing"
     EMPTIED = "emptied"
@@ -44,31 +44,31 @@ class Source(NamedTuple):
     """Other files of the same kind in the same store."""
 
 
-def damage(
-    member: Path, name: str, harm: Harm, dice: random.Random, source: Source, *, written: int, in_place: bool
+def damage_file(
+    member: Path, name: str, damage: DamageKind, rng: random.Random, source: Source, *, written: int, in_place: bool
 ) -> str:
-    """Damage the file ``name`` of a member and return what was done. Raises ``NotPossible``.
+    """Damage the file ``name`` in the folder ``member`` and return what was done. Raises ``NotPossible``.
 
     ``written`` is the end of the used part, in which most bits are flipped and most cuts are made. With ``in_place`` no
     inode is replaced.
     """
     path = member / name
     put = _overwrite if in_place else _replace
-    match harm:
-        case Harm.MISSING:
+    match damage:
+        case DamageKind.MISSING:
             path.unlink()
             return "removed"
-        case Harm.EMPTIED:
+        case DamageKind.EMPTIED:
             _truncate(path, 0)
             return "cut to 0 bytes"
-        case Harm.TRUNCATED:
-            return _cut(path, dice, written)
-        case Harm.FLIPPED:
-            return _flip(path, dice, written)
-        case Harm.SWAPPED:
-            return _swap(member, name, dice, source, put)
-        case Harm.ROLLED_BACK:
-            return _roll_back(member, name, dice, source, put)
+        case DamageKind.TRUNCATED:
+            return _cut(path, rng, written)
+        case DamageKind.FLIPPED:
+            return _flip(path, rng, written)
+        case DamageKind.SWAPPED:
+            return _swap(member, name, rng, source, put)
+        case DamageKind.ROLLED_BACK:
+            return _roll_back(member, name, rng, source, put)
 
 
 def _truncate(path: Path, size: int) -> None:
@@ -77,22 +77,22 @@ def _truncate(path: Path, size: int) -> None:
     os.truncate(path, size)
 
 
-def _cut(path: Path, dice: random.Random, written: int) -> str:
+def _cut(path: Path, rng: random.Random, written: int) -> str:
     size = path.stat().st_size
     if size < 2:
         raise NotPossible(f"{path.name} has {size} bytes")
-    end = dice.randrange(1, max(2, min(size, written))) if dice.random() < 0.8 else dice.randrange(1, size)
+    end = rng.randrange(1, max(2, min(size, written))) if rng.random() < 0.8 else rng.randrange(1, size)
     os.truncate(path, end)
     return f"cut to {end} of {size} bytes"
 
 
-def _flip(path: Path, dice: random.Random, written: int) -> str:
+def _flip(path: Path, rng: random.Random, written: int) -> str:
     size = path.stat().st_size
     if not size:
         raise NotPossible(f"{path.name} is empty")
     # Mostly in the used part: a bit of an unused page is no damage, and is drawn only now and then.
-    position = dice.randrange(min(size, written) or size) if dice.random() < 0.9 else dice.randrange(size)
-    bit = dice.randrange(8)
+    position = rng.randrange(min(size, written) or size) if rng.random() < 0.9 else rng.randrange(size)
+    bit = rng.randrange(8)
     with path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]
@@ -101,13 +101,13 @@ def _flip(path: Path, dice: random.Random, written: int) -> str:
     return f"bit {bit} of byte {position} flipped"
 
 
-def _swap(member: Path, name: str, dice: random.Random, source: Source, put: Callable[[Path, bytes], None]) -> str:
+def _swap(member: Path, name: str, rng: random.Random, source: Source, put: Callable[[Path, bytes], None]) -> str:
     path, mine = member / name, (member / name).read_bytes()
     others = [other for other in source.same_kind if (member / other).read_bytes() != mine]
     foreign = source.foreign / name
     has_foreign = foreign.exists() and foreign.read_bytes() != mine
-    if others and (not has_foreign or dice.random() < 0.5):
-        other = dice.choice(others)
+    if others and (not has_foreign or rng.random() < 0.5):
+        other = rng.choice(others)
         theirs = (member / other).read_bytes()
         put(path, theirs)
         put(member / other, mine)
@@ -118,14 +118,14 @@ def _swap(member: Path, name: str, dice: random.Random, source: Source, put: Cal
     return "replaced by that of another store"
 
 
-def _roll_back(member: Path, name: str, dice: random.Random, source: Source, put: Callable[[Path, bytes], None]) -> str:
+def _roll_back(member: Path, name: str, rng: random.Random, source: Source, put: Callable[[Path, bytes], None]) -> str:
     path = member / name
     mine = path.read_bytes() if path.exists() else None
     older = [folder / name for folder in source.older if (folder / name).exists()]
     older = [one for one in older if one.read_bytes() != mine]
     if not older:
         raise NotPossible(f"no older copy of {name} differs")
-    chosen = dice.choice(older)
+    chosen = rng.choice(older)
     put(path, chosen.read_bytes())
     return f"rolled back to the copy of {chosen.parts[-name.count('/') - 3]}"
 
