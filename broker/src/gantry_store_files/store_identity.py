@@ -39,6 +39,8 @@ class Epoch(msgspec.Struct, frozen=True):
     """The number of the epoch. They ascend along the log; one is used again only if a truncation has removed it."""
 
     start: int
+    """The physical offset at which the epoch begins."""
+
     is_ours: bool = True
     """Whether a Gantry master wrote the range: every record whose properties leave room for a seal has one."""
 
@@ -47,6 +49,8 @@ class OwnershipRange(NamedTuple):
     """A range of the log with one kind of writer, so that a scan need not look up every record."""
 
     is_ours: bool
+    """Whether Gantry wrote the range, so that records need a seal."""
+
     end: int
     """The end of the range, where the next look-up is needed."""
 
@@ -164,6 +168,8 @@ class IdentityCopies(NamedTuple):
     current: StoreIdentity | None
     backup: StoreIdentity | None
     current_fault: str = ""
+    """Why ``store.json`` cannot be used; empty if it can or does not exist."""
+
     backup_fault: str = ""
 
     @classmethod

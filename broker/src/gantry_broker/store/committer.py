@@ -24,7 +24,9 @@ from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import WritePool
 
 ROUND_MS: Final = 10
+"""The desired interval of the rounds on a busy log, in milliseconds."""
 ROUND_BYTES_MAX: Final = 1 << 20
+"""As many uncommitted bytes start a round sooner."""
 
 
 def round_bytes(settings: PoolSettings, committed_bytes: int, elapsed_ms: int) -> int:

@@ -51,6 +51,8 @@ class Piece(NamedTuple):
     """Consecutive records that are made visible together, or a blank record."""
 
     end: int
+    """The offset at which the piece ends in the log."""
+
     last_record: int
     """Start of the last record; -1 if the piece holds only a blank record, or damage at the end of the log."""
 

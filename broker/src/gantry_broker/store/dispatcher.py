@@ -39,8 +39,14 @@ class AppendedBatch(NamedTuple):
     """The end of the log after the batch."""
 
     timestamp_ms: int
+    """The store time of the batch, in milliseconds."""
+
     drafts: Sequence[Draft]
+    """The messages of the batch, of which the index needs the keys."""
+
     physical_offsets: list[int]
+    """Where the record of each message begins in the log."""
+
     touched: Mapping[ConsumeQueue, int]
     """The queues that have become longer, with their previous ends. Not used if ``held`` is not None."""
 
@@ -57,6 +63,7 @@ class Dispatcher:
         self._listeners: Final = listeners
         self._index: Final = index
         self.is_held = False
+        """Whether messages become visible only when they are confirmed; see ``hold``."""
         self.is_behind = False
         """Whether confirmed messages are not visible because the disk is full."""
         self.dispatched = 0

@@ -18,9 +18,13 @@ from gantry_broker.store.mapped_file import MappedFile
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
 FILLER_MARK: Final = b"GANTRYLO"
+"""The mark after the blank record by which a filler is recognized."""
 _MISSING: Final = b"m"
+"""The state of a filler whose loss no administrator has accepted."""
 _ACCEPTED: Final = b"a"
+"""The state of a filler whose loss an administrator has accepted."""
 FILLER_HEAD_BYTES: Final = BLANK_RECORD.size + len(FILLER_MARK) + 1
+"""The size of what is not zero in a filler: blank record, mark and state."""
 
 
 def filler_head(file_size: int, *, is_accepted: bool) -> bytes:

@@ -57,7 +57,11 @@ class KeyMatches(NamedTuple):
 
     physical_offsets: list[int]
     last_timestamp_ms: int
+    """Store time of the last message in the index."""
+
     last_physical: int
+    """Where the last message in the index begins."""
+
     is_complete: bool = True
     """False while the index is rebuilt or the disk is full: there may be more matches."""
 

@@ -34,8 +34,10 @@ log = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
 ENDS: Final = struct.Struct(">QQ")
+"""The end and its inverted copy, the last bytes of the page."""
 ENDS_POSITION: Final = PAGE_BYTES - ENDS.size
 HEAD: Final = struct.Struct(">QQQ")
+"""A head: base offset of a file, CRC-32, and the check of the two."""
 HEADS_MAX: Final = 8
 """How many heads of new files fit into the page until ``log-heads.json`` is written."""
 
@@ -47,7 +49,11 @@ class LogEndOwner(msgspec.Struct, frozen=True):
     """The start of a store that wrote a log-end page."""
 
     store: str
+    """The uuid of the store."""
+
     generation: int
+    """The number of the start."""
+
     machine: str
     """The boot id of the machine, and the scope of its memory."""
 

@@ -37,7 +37,10 @@ class OwnFiles(NamedTuple):
     """None if there is neither ``store.json`` nor its copy."""
 
     point: RecoveryPoint | None
+    """The recovery point; None if there is none or it is another store's."""
+
     heads: LogHeads | None
+    """The heads of log files (``file_heads``); None as for the point."""
 
     @property
     def store(self) -> str:

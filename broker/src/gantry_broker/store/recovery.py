@@ -37,6 +37,7 @@ from gantry_wire.message import (
 from gantry_wire.plain_records import PlainRecord, plain_records
 
 INFINITE: Final = 1 << 62
+"""A mark beyond any log, after a clean stop."""
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in MESSAGE_MAGICS)
 MAGIC_END: Final = MAGIC_POSITION + 4
 """The position of the byte after the magic of a record."""
@@ -88,8 +89,14 @@ class StartFacts:
     """What is known before a byte of the log is read."""
 
     is_clean: bool
+    """Whether the last run stopped cleanly."""
+
     min_physical: int
+    """The first offset of the log."""
+
     files_end: int
+    """The end of the log's last file, which is preallocated."""
+
     sealed_flushed: int
     """From the checkpoint's seal; 0 when there is none."""
 
@@ -111,7 +118,11 @@ class StartPlan:
     """Where a start begins to read, and the marks that classify damage. The module describes both."""
 
     start: int
+    """The offset from which the log is read."""
+
     durable_mark: int
+    """Up to where the log was known to be on the disk."""
+
     is_full: bool
     """Whether the whole log is read, since there is no usable recovery point."""
 

@@ -59,14 +59,24 @@ class FoundStore:
 
     root: str
     point: RecoveryPoint | None
+    """The last recovery point; None without a usable one."""
+
     is_clean: bool
     sealed_flushed: int
+    """The flushed offset in the checkpoint's seal; 0 without one."""
+
     failed_flushed: int | None = None
+    """Up to where the log was flushed when a flush failed, if one has."""
+
     expected: ExpectedHeader
     """The identity that a write buffer must have to be replayed."""
 
     buffers: Sequence[FoundBuffer] = ()
+    """The live write buffers that earlier processes have left."""
+
     seals: Seals = no_seals
+    """Returns for an offset whether records must have a seal there."""
+
     written: int = 0
     """Up to where the log was written on this boot of the machine; 0 if that is not known."""
 

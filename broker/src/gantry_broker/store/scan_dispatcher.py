@@ -32,11 +32,14 @@ PutBatch = Callable[[Sequence[Draft], Sequence[int], int], None]
 """Indexes the keys of messages that lie at these physical offsets and were stored at this time."""
 
 PROGRESS_RECORDS: Final = 10_000
+"""Progress is reported after so many records."""
 PLAUSIBLE_QUEUE_OFFSET_MAX: Final = 1 << 56
 """A record with a higher queue offset is damaged."""
 
 INDEX_BATCH_MAX: Final = 512
+"""Limit of the messages whose keys are indexed together."""
 TAGS_MAX: Final = 4_096
+"""Limit of the tags whose codes are remembered."""
 
 
 @final

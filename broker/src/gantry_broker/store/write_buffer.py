@@ -43,8 +43,13 @@ class BufferState(IntEnum):
     """The state of a buffer, as the module describes."""
 
     FREE = 0
+    """All of the buffer is zero, and it can be borrowed."""
+
     LIVE = 1
+    """The header is valid, and bytes may be in it."""
+
     VOID = 2
+    """The content is invalid, and is not zero yet."""
 
 
 class BufferHeader(NamedTuple):
@@ -54,9 +59,15 @@ class BufferHeader(NamedTuple):
     """The store's uuid, 32 hex digits."""
 
     generation: int
+    """The number of the start of the store that wrote the buffer."""
+
     epoch: int
     base_offset: int
+    """The offset at which the buffer's log file begins."""
+
     start: int
+    """The offset from which on the buffer holds the log."""
+
     file_size: int
     header_bytes: int
 

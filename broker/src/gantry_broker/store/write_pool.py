@@ -33,12 +33,17 @@ class PoolStatus(NamedTuple):
     """``hugetlbfs``, ``tmpfs``, ``anonymous``, or ``none``."""
 
     total: int
+    """Number of buffers in the pool."""
+
     free: int
+    """Number of buffers that can be borrowed now."""
+
     is_crash_safe: bool
     """Whether what was written survives the end of the process; true without a pool, too."""
 
 
 NO_POOL: Final = PoolStatus("none", 0, 0, True)
+"""The status of a store without write buffers."""
 
 
 @final

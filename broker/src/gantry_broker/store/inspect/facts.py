@@ -54,7 +54,11 @@ class StoreFacts:
 
     checkpoint: CheckpointContent | None
     point: RecoveryPoint | None
+    """The last recovery point; None without a usable one."""
+
     point_fault: str
+    """Why the recovery point cannot be used; empty if it can or there is none."""
+
     failed_flushed: int | None
     """The flushed end of the log at a failed flush; None if none has failed."""
 

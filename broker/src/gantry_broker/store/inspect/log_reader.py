@@ -33,7 +33,9 @@ from gantry_wire.message import (
 )
 
 WINDOW_BYTES: Final = 8 << 20
+"""The size of the window, the part of the log that is in memory."""
 PAGE_BYTES: Final = 4096
+"""The unit in which an unreadable part of the disk is skipped."""
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 
 RecordCallback = Callable[[memoryview, int, int, int], None]
