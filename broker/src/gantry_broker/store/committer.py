@@ -6,7 +6,8 @@ It runs once per interval, and at once when enough pages are uncommitted, when a
 reader waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There the
 rounds are limited to about one every ``ROUND_MS`` (more if ``ROUND_BYTES_MAX`` are uncommitted sooner), because each
 takes the interpreter from the loop several times. The thread never calls fsync. A failed write is final for the log:
-its bytes are still in the buffer, and the next start replays them, unless the buffer is anonymous memory.
+its bytes are still in the buffer, and the next start replays them, unless the buffer is anonymous memory. To void a
+buffer is to mark its content as invalid.
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ class StoreLifecycle:
             raise
 
     def _begin_generation(self, identity: StoreIdentity, report: RecoveryReport, rocketmq_start: int | None) -> None:
-        """Start the next generation: void the old buffers, then write the identity that stamps the new ones."""
+        """Start the next generation: invalidate the old buffers, then write the identity that the new ones name."""
         is_end_lost = any(lost.is_at_end for lost in report.missing)
         started = identity.with_new_start(report.end, rocketmq_start=rocketmq_start, is_end_lost=is_end_lost)
         self.pools.void_leftover()

@@ -100,7 +100,7 @@ def write_identity_or_keep(file: IdentityFile, identity: StoreIdentity, started:
 
     A generation distinguishes buffers of this start from older ones, and all of those are void by now. The identity
     must record that Gantry writes the log from here on, and where its buffers are. The result is what the next start
-    will read: it would reject buffers that are stamped with anything else.
+    will read: it would reject buffers whose headers name anything else.
     """
     try:
         file.write(started)
@@ -191,7 +191,7 @@ class WritePools:
         ]
 
     def void_leftover(self) -> None:
-        """Void all buffers that earlier processes have left, after they were replayed or set aside."""
+        """Mark all buffers that earlier processes have left as invalid, after they were replayed or set aside."""
         for pool in (self._previous, self.pool):
             if pool is not None:
                 pool.void_leftover()
@@ -211,7 +211,7 @@ class WritePools:
                 )
 
     def set_identity(self, identity: StoreIdentity) -> None:
-        """Stamp buffers with ``identity`` from now on. No buffer may be in use."""
+        """Write ``identity`` into the headers of buffers that are borrowed from now on. No buffer may be in use."""
         if self.pool is not None:
             self.pool.set_identity(identity)
 

@@ -56,7 +56,7 @@ REPORT_INTERVAL_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class _RepairSummary:
-    """The repairs of one queue since the last log message about it: units rebuilt and lost, the first one, the reason."""
+    """The repairs of a queue since its last log message: units rebuilt and lost, the first wrong one, the reason."""
 
     reported_ms: int | None = None
     rebuilt: int = 0

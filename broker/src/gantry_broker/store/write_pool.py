@@ -119,7 +119,7 @@ class WritePool:
         return sorted(live, key=lambda buffer: (buffer.base_offset, buffer.piece.name))
 
     def void_leftover(self) -> None:
-        """Void all buffers that an earlier process has left, after recovery."""
+        """Mark all buffers that an earlier process has left as invalid (void), after recovery."""
         for buffer in self.find_leftover():
             buffer.void()
 
@@ -184,7 +184,7 @@ class WritePool:
         return buffer
 
     def set_identity(self, identity: StoreIdentity) -> None:
-        """Stamp buffers with ``identity`` from now on. No buffer may be in use."""
+        """Write ``identity`` into the headers of buffers that are borrowed from now on. No buffer may be in use."""
         self._identity = identity
 
     def give_back(self, buffer: WriteBuffer) -> None:

@@ -50,6 +50,8 @@ class StreamStart(NamedTuple):
     """End of the slave's own log, up to which bytes are compared; for a copy of the whole log, where that begins."""
 
     epochs: list[Epoch]
+    """The history of the slave's log from then on."""
+
     is_restart: bool = False
     """Whether the slave's whole log is deleted first, and the copy begins at ``end``."""
 
@@ -92,7 +94,10 @@ class Phase(Enum):
     """The phases of a stream from a Java master."""
 
     COMPARING = auto()
+    """The bytes arrive that the slave has already."""
+
     COPYING = auto()
+    """New bytes arrive, which are appended."""
 
 
 @final

@@ -22,6 +22,7 @@ from gantry_status import Origin, PageInUse, Status
 log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S: Final = 1.0
+"""The pause after a failed write of the page."""
 
 
 @final

@@ -24,7 +24,9 @@ QUEUES_PER_TURN: Final = 256
 """How many queues are examined before the event loop serves requests again."""
 
 DELAY_SERVICE: Final = "(delayed delivery)"
+"""Named instead of a group if a message waits for its delay."""
 NO_GROUP: Final = "(no consumer group)"
+"""Named instead of a group if the topic has no consumers."""
 
 
 class Unconsumed(NamedTuple):

@@ -6,10 +6,11 @@
     days          0 ------- yesterday's midnight ------- today's midnight ------- now     `DailyTotals`
                             msg*TotalYesterdayMorning    msg*TotalTodayMorning    msg*TotalTodayNow
 
-Append times are those of passes: each send of a pass (`send_path`) counts with the time of the append of the whole
-pass. Messages that are appended outside of passes, such as those of batch sends, are not among them.
-The wait afterwards (for the disk, for slaves) is reported in `ackWaitsMicros`. Days are in local time and since this
-start, as in RocketMQ, whose tools take the differences as the messages of a day; before the first midnight both are 0.
+Append times are those of passes: a pass is all sends of one turn of the event loop (`send_path`), and each of them
+counts with the time of the append of the whole pass. Messages that are appended outside of passes, such as those of
+batch sends, are not among them. The wait afterwards (for the disk, for slaves) is reported in `ackWaitsMicros`. Days
+are in local time and since this start, as in RocketMQ, whose tools take the differences as the messages of a day;
+before the first midnight both are 0.
 """
 
 import time
@@ -22,6 +23,7 @@ from gantry_broker.store.message_store import MessageStore
 
 SAMPLE_INTERVAL_S: Final = 1
 SAMPLES_MAX: Final = 601
+"""As many samples as the rate over 600 seconds needs."""
 
 WAIT_BUCKETS: Final = 32
 """Bucket `n` counts waits of `[2**(n-1), 2**n)` us; the last one counts all longer waits."""
@@ -136,12 +138,17 @@ class BrokerStats:
 
     def __init__(self) -> None:
         self.put_count = 0
+        """Number of messages that were appended."""
         self.put_bytes = 0
         self.get_count = 0
+        """Number of messages in answers to pulls."""
         self.get_found = 0
+        """Number of pulls that were answered with messages."""
         self.get_missed = 0
+        """Number of pulls that found no message."""
         self.get_bytes = 0
         self.get_ms_max = 0
+        """The longest time of the read for one pull."""
         self.ack_waits: Final = [0] * WAIT_BUCKETS
         """Acknowledged sends whose answers were held, by their waiting time; counted by `AckGate`."""
         self.put_failures = 0

@@ -16,7 +16,9 @@ from gantry_broker.settings import BrokerSettings
 from gantry_remoting import CertificateSource, PeerContexts, peer_contexts
 
 _CLIENT: Final = ("tlsClientTrustCertPath", "tlsClientCertPath", "tlsClientKeyPath")
+"""The keys of the settings that name the files for name servers, for error texts."""
 _REPLICATION: Final = ("haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath")
+"""The keys of the settings that name the files for other brokers."""
 
 
 @final

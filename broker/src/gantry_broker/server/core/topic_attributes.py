@@ -19,6 +19,7 @@ DELETE: Final = "-"
 MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL")
 RESERVE_MIN: Final = -1
+"""The least value of reserve.time, as in RocketMQ."""
 RESERVE_MAX: Final = (1 << 63) - 1
 
 
@@ -34,6 +35,8 @@ class Attribute(NamedTuple):
     """An attribute that can be set."""
 
     is_changeable: bool
+    """Whether the attribute of an existing topic may be changed."""
+
     verify: Callable[[str], None]
     """Raises InvalidAttributes for an invalid value."""
 

@@ -23,16 +23,20 @@ from gantry_wire.sql92 import SqlFilter
 log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 0.1
+"""How often pulls are answered whose deadline has passed."""
 
 TURN_TOKENS_MAX: Final = 50_000
 """The budget of filters in one turn of the loop, in tokens of their expressions: about five milliseconds."""
 
 RECORD_TOKENS: Final = 40
+"""What reading one record costs in the budget, in tokens."""
 UNITS_MIN: Final = 8
+"""How many messages a pull may check even if no budget is left."""
 UNITS_MAX: Final = 800
 """The limit of messages that one pull checks, as in RocketMQ."""
 
 QueueKey = tuple[str, int]
+"""A queue, by topic and queue id."""
 K = TypeVar("K")
 
 

@@ -41,6 +41,7 @@ URGENT_TABLES: Final = ("topics", "subscriptionGroup")
 """Tables that are sent as soon as they change, since clients notice a delay."""
 
 NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset")
+"""The tables that are sent when they have changed."""
 ON_JOIN: Final = (*NAMES, "queueEnds")
 """Tables that a slave gets when it joins.
 

@@ -31,23 +31,34 @@ from gantry_wire.message import (
 )
 
 OP_TAG: Final = "d"
+"""RocketMQ's tag of an op message."""
 OUTCOME: Final = "GANTRY_OUTCOME"
+"""The property of an op message that holds the outcome."""
 OPEN_SINCE: Final = "GANTRY_OPEN_SINCE"
 """The time at which a half message was first stored, on its later copies."""
 
 IMMUNITY_SECONDS_MAX: Final = 10 * 365 * 86_400
+"""Limit of the time that a message may set before its first check."""
 
 
 class Outcome(StrEnum):
     """The reason why a half message is not open any more."""
 
     COMMITTED = "committed"
+    """The producer has committed it, and consumers get the message."""
+
     ROLLED_BACK = "rolled-back"
+    """The producer has rolled it back."""
+
     GIVEN_UP = "given-up"
+    """It was abandoned: checked too often, or too old."""
+
     STORED_AGAIN = "stored-again"
+    """It continues as a later copy, because its producer is asked."""
 
 
 ENDINGS: Final = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.STORED_AGAIN}
+"""The outcomes that end a transaction, by the text in an op message."""
 
 
 def immunity_ms(properties: dict[str, str]) -> int | None:
