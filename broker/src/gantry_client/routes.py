@@ -37,7 +37,11 @@ class Route:
 
     topic: str
     write_queues: tuple[MessageQueue, ...]
+    """The queues to which messages can be sent."""
+
     read_queues: tuple[MessageQueue, ...]
+    """The queues that consumers read."""
+
     brokers: dict[str, dict[int, str]]
     """The addresses by broker name and broker id; id 0 is the master."""
     is_guess: bool = False

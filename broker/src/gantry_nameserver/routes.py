@@ -54,14 +54,21 @@ class BrokerRegistration:
     broker_id: int
     ha_address: str = ""
     zone: str | None = None
+    """RocketMQ's name of the availability zone, which routes pass on."""
+
     heartbeat_timeout_ms: int | None = None
+    """How long it may be silent; None for RocketMQ's 120 s."""
+
     can_act_as_master: bool | None = None
     """None for a broker older than RocketMQ 5, which does not send it."""
     topics: RegisteredTopics = field(default_factory=RegisteredTopics)
     filter_servers: list[str] | None = None
+    """Addresses that RocketMQ 4 registers for filtering; None if it sends none."""
+
     external_address: str = ""
     """The address for clients outside the network; empty if there is none."""
     connection: object = None
+    """The connection over which it came, compared by identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

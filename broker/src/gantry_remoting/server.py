@@ -29,6 +29,7 @@ from gantry_wire.limits import WireLimits
 log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 1.0
+"""How often the timeouts of connections are checked."""
 STOP_TIMEOUT_S: Final = 1.0
 """How long last replies may take to reach their peers when the listener closes."""
 
@@ -208,6 +209,7 @@ __all__ = ["PASS_REPLY_BYTES_MAX", "CommandService", "Connection", "Listener", "
 
 Answer = Command | Awaitable[Command | None] | None
 Dispatch = Callable[[Command, Connection], Answer]
+"""Answers a command of a connection: at once, later, or not at all."""
 
 
 @final

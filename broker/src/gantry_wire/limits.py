@@ -13,7 +13,9 @@ HEADER_BYTES_MAX = 1024 * 1024
 EXT_FIELDS_MAX = 1024
 BODY_INFLATED_BYTES_MAX = 64 * 1024 * 1024
 PROPERTIES_BYTES_MAX = 32767
+"""The longest properties that the length field of a record can express."""
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""RocketMQ's default limit of a body."""
 TOPIC_BYTES_MAX = 127
 GROUP_BYTES_MAX = 255
 RETRY_TOPIC_BYTES_MAX = 255

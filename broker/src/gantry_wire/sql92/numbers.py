@@ -16,12 +16,14 @@ LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS_MAX: Final = 19
 _PLAIN_DIGITS_MAX: Final = 9
 _PLANE_END: Final = "\uffff"
+"""The last character of the Basic Multilingual Plane."""
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
 DOUBLE_MIN: Final = 5e-324
 """The smallest number above zero."""
 
 _TRIMMED: Final = "".join(map(chr, range(33)))
+"""The characters that Java's ``trim`` removes."""
 _DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)")
 _HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 

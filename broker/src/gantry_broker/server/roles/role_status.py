@@ -57,7 +57,7 @@ class RoleStatus(NamedTuple):
     """Why the broker is not in the role that it should have; empty if it is."""
 
     is_draining: bool = False
-    """Whether sends are refused while the log is flushed and replicated."""
+    """Whether a drain is in effect, in which sends are refused."""
 
     is_withdrawn: bool = False
     """Whether this broker is registered as one that accepts no sends."""
