@@ -185,7 +185,7 @@ class RouteTable:
                 )
 
     def addresses(self, *, masters_only: bool) -> set[str]:
-        """Return the addresses of the brokers that serve any topic of this client."""
+        """Return the addresses of the brokers, or only of the masters, that serve any topic of this client."""
         return {
             address
             for route in self._routes.values()

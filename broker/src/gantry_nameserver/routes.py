@@ -102,7 +102,7 @@ class RouteTable:
         """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused.
 
         An outdated registration is ignored and gets an empty result; its address is unregistered, unless it is the
-        newer broker's, too.
+        newer broker's, too. With `deletes_absent_topics` topics of the broker that it does not contain are removed.
         """
         if self._ignore_if_outdated(registration):
             return RegisterBrokerResult()
@@ -187,7 +187,10 @@ class RouteTable:
     # ------- requests by clients
 
     def route(self, topic: str, *, with_acting_master: bool = False, order: str | None = None) -> TopicRoute | None:
-        """Return the route of `topic`, or None. `order` is the order configuration of an ordered topic."""
+        """Return the route of `topic`, or None. `order` is the order configuration of an ordered topic.
+
+        With `with_acting_master` a slave may stand for a missing master (setting `supportActingMaster`).
+        """
         queues = self.topics.queues(topic)
         brokers = [_copy(self.brokers.names[name]) for name in sorted(queues) if name in self.brokers.names]
         if not brokers:

@@ -79,7 +79,10 @@ class DeferredAnswers:
     def add(
         self, code: int, answer: Coroutine[Any, Any, None], connection: RequestingConnection, *, is_bounded: bool = True
     ) -> None:
-        """Run ``answer``, which sends the reply to a request of ``code`` when it is ready."""
+        """Run ``answer``, which sends the reply to a request of ``code`` when it is ready.
+
+        Without ``is_bounded`` it counts towards no limit.
+        """
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)
         if not is_bounded:

@@ -235,7 +235,7 @@ class Status:
     lost_records: int | None = None
     """The number of damaged records that no replica could restore since the start."""
     scrub_position: int | None = None
-    """The offset up to which the log is scrubbed in this pass."""
+    """The offset up to which the scrubber has come in its present reading of the log."""
     scrubbed_bytes: int | None = None
     """The number of bytes scrubbed since the start."""
     scrub_pass_ended_wall_ms: int | None = None

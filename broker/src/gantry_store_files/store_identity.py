@@ -134,8 +134,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         """Return the identity of a start that appends at ``end``: with the next generation, and in an epoch of Gantry.
 
         Write it before the first message is accepted. ``rocketmq_start`` is where RocketMQ may have begun to write
-        since the last stop: after the last recovery point, if the checkpoint's seal is not ours; at the start of the
-        log, if there is no such point either; None if the seal is ours. With ``is_end_lost`` the epochs that began
+        since the last stop: after the last recovery point, if the checkpoint has no intact seal of Gantry; at the start
+        of the log, if there is no such point either; None if it has one. With ``is_end_lost`` the epochs that began
         after ``end`` are kept: they belonged to this log, and a slave that has their bytes may give them back.
         """
         epochs, number = list(self.epochs), self.epoch

@@ -87,7 +87,7 @@ class SlaveProgress:
         return self.received >= 0 and wrote - self.received <= gap_bytes_max
 
     def acked_position(self, *, is_flushed_wanted: bool) -> int:
-        """Return the position up to which the slave's acks count."""
+        """Return the position up to which the slave's acks count: with ``is_flushed_wanted`` what is on its disk."""
         return min(self.received, self.flushed) if is_flushed_wanted else self.received
 
 
@@ -95,7 +95,8 @@ class SlaveProgress:
 class AckSet:
     """The progress of all connected slaves. Owned by the loop.
 
-    The positions of one slave never move backwards; those of the set do when a slave disconnects.
+    The positions of one slave never move backwards; those of the set do when a slave disconnects. With
+    ``is_flushed_wanted`` an ack counts only up to what the slave has flushed to its disk. Times are the loop's.
     """
 
     def __init__(self, *, acks_needed: int, is_flushed_wanted: bool) -> None:

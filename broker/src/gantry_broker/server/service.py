@@ -68,8 +68,8 @@ CHANGES_ON_ANY_MEMBER: Final = frozenset(
         *ACCOUNT_CHANGES,
     }
 )
-"""Changes that the gate lets pass on a slave, too, though their handlers may refuse them there, and requests that make
-a consumer act. Some are answered with code 3, and are audited nevertheless."""
+"""Changes that the gate (``core.gate``) accepts on a slave, too, though their handlers may refuse them there, and
+requests that make a consumer act. Some are answered with code 3, and are audited nevertheless."""
 
 AUDITED: Final = (CHANGES - CLIENT_CHANGES) | CHANGES_ON_ANY_MEMBER
 """Requests by which an administrator changes what a broker stores or how it behaves. Each leaves a line in the audit

@@ -37,7 +37,7 @@ def round_bytes(settings: PoolSettings, committed_bytes: int, elapsed_ms: int) -
 
 
 def is_commit_due(settings: PoolSettings, dirty_bytes: int, age_ms: int, *, is_requested: bool) -> bool:
-    """Return whether to commit now. ``age_ms`` is the time since the last commit."""
+    """Return whether to commit now ``dirty_bytes`` uncommitted bytes. ``age_ms`` is the time since the last commit."""
     is_enough = dirty_bytes >= max(settings.commit_pages_min, 1) * PAGE_BYTES
     return dirty_bytes > 0 and (is_requested or is_enough or age_ms >= settings.commit_thorough_interval_ms)
 

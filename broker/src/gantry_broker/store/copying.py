@@ -322,7 +322,7 @@ class LogCopier:
             self.pieces.append(Piece(wrote, -1, newest_ms))  # The log ends with damage.
 
     def hold_undispatched(self) -> None:
-        """Pass all pieces to the dispatcher as held batches, because this store becomes a master's.
+        """Pass all pieces to the dispatcher, which holds them until they are confirmed: this store becomes a master's.
 
         The queue offsets of their messages count as assigned from now on, so that new messages get later ones.
         """

@@ -73,7 +73,7 @@ class DerivedFiles:
     def load(self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int = 0) -> None:
         """Open queues and index as far as they can be trusted, and delete those that are rebuilt.
 
-        ``written`` is the end of the log at a kill; 0 if unknown.
+        Only what concerns records before ``before`` is kept. ``written`` is the end of the log at a kill; 0 if unknown.
         """
         self.rebuilt = self._load_queues(before, point, is_clean=is_clean, written=written)
         point = self._stop_trusting(point)

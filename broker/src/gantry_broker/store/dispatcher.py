@@ -79,7 +79,10 @@ class Dispatcher:
         self._held_batches: deque[AppendedBatch] = deque()
 
     def start_at(self, end: int, last_record: int, timestamp_ms: int) -> None:
-        """Set the visible end to ``end``; the last record before it begins at ``last_record``, -1 if unknown."""
+        """Set the visible end to ``end``; the last record before it begins at ``last_record``, -1 if unknown.
+
+        ``timestamp_ms`` is the store time of that record.
+        """
         self.last_dispatched = (end, last_record, timestamp_ms)
         self.dispatched = end
 

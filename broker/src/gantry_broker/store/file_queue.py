@@ -186,7 +186,7 @@ class FileQueue:
         self._on_shortened(file.base_offset + end)
 
     def create(self, base_offset: int, *, reserve: int) -> MappedFile:
-        """Create a file that is not in the list yet; ``adopt`` adds it. Any thread may call this."""
+        """Create a file, with blocks up to ``reserve``, that ``adopt`` adds to the list. Any thread may call this."""
         with translate_disk_full(self.directory):
             self.disk.make_directory(self.directory)
         return MappedFile.create(self.disk, self.directory, base_offset, size=self.file_size, reserve=reserve)

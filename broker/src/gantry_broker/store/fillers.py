@@ -28,7 +28,7 @@ FILLER_HEAD_BYTES: Final = BLANK_RECORD.size + len(FILLER_MARK) + 1
 
 
 def filler_head(file_size: int, *, is_accepted: bool) -> bytes:
-    """Return the first bytes of a filler; all others are zero."""
+    """Return the first bytes of a filler; all others are zero. ``is_accepted``: whether its loss was accepted."""
     return BLANK_RECORD.pack(file_size, BLANK_MAGIC) + FILLER_MARK + (_ACCEPTED if is_accepted else _MISSING)
 
 
@@ -73,7 +73,10 @@ class LogFillers:
                 self._is_accepted[file.base_offset] = is_accepted_filler(head, file.size)
 
     def create(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
-        """Create a filler for the lost file that began at ``base_offset``, durably. Raises ``StoreFull``."""
+        """Create a filler for the lost file that began at ``base_offset``, durably. Raises ``StoreFull``.
+
+        With ``is_accepted`` the loss was accepted, so no replica is asked for the file.
+        """
         file = self._files.create(base_offset, reserve=FILLER_HEAD_BYTES)
         self._mark(file, is_accepted=is_accepted)
         self._files.disk.sync_directory(self._files.directory)

@@ -342,7 +342,7 @@ class KeyIndex:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int) -> KeyMatches:
-        """Return messages that may carry ``key``, newest first."""
+        """Return messages that may carry ``key`` and were stored in ``[begin_ms, end_ms]``, newest first."""
         value = key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self.files):

@@ -1,7 +1,7 @@
 """Changes of the whole log while the store is open: truncate it, discard it, accept a loss, change its epochs.
 
-Each change needs a quiesced store. Helper threads have ended, everything is flushed, and no write buffer holds
-anything: so no buffer can name an epoch that is gone, or restore what is removed.
+Each change is made at a standstill (``quiesced_log``). Helper threads have ended, everything is flushed, and no write
+buffer holds anything: so no buffer can name an epoch that is gone, or restore what is removed.
 
     [0 ........ end ........ wrote)        what lies after `end` leaves the log, and must never reappear
                `- it is removed durably from everything derived first, then from the log, then from its epochs

@@ -77,7 +77,7 @@ class MappedFile:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, *, size: int, reserve: int) -> MappedFile:
-        """Create a file of zeros. Raises ``StoreFull``; then there is no file."""
+        """Create a file of zeros with blocks up to ``reserve``. Raises ``StoreFull``; then there is no file."""
         path = f"{directory}/{segment_name(base_offset)}"
         with translate_disk_full(path):
             file = disk.create(path, size, reserve=reserve)

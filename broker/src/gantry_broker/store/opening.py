@@ -65,7 +65,7 @@ def report_missing_files(
 
 
 def find_rocketmq_start(checkpoint: CheckpointContent, point: RecoveryPoint | None, min_physical: int) -> int | None:
-    """Return the offset from which RocketMQ may have written, since the checkpoint is not ours; else None."""
+    """Return the offset from which RocketMQ may have written, since the checkpoint is not Gantry's; else None."""
     if checkpoint.is_ours:
         return None
     return point.through if point is not None else min_physical

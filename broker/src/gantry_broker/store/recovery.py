@@ -98,10 +98,10 @@ class StartFacts:
     """The end of the log's last file, which is preallocated."""
 
     sealed_flushed: int
-    """From the checkpoint's seal; 0 when there is none."""
+    """The flushed end of the log that the checkpoint's seal records; 0 without one."""
 
     point_through: int | None
-    """From the recovery point; None when there is none."""
+    """The offset of the recovery point, before which everything is durable; None without one."""
 
     is_point_proved: bool
     """The result of ``is_point_proved``: a good record ends at ``point_through``, or a log file begins there."""

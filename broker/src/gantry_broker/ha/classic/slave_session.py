@@ -77,7 +77,10 @@ def plan_stream_start(own: History, master: MasterRange, file_bytes: int) -> Str
 
 
 def foreign_epochs(epochs: Sequence[Epoch], end: int, is_restart: bool = False) -> list[Epoch]:
-    """Return the history of a log that another master continues at ``end``, without empty epochs."""
+    """Return the history of a log that another master continues at ``end``, without empty epochs.
+
+    With ``is_restart`` the log has nothing before ``end``, so none of its epochs is kept.
+    """
     kept = [] if is_restart else [epoch for epoch in epochs if epoch.start < end]
     if not kept or kept[-1].is_ours:
         kept.append(Epoch(max((epoch.epoch for epoch in epochs), default=0) + 1, end, is_ours=False))

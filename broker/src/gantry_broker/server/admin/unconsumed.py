@@ -83,7 +83,10 @@ def _is_counted(core: BrokerCore, group: str) -> bool:
 def find_first_in_queue(
     core: BrokerCore, queue: ConsumeQueue, groups: Iterable[str], delivered: Mapping[int, int]
 ) -> Unconsumed | None:
-    """Return the first message of a queue that one of the groups has not consumed; None if all are consumed."""
+    """Return the first message of a queue that one of the groups has not consumed; None if all are consumed.
+
+    ``delivered`` has the delivered offset of each delay level.
+    """
     slowest, offset = NO_GROUP, queue.readable_end
     for group in groups:
         if group == DELAY_SERVICE:

@@ -77,7 +77,7 @@ class Counter:
         self.touched_at_ms = now_ms
 
     def read(self, window: int, now_ms: int) -> None:
-        """Take a reading. The first one is preceded by a reading of zeros, one interval earlier."""
+        """Take a reading for ``WINDOWS[window]``. The first one is preceded by one of zeros, an interval earlier."""
         interval_ms, kept = WINDOWS[window]
         readings = self._readings[window]
         if not readings:

@@ -171,7 +171,8 @@ class PullHandlers:
     ) -> ReadResult | None:
         """Return the result that redirects a reader after a reset, or from an offset in a lost part of the log.
 
-        A slave does not redirect: readers return to its master sooner or later.
+        A slave does not redirect: readers return to its master sooner or later. A pull that ``was_held`` may be older
+        than the reset.
         """
         if self._core.is_slave():
             return None

@@ -58,7 +58,7 @@ class HeldPull:
 
     @property
     def sweep_number(self) -> int:
-        """The number of the sweep that answers the pull."""
+        """The number of the sweep, the check of deadlines every ``SWEEP_INTERVAL_S``, that answers the pull."""
         return int(self.deadline / SWEEP_INTERVAL_S) + 1
 
     def skip_to(self, offset: int) -> None:

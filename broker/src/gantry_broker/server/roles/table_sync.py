@@ -91,7 +91,7 @@ class QueueEnds:
         self._reported = {(name, number): end for (name, number), end in self._reported.items() if name != topic}
 
     def apply_reached(self, dispatched: int) -> None:
-        """Apply the reported next offsets if everything up to their stamp is visible.
+        """Apply the reported next offsets if ``dispatched``, the visible end of the log, has reached their stamp.
 
         If the disk has no space for a queue file, a later call tries that queue again.
         """

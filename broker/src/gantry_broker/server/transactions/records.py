@@ -72,7 +72,10 @@ def _count(text: str) -> int:
 
 
 def parse_half(message: StoredMessage, timeout_ms: int, check_interval_ms: int, *, is_restored: bool) -> Half:
-    """Return the transaction of a half message."""
+    """Return the transaction of a half message, which is checked after ``timeout_ms`` unless it has its own wait.
+
+    A later copy of the message waits at least one ``check_interval_ms``.
+    """
     properties = message.properties
     own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
     open_since_ms = _open_since_ms(message, checks)
@@ -137,7 +140,10 @@ def is_op_for(message: StoredMessage, half_offset: int) -> bool:
 def copy_draft(
     message: StoredMessage, queue: ConsumeQueue, properties: dict[str, str], *, bits: int = 0, prepared_offset: int = 0
 ) -> Draft:
-    """Return a draft of the same message for another queue."""
+    """Return a draft of the same message for another queue.
+
+    Its transaction bits are replaced by ``bits``; ``prepared_offset`` is the physical offset of its half message.
+    """
     properties = {name: value for name, value in properties.items() if name != keys.RECORD_CRC}
     return Draft(
         queue=queue, body=message.body, properties=keys.encode_properties(properties),
