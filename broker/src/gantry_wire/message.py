@@ -241,7 +241,7 @@ class RecordCheck(msgspec.Struct, frozen=True, gc=False):
 
     fault: RecordFault | None
     size: int = 0
-    """The number of bytes to skip: the record, or the blank to the end of its file; 0 for every other fault."""
+    """The number of bytes to skip: the record, or the blank record to the end of its file; 0 for every other fault."""
 
     @property
     def is_good(self) -> bool:

@@ -266,7 +266,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Data(NamedTuple):
-    """Whole records of the log from ``offset`` on, or the blank that closes a file."""
+    """Whole records of the log from ``offset`` on, or the blank record that closes a file."""
 
     offset: int
     epoch: int

@@ -192,9 +192,9 @@ class ConsumeQueue:
         return file
 
     def put(self, offset: int, physical_offset: int, size: int, tags_code: int) -> None:
-        """Write the unit of queue offset ``offset``. Skipped units become fillers. Raises ``StoreFull``.
+        """Write the unit of queue offset ``offset``. Skipped units become fillers, which stand for no message.
 
-        This is the general path, for dispatch from the log; the append loop does the same inline.
+        Raises ``StoreFull``. This is the general path, for dispatch from the log; the append loop does the same inline.
         """
         if self.files.files:
             self.fill_to(offset, physical_offset)

@@ -40,7 +40,7 @@ KEPT_RECORDS_MAX: Final = 4096
 
 
 _TIMESTAMP: Final = itemgetter(5)
-"""Gets the store time of a plain record."""
+"""Gets the store time of a plain record (see ``gantry_wire.plain_records``)."""
 
 
 class CopyRefused(Exception):
@@ -48,7 +48,7 @@ class CopyRefused(Exception):
 
 
 class Piece(NamedTuple):
-    """Consecutive records that are made visible together, or a blank record."""
+    """Consecutive records that are made visible together, or the blank record that closes a file."""
 
     end: int
     """The offset at which the piece ends in the log."""

@@ -72,8 +72,8 @@ class Dispatcher:
         self.last_dispatched: tuple[int, int, int] = (0, -1, 0)
         """End of what is in queues and index; start of the last record before it, -1 if unknown; its store time.
 
-        That record ends there, unless a blank record follows it. A tuple that is replaced, so that the thread
-        ``gantry-point`` (``point_writer``) reads three values that belong together.
+        That record ends there, unless the blank record that closes a file follows it. A tuple that is replaced, so that
+        the thread ``gantry-point`` (``point_writer``) reads three values that belong together.
         """
         self._held_units: deque[HeldUnit] = deque()
         self._held_batches: deque[AppendedBatch] = deque()

@@ -56,7 +56,7 @@ def _missing_before(path: str, start: int, end: int, file_size: int) -> str:
 
 
 HOLE_FILES_MAX: Final = 4_096
-"""Limit of consecutive missing files that are replaced by fillers. A larger gap means a foreign file, not a loss."""
+"""Limit of consecutive missing files that are replaced by fillers. A larger gap means a file of another log."""
 
 
 @final

@@ -5,7 +5,8 @@
 A file of Gantry or RocketMQ never begins with a blank record, since every record fits into an empty file. Readers of
 both go from a blank record to the next file, regardless of the bytes after it. The mark identifies the file as a
 filler, and the state records whether an administrator has accepted the loss. Fillers are copied to slaves like any
-other bytes, so that a replica of a log with an accepted hole has the same accepted hole.
+other bytes, so that a replica of a log with an accepted hole has the same accepted hole. A unit of a consume queue that
+stands for no message is called a filler, too (``gantry_store_files.queue_units``).
 """
 
 from __future__ import annotations

@@ -234,8 +234,8 @@ class AbortMarker:
     """``<root>/abort``: the file whose presence at a start means that the last run did not stop cleanly.
 
     Created, durably, before recovery changes anything; removed, durably, as the last change of a clean stop. Before
-    it is created, a start may set foreign log files aside, unlink an empty last one, make fillers, and remove unusable
-    write buffers. RocketMQ uses the same name and meaning.
+    it is created, a start may set log files of other stores aside, unlink an empty last one, put fillers in place of
+    lost ones, and remove unusable write buffers. RocketMQ uses the same name and meaning.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:

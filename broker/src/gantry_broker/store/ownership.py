@@ -4,8 +4,8 @@
 
 One of them may have come from another store. A wrong identity would reuse epochs and take our records for those of
 another store, so it is replaced by its copy, or the start is refused. The other files are ignored, so the start reads
-more of the log, or cannot notice foreign log files. Pure but for ``select_own_files``, which reads both copies of the
-identity and logs.
+more of the log, or cannot notice log files of another store. Pure but for ``select_own_files``, which reads both copies
+of the identity and logs.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ Seals = Callable[[int], OwnershipRange]
 
 
 PlainRecordsHandler = Callable[[Iterator[PlainRecord], int], int]
-"""Called with a run of plain records, which may be empty, and the offset where it begins. Returns where it ends."""
+"""Called with a run of plain records (of the usual form, see ``gantry_wire.plain_records``), which may be empty, and
+the offset where it begins. Returns where it ends."""
 
 READ_AHEAD_BYTES: Final = 32 << 20
 """How many bytes the disk is asked to read ahead at a time."""

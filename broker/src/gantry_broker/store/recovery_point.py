@@ -38,7 +38,7 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
     tail: int
     """The physical offset of the last record before ``through``; -1 if there is none or it is unknown.
 
-    It ends at ``through``, unless a blank record follows it.
+    It ends at ``through``, unless the blank record that closes a file follows it.
     """
 
     timestamp_ms: int

@@ -1,8 +1,9 @@
 """Dispatch of records that a log scan finds: each gets a unit in its queue, and its keys go into the index.
 
-Plain records come in runs and take a fast path: their queue is looked up once, their unit is written at its queue's
-cursor, and their keys are indexed together with those of all records of the same millisecond. All other records, and
-plain ones with anything unexpected (a queue offset that is not the next, a deleted topic), take the general path.
+Plain records (of the usual form, see ``gantry_wire.plain_records``) come in runs and take a fast path: their queue is
+looked up once, their unit is written at its queue's cursor, and their keys are indexed together with those of all
+records of the same millisecond. All other records, and plain ones with anything unexpected (a queue offset that is not
+the next, a deleted topic), take the general path.
 """
 
 from __future__ import annotations

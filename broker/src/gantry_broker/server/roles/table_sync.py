@@ -49,7 +49,7 @@ The last one is sent only then: a connected slave learns from the log how queues
 """
 
 QUEUES_PER_TURN_MAX: Final = 8
-"""Queues changed in one turn of the loop: each may need a new queue file with megabytes of filler."""
+"""Queues changed in one turn of the loop: each may need a new queue file with megabytes of units without a message."""
 
 
 class QueueEndsDocument(msgspec.Struct, rename="camel"):

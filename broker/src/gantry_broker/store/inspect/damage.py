@@ -194,7 +194,8 @@ class DamageJudge:
 def check_file_starts(reader: LogReader, end: int, context: CheckContext) -> None:
     """Check that every file that begins before ``end`` begins with a whole record, or is a filler.
 
-    A filler begins with a blank record. Lost ranges are reported elsewhere, with whether their loss is accepted.
+    A filler, the file in place of a lost one, begins with a blank record. Lost ranges are reported elsewhere, with
+    whether their loss is accepted.
     """
     for segment in reader.segments:
         found = reader.record_at(segment.base_offset) if segment.base_offset < end else None

@@ -46,7 +46,7 @@ class StoreFacts:
     """The log's files, without those that a start would set aside."""
 
     foreign: tuple[Segment, ...]
-    """Foreign and misplaced log files. Empty for a store in use, whose log may be truncated meanwhile."""
+    """Log files of other stores, and misplaced ones. Empty for a store in use, whose log may be truncated meanwhile."""
 
     identity: StoreIdentity | None
     identity_fault: str

@@ -58,7 +58,7 @@ class Kind(StrEnum):
     """The disk cannot read a part of the log."""
 
     LOG_FILE = "log-file"
-    """A log file is missing, foreign, or does not fit its neighbours."""
+    """A log file is missing, of another store, or does not fit its neighbours."""
 
     LOST_END = "lost-end"
     """The log ends before an offset that was on the disk."""

@@ -1,8 +1,8 @@
 """The summary of a store: its identity, its last stop, its contents, and what the next start would do.
 
-Of the log only two kinds of records are read: the first one of each file, to recognize foreign files, and the newest
-ones, to find the end. The bodies of the newest are not checked. Everything else comes from names, sizes, small files,
-and a few units and headers of queues, index and write buffers; ``verify`` checks whether it is correct.
+Of the log only two kinds of records are read: the first one of each file, to recognize files of other stores, and the
+newest ones, to find the end. The bodies of the newest are not checked. Everything else comes from names, sizes, small
+files, and a few units and headers of queues, index and write buffers; ``verify`` checks whether it is correct.
 """
 
 from __future__ import annotations
