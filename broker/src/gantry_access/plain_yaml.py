@@ -27,6 +27,7 @@ LOADER: Final[Loader] = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.Base
 DEPTH_MAX: Final = 8
 """Limit of the levels of a document."""
 KEY_CHARACTERS_SHOWN: Final = 64
+"""How much of a key an error text shows."""
 _NOTHING: Final = ("", "~", "null")
 """The texts that YAML takes for no value."""
 

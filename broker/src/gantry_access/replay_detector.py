@@ -21,6 +21,7 @@ from gantry_wire.signatures import StrictClaim
 SESSIONS_MAX: Final = 200_000
 """Limit of the sessions of all accounts together."""
 SESSIONS_PER_ACCOUNT_MAX: Final = 20_000
+"""Limit of the sessions of one account."""
 
 
 @final

@@ -40,7 +40,9 @@ class TlsLayer:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._handshake_bytes = 0
         self.is_ready = False
+        """Whether the handshake has succeeded."""
         self.is_closed = False
+        """Whether the peer has ended the encrypted stream."""
 
     def receive(self, data: bytes) -> bytes:
         """Add encrypted bytes and return the plain bytes in them. Raises ssl.SSLError for an invalid record."""

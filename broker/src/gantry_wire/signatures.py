@@ -49,9 +49,11 @@ SESSION_CHARACTERS: Final = 32
 """The length of a session's id, in hex digits."""
 
 _SHA1_BLOCK_BYTES: Final = 64
+"""The block size of SHA-1, which HMAC pads keys to."""
 _INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))
 _MAGIC: Final = b"gantry-request-1"
+"""How the bytes begin that a strict signature covers."""
 _HEAD: Final = struct.Struct(">iiiI")
 """The code, opaque, flag and number of fields."""
 _LENGTH: Final = struct.Struct(">I")

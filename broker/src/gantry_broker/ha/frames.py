@@ -44,11 +44,11 @@ _SIZE_AND_KIND: Final = struct.Struct(">IB3x")
 """The part of the head that the CRC-32 covers."""
 _HASHED_HEAD_BYTES: Final = _SIZE_AND_KIND.size
 _unpack_head: Final = HEAD.unpack_from
-_DATA: Final = struct.Struct(">qqq")
-_HEARTBEAT: Final = struct.Struct(">qqqqq")
-_ACK: Final = struct.Struct(">qqqqi")
-_TABLE: Final = struct.Struct(">qB")
-_RANGE: Final = struct.Struct(">q")
+_DATA: Final = struct.Struct(">qqq")  # offset, epoch, confirmed
+_HEARTBEAT: Final = struct.Struct(">qqqqq")  # the fields of Heartbeat
+_ACK: Final = struct.Struct(">qqqqi")  # the fields of Ack
+_TABLE: Final = struct.Struct(">qB")  # version, length of the name
+_RANGE: Final = struct.Struct(">q")  # start
 
 DATA_BYTES_MAX: Final = RECORD_BYTES_MAX
 """Bytes of the log in one frame. A record is never split, so that the largest one must fit.

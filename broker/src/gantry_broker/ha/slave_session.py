@@ -109,6 +109,7 @@ class SlaveSession:
         self.phase = Phase.CHALLENGE
         self.welcome: Welcome | None = None
         self.refusal: Refusal | None = None
+        """Why the master has refused this slave; None if it has not."""
         self.confirmed = -1
         """Position up to which consumers may read, as the master reports; -1 before its first report."""
 

@@ -33,12 +33,15 @@ CHECKPOINT_BYTES: Final = 4096
 FIELDS: Final = struct.Struct(">qqqqq")
 """RocketMQ's five fields at the start of the file."""
 SEAL_POSITION: Final = 256
+"""Where Gantry's first seal begins in the file."""
 SEAL_MARK: Final = b"GANTRYCP"
+"""How the first seal, of the flushed offset, begins."""
 SEAL: Final = struct.Struct(">8sqI")
 """The mark, the flushed offset, and the CRC over RocketMQ's fields and that offset."""
 BEGIN_SEAL_POSITION: Final = 288
 """The position of the second seal, which has the layout of the first one."""
 BEGIN_SEAL_MARK: Final = b"GANTRYLB"
+"""How the second seal, of the log's begin, begins."""
 
 
 class CheckpointContent(NamedTuple):

@@ -79,6 +79,7 @@ class CommitLog:
         self.last_timestamp_ms = 0
         """The newest store time in the log. Later messages get no earlier one."""
         self.is_read_only = False
+        """Whether nothing is appended any more, after a failed write or flush."""
         self.file: MappedFile | None = None
         """The file to append to; None while the log changes, or after ``start_at`` has failed: see ``reopen``."""
         self.base_offset = 0
@@ -86,6 +87,7 @@ class CommitLog:
         self.position = 0
         """The position in ``file`` at which the next append writes."""
         self.pool: WritePool | None = None
+        """The pool of write buffers; None if appends go to the page cache."""
         self._on_exhausted: Callable[[], None] = lambda: None
         self._on_returned: Callable[[WriteBuffer], None] = lambda buffer: None
         self._on_wrote: Callable[[int], None] = lambda end: None

@@ -27,6 +27,7 @@ LOG_SIZE_KEY: Final = "mappedFileSizeCommitLog"
 QUEUE_SIZE_KEY: Final = "mappedFileSizeConsumeQueue"
 """The key of the setting for the size of consume queue files."""
 PAGE_BYTES: Final = 4096
+"""The size of a page of memory."""
 
 
 def with_existing_file_sizes(root: str, settings: StoreSettings, given: Collection[str], disk: Disk) -> StoreSettings:

@@ -78,7 +78,9 @@ class FileQueue:
         self.directory = directory
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
+        """The files in order of their offsets; replaced as a whole, never changed."""
         self.is_directory_dirty = False
+        """Whether names of files were added or removed since the last sync."""
         self._is_read_ahead_useful: bool | None = None
         """The last argument of ``set_read_ahead``; None if it was not called."""
         self._on_shortened: Final = on_shortened

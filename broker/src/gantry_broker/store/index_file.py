@@ -80,9 +80,11 @@ class IndexFile:
         self.count_max: Final = settings.max_index_num
         """One more than the number of entries that fit into the file (``maxIndexNum``)."""
         self.entries_start: Final = INDEX_HEADER_BYTES + self.slots * 4
+        """Where the entries begin, after header and slots."""
         self._stride: Final = settings.index_reserve_bytes
         self.header = IndexHeader()
         self.is_dirty = False
+        """Whether anything was written since the last sync."""
         self.view: Final = file.view
 
     def __repr__(self) -> str:

@@ -26,7 +26,9 @@ from zlib import crc32
 from gantry_broker.ports.buffers import BufferPiece
 
 MAGIC: Final = b"GANTRYWB"
+"""How the header of a write buffer begins."""
 VERSION: Final = 1
+"""The version of the layout of the header."""
 _STATE: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">8sI16sQQQQQQ")
 """Magic, version, store, generation, epoch, base offset, start offset, file size, header bytes."""
@@ -122,8 +124,11 @@ class WriteBuffer:
         self._memory: Final = piece.view
         self._header_bytes: Final = header_bytes(page_bytes)
         self.view: Final = piece.view[self._header_bytes : self._header_bytes + file_size]
+        """The part of the memory that holds records, after the header."""
         self.base_offset = 0
+        """Where the log file begins to which the buffer belongs."""
         self.start = 0
+        """The offset from which on the buffer holds the log."""
 
     def __repr__(self) -> str:
         return f"<WriteBuffer {self.piece.name} {self.state.name} base={self.base_offset} start={self.start}>"

@@ -12,9 +12,13 @@ from typing import Final
 from gantry_wire.sql92.errors import EvaluationFault
 
 INTEGER_MAX: Final = 2**31 - 1
+"""The largest Integer of Java."""
 LONG_MAX: Final = 2**63 - 1
+"""The largest Long of Java."""
 _LONG_DIGITS_MAX: Final = 19
+"""No Long has more digits than this."""
 _PLAIN_DIGITS_MAX: Final = 9
+"""Every number of so many digits is an Integer."""
 _PLANE_END: Final = "\uffff"
 """The last character of the Basic Multilingual Plane."""
 

@@ -50,6 +50,8 @@ class Chunk(NamedTuple):
     """Some bytes of the log, or a heartbeat. A chunk of the stream is passed on in parts, as they arrive."""
 
     offset: int
+    """The offset of its first byte in the log."""
+
     data: bytes
 
 

@@ -67,8 +67,11 @@ class Scrubber:
         self.position = 0
         """The offset of the log at which the pass continues."""
         self.scrubbed_bytes = 0
+        """Bytes of the log read since the start, in all passes."""
         self.passes = 0
+        """How many passes have ended since the start."""
         self.pass_ended_wall_ms = 0
+        """When the last pass ended, also before this start; 0 if none has."""
         self._core: Final = core
         self._disk: Final = disk
         self._deletion_lock: Final = deletion_lock

@@ -129,7 +129,9 @@ class LastError(logging.Handler):
         super().__init__(logging.ERROR)
         self.setFormatter(KeyValueFormatter("%(message)s"))
         self.text = ""
+        """The newest error line of the log; empty without one."""
         self.wall_ms: int | None = None
+        """When that line was logged; None without one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.note(self.format(record).partition("\n")[0])

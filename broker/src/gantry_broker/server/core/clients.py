@@ -88,7 +88,9 @@ class ClientRegistry:
         self._clock = clock
         self._may_notify = may_notify
         self.producers: dict[str, dict[Connection, Member]] = {}
+        """The connected members of each producer group."""
         self.consumers: dict[str, ConsumerGroupState] = {}
+        """The consumer groups with connected members."""
         self.producers_by_id: Final[dict[str, Connection]] = {}
         """For each client id in any producer group, the connection of its last heartbeat.
 

@@ -94,6 +94,7 @@ class LiveSettings:
         self.current = settings
         """The present settings, changes included."""
         self.version = DataVersion(timestamp=now_ms())
+        """The version of the changes, as RocketMQ's tools show it."""
         self._base: Final = settings
         self._file: Final = file
         self._now_ms: Final = now_ms

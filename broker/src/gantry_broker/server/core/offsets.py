@@ -232,8 +232,11 @@ class ConsumerOffsets:
         """The number of changes of the table since this start."""
 
         self.resets: Final = OffsetResets(self._record_change)
+        """Resets of groups that their consumers have not received yet."""
         self.epoch_starts: Final = EpochStartOffsets()
+        """Where the present epoch began in each queue, for groups that have not pulled there yet."""
         self.pulled: Final = PulledOffsets()
+        """The offsets up to which readers have pulled since this start."""
 
     def __repr__(self) -> str:
         return f"<ConsumerOffsets pairs={len(self._table)}>"

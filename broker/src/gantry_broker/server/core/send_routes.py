@@ -33,6 +33,7 @@ UNIQUE_PREFIX: Final = f"{keys.UNIQUE_KEY}{keys.KEY_END}"
 """How properties begin that have the unique id in front."""
 UNIQUE_PREFIX_BYTES: Final = UNIQUE_PREFIX.encode()
 UNIQUE_START: Final = len(UNIQUE_PREFIX)
+"""Where the unique id begins in such properties."""
 UNIQUE_END: Final = UNIQUE_START + 32
 """Where a unique id of 32 characters ends in such properties."""
 
@@ -102,6 +103,7 @@ class SendRoute:
     def __init__(self, topic: str, queue_count: int) -> None:
         self.topic: Final = topic
         self.slots: Final[list[QueueSlot | None]] = [None] * queue_count
+        """What a send to each queue needs; None until the first send to it."""
         self.shapes: Final[dict[str, Shape]] = {}
         """The cached shapes, by the text of the properties after the unique id."""
 

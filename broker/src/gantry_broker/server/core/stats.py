@@ -22,6 +22,7 @@ from gantry_broker.server.core.refusals import Refusals
 from gantry_broker.store.message_store import MessageStore
 
 SAMPLE_INTERVAL_S: Final = 1
+"""The interval of the samples from which rates are computed."""
 SAMPLES_MAX: Final = 601
 """As many samples as the rate over 600 seconds needs."""
 
@@ -103,7 +104,10 @@ class Totals(NamedTuple):
     """The numbers of messages stored and read."""
 
     put: int = 0
+    """Messages stored since the start of the broker."""
+
     get: int = 0
+    """Messages delivered by pulls since the start of the broker."""
 
 
 @final
@@ -112,7 +116,9 @@ class DailyTotals:
 
     def __init__(self) -> None:
         self.yesterday_morning = Totals()
+        """The totals when yesterday began, by local time."""
         self.today_morning = Totals()
+        """The totals when today began, by local time."""
         self._day: tuple[int, int] | None = None
 
     def __repr__(self) -> str:

@@ -28,8 +28,11 @@ class BrokerTls:
     def __init__(self, settings: BrokerSettings) -> None:
         server, client = settings.listener_tls, settings.name_server_tls
         self.clients: Final = None if server is None else server.source("clients")
+        """For the ports of clients; None for plain text."""
         self.name_servers: Final = None if client is None else replace(client, names=_CLIENT).source("name servers")
+        """For connections to name servers; None for plain text."""
         self.replication: Final = _replication(settings)
+        """For replication streams, in both directions; None for plain text."""
 
     @property
     def sources(self) -> tuple[CertificateSource[object], ...]:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 ADD: Final = "+"
+"""How the name of an attribute begins that a request adds or changes."""
 DELETE: Final = "-"
+"""How the name of an attribute begins that a request removes."""
 MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL")
 RESERVE_MIN: Final = -1

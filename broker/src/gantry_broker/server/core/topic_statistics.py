@@ -99,6 +99,7 @@ class Counter:
 
 
 COUNT: Final = 2
+"""The column of the number of messages in a reading."""
 SIZE: Final = 3
 """The column of the bytes in a reading; COUNT is that of the count."""
 

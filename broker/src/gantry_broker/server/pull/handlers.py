@@ -38,7 +38,9 @@ _BEYOND: Final = (
     ReadStatus.NO_MATCHED_LOGIC_QUEUE,
     ReadStatus.NO_MESSAGE_IN_QUEUE,
 )
+"""Results of a pull whose offset is after the end of its queue."""
 _EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+"""Results of a pull from a queue without messages."""
 
 
 HELD_PULLS_FULL: Final = Refusal(

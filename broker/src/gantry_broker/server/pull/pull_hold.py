@@ -93,6 +93,7 @@ class PullHold:
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._by_sweep: dict[int, dict[HeldPull, None]] = {}
         self.count = 0
+        """The number of held pulls of all connections."""
         self._marked: set[QueueKey] = set()
         self._waking: OrderedDict[HeldPull, None] = OrderedDict()
         """The pulls that are retried in this turn, or in the next ones."""

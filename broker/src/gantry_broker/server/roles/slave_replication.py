@@ -48,6 +48,7 @@ class SlaveReplication:
     ) -> None:
         """``clock_ms`` is the clock on which grants expire. ``account`` signs requests to a Java master."""
         self.follower: Follower | ClassicFollower | None = None
+        """The connection to the master; None unless this broker is a slave."""
         self.given_grants: Final = GivenGrants()
         """The permissions to acknowledge that this slave has given its master."""
         self._settings: Final = settings

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 SLICE_MESSAGES_MAX: Final = 64
 """Limit of the messages of a queue that are read at once."""
 SLICE_BYTES_MAX: Final = 1 << 20
+"""Limit of the bytes of these messages."""
 LOOK_UP_MAX: Final = 64
 """The limit of messages with one key that are examined."""
 

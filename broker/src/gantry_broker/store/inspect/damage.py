@@ -25,6 +25,7 @@ _IDENTIFYING_REASONS: Final = (StopReason.CRC, StopReason.SEAL)
 """After these, the damaged record still identifies its message."""
 
 COPY_REMEDY: Final = "copy the store before you change anything; a replica may still have the messages"
+"""What the texts of findings advise where messages may be lost."""
 
 
 @final
