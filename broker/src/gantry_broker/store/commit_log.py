@@ -79,7 +79,7 @@ class CommitLog:
         self.last_timestamp_ms = 0
         """The newest store time in the log. Later messages get no earlier one."""
         self.is_read_only = False
-        """Whether nothing is appended any more, after a failed write or flush."""
+        """Whether nothing is appended any more: after a failed write or flush, or when the store closes."""
         self.file: MappedFile | None = None
         """The file to append to; None while the log changes, or after ``start_at`` has failed: see ``reopen``."""
         self.base_offset = 0

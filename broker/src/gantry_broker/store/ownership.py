@@ -1,6 +1,6 @@
 """Selection of this store's own small files, when the files name different stores.
 
-    store.json     its copy     recovery-point.json     log-heads.json  --its heads fit-->  the log
+    store.json     its copy     recovery-point.json     log-heads.json  --its checksums fit-->  the log
 
 One of them may have come from another store. A wrong identity would reuse epochs and take our records for those of
 another store, so it is replaced by its copy, or the start is refused. The other files are ignored, so the start reads
@@ -40,7 +40,7 @@ class OwnFiles(NamedTuple):
     """The recovery point; None if there is none or it is another store's."""
 
     heads: LogHeads | None
-    """The heads of log files (``file_heads``); None as for the point."""
+    """The checksums of the first records of log files (``file_heads``); None as for the point."""
 
     @property
     def store(self) -> str:
