@@ -19,7 +19,9 @@ from gantry_access.settings import AccessMode
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 1.0
+"""How often the file is read."""
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The size above which a file of accounts is refused."""
 
 
 @final

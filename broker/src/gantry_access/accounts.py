@@ -42,6 +42,7 @@ KEY_CHARACTERS_MIN: Final = 7
 """The minimum length of access key and secret; RocketMQ requires more than 6 characters."""
 
 ACCOUNTS_MAX: Final = 100_000
+"""Limit of the accounts in one file."""
 
 _PERMISSIONS: Final = {
     "DENY": Permission.DENY,
@@ -51,8 +52,11 @@ _PERMISSIONS: Final = {
     "SUB|PUB": Permission.PUB | Permission.SUB,
 }
 _TOP: Final = frozenset({"globalWhiteRemoteAddresses", "accounts"})
+"""The fields that a file may have."""
 _PERMISSION_FIELDS: Final = ("defaultTopicPerm", "defaultGroupPerm", "topicPerms", "groupPerms")
+"""The fields of an account that an administrator must not have."""
 _ACCOUNT: Final = frozenset({"accessKey", "secretKey", "whiteRemoteAddress", "admin", *_PERMISSION_FIELDS})
+"""The fields that an account may have."""
 
 
 @final
@@ -61,7 +65,10 @@ class Accounts:
     """All accounts of a file. It is replaced as a whole when the file changes."""
 
     by_key: Mapping[str, Account] = field(default_factory=dict)
+    """The accounts by access key."""
+
     trusted_addresses: AddressPatterns = field(default_factory=AddressPatterns)
+    """Peers that have every permission without a signature."""
 
     def __repr__(self) -> str:
         return f"<Accounts {len(self.by_key)}>"

@@ -15,10 +15,13 @@ from typing import Final, final
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Octets = tuple[range, range, range, range]
+"""The allowed values of each of the four numbers of an IPv4 address."""
 
 _BRACES: Final = re.compile(r"(?P<head>\d+\.\d+\.\d+\.)\{(?P<choices>[\d, ]+)\}")
 _WHOLE: Final = range(256)
+"""All values of a number, for an asterisk."""
 ALTERNATIVES_MAX: Final = 1024
+"""Limit of the single patterns that one text stands for."""
 
 
 @final
@@ -27,7 +30,10 @@ class AddressPatterns:
     """A set of peer addresses; without patterns it matches none."""
 
     octets: tuple[Octets, ...] = ()
+    """RocketMQ's patterns, as ranges of numbers."""
+
     networks: tuple[Network, ...] = ()
+    """Networks in CIDR form, and IPv6 addresses."""
 
     def __bool__(self) -> bool:
         return bool(self.octets or self.networks)

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _KNOWN: Final = frozenset({"accessKey", "secretKey", "securityToken"})
 FILE_BYTES_MAX: Final = 64 * 1024
+"""The size above which a file of credentials is refused."""
 
 
 def read_credentials(path: Path | str, *, waits: bool = True) -> Credentials:

@@ -40,8 +40,11 @@ TopicAt = Callable[[int], str | None]
 """Returns the original topic of the message at an offset of the commit log; None if it is unknown."""
 
 LOG_INTERVAL_MS: Final = 1_000
+"""The shortest time between two lines about denials of one peer."""
 LOGGED_PEERS_MAX: Final = 4_096
+"""How many peers are remembered for that."""
 WRONG_SIGNATURE: Final = "Check signature failed: unknown accessKey, or another secretKey"
+"""The reason for an unknown account and for a wrong secret, which must look the same."""
 TRUSTED: Final = Account(access_key="", secret=b"", is_admin=True)
 """The account of a peer that is trusted by its address."""
 

@@ -47,6 +47,7 @@ from gantry_wire.commands.pull import ViewMessage
 from gantry_wire.commands.send import SendBack
 
 Reader = Callable[[Command], Needs]
+"""Returns the needs of a request, from its fields."""
 
 
 class AssignmentRequest(Document):
@@ -268,6 +269,7 @@ _ADMIN_CODES: Final = (
     RequestCode.UPDATE_NAMESRV_CONFIG,
     RequestCode.GET_NAMESRV_CONFIG,
 )
+"""Requests that only an administrator may send."""
 
 NEEDS: Final[dict[int, Reader]] = {
     **dict.fromkeys((int(code) for code in _ADMIN_CODES), _administrator),

@@ -19,7 +19,10 @@ class Permission(IntFlag):
 
     DENY = 0
     PUB = 1
+    """Send messages to the topic."""
+
     SUB = 2
+    """Read messages of the topic, or consume as the group."""
 
 
 ANY: Final = Permission.PUB | Permission.SUB
@@ -32,7 +35,10 @@ class Kind(Enum):
     TOPIC = "topic"
     GROUP = "group"
     MESSAGE = "message"
+    """A stored message, by its offset in the log; the guard looks up its topic."""
+
     ADMIN = "admin"
+    """No resource: the request is for administrators."""
 
 
 class Need(NamedTuple):
@@ -40,13 +46,17 @@ class Need(NamedTuple):
 
     kind: Kind
     name: str
+    """The topic, the group, or the offset as text."""
+
     permission: Permission
+    """The permissions of which one suffices."""
 
 
 Needs = tuple[Need, ...]
 """All needs of a request. A request without needs requires an authenticated account only."""
 
 ADMIN_ONLY: Final[Needs] = (Need(Kind.ADMIN, "", Permission.DENY),)
+"""The need of requests for administrators."""
 
 PUBLIC_TOPICS: Final = frozenset({names.TRACE_TOPIC})
 """Topics to which every account may publish, unless they are denied by name: clients send message traces."""
@@ -61,7 +71,11 @@ class Account:
     secret: bytes = field(repr=False)
     is_admin: bool = False
     default_topic: Permission = Permission.DENY
+    """The permissions on topics that ``topics`` does not name."""
+
     default_group: Permission = Permission.DENY
+    """The permissions on groups that ``groups`` does not name."""
+
     topics: Mapping[str, Permission] = field(default_factory=dict)
     groups: Mapping[str, Permission] = field(default_factory=dict)
     addresses: AddressPatterns = field(default_factory=AddressPatterns)
@@ -71,6 +85,7 @@ class Account:
     """The secret, prepared for making signatures."""
 
     _publishes: dict[str, bool] = field(init=False, repr=False, default_factory=dict)
+    """The answers that ``may_publish`` has given, by topic."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keyed", KeyedV1(self.secret))

@@ -25,8 +25,11 @@ LOADER: Final[Loader] = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.Base
 """The compiled parser if available: it is ten times as fast, and a file may have many accounts."""
 
 DEPTH_MAX: Final = 8
+"""Limit of the levels of a document."""
 KEY_CHARACTERS_SHOWN: Final = 64
+"""How much of a key an error text shows."""
 _NOTHING: Final = ("", "~", "null")
+"""The texts that YAML takes for no value."""
 
 
 def read_plain_yaml(text: str, loader: Loader = LOADER) -> Node:

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Final
 
 REDACTED: Final = "[redacted]"
+"""What a secret is replaced by."""
 
 _NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
+"""The names of fields whose values are secret."""
 _NAMED: Final = re.compile(
     r"""(?ix) ( [\w.-]* (?:secret|passw|token|credential|access_?key|private|signature|api_?key) [\w.-]*
         \\?["']? \s* [=:] \s* )

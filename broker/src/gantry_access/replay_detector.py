@@ -19,13 +19,17 @@ from typing import Final, final
 from gantry_wire.signatures import StrictClaim
 
 SESSIONS_MAX: Final = 200_000
+"""Limit of the sessions of all accounts together."""
 SESSIONS_PER_ACCOUNT_MAX: Final = 20_000
+"""Limit of the sessions of one account."""
 
 
 @final
 @dataclass(slots=True)
 class _Session:
     number: int
+    """The highest number that a request of the session had."""
+
     last_seen_ms: int
 
 

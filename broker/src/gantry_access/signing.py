@@ -18,7 +18,10 @@ class SignatureKind(StrEnum):
     """The kinds of signatures on requests."""
 
     V1 = "v1"
+    """Signs the fields and the body, as RocketMQ's clients do."""
+
     STRICT = "strict"
+    """Also signs the request code, the time and a number, so that replays are detected."""
 
 
 Sign = Callable[[Command], None]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 TOKEN_CHARACTERS_MIN: Final = 16
+"""A shorter token is refused: it could be guessed."""
 NAME_CHARACTERS_MAX: Final = 64
+"""Limit of the name of a token."""
 
 
 class BearerToken(NamedTuple):

@@ -155,6 +155,7 @@ _REMEDIES: Final = {
     errno.EACCES: "give the user of this process the right to read and to write it, and start again",
     errno.EPERM: "give the user of this process the right to read and to write it, and start again",
 }
+"""What to do about an error of the disk, by its number."""
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -79,6 +79,7 @@ class Host(RolesHost, Protocol):
     roles: Roles
     visibility: Visibility
     registered_id: int | None
+    """The broker id under which it is registered; None if it is not."""
 
     def on_store_failed(self, error: Exception) -> None:
         """End the process, because the store has failed permanently. May be called from the store's threads."""
@@ -113,11 +114,21 @@ class StoreLayer:
     """The store, the origin of its settings, and its access control."""
 
     live: LiveSettings
+    """The settings, and the changes to them while the broker runs."""
+
     settings_file: SettingsFile
+    """The file of ``liveSettingsPath``, which changes settings."""
+
     store: MessageStore
     store_host: bytes
+    """This broker's address as records hold it."""
+
     guard: Guard | None
+    """Checks requests against the accounts; None without access control."""
+
     account: OwnAccount | None
+    """Signs this broker's own requests; None without credentials."""
+
     tls: BrokerTls
 
 
@@ -158,6 +169,8 @@ class CoreLayer:
     delay: DelayService
     transactions: Transactions
     flow: FlowControl
+    """Refuses sends as busy, also while the disk is full."""
+
     retention: Retention
     scrubber: Scrubber
     table_sync: TableSync
@@ -215,9 +228,12 @@ class ReplicationLayer:
     replication: Replication
     send_path: SendPath
     tables: StoredTables
+    """The tables in their files."""
+
     roles: Roles
     orders: RoleOrders
     control: ControlServer
+    """The server of the control socket, over which orders arrive."""
 
 
 def build_replication(
@@ -281,6 +297,8 @@ class ServerLayer:
     visibility: Visibility
     listeners: BrokerListeners
     handlers: HandlerTable
+    """The handlers of all requests except sends, by code."""
+
     registration: Registration
     external_addresses: ExternalAddresses
     periodic_tasks: PeriodicTasks

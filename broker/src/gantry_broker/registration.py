@@ -44,7 +44,9 @@ RETRY_S: Final = 1.0
 SETTLE_S: Final = 0.02
 """Changes within this many seconds are sent together."""
 MASTER_KEY: Final = "master"
+"""The name of the master's address in the file of external addresses."""
 _LINE: Final = re.compile(r"(?P<member>master|[1-9][0-9]{0,8})=(?P<address>[A-Za-z0-9.\-\[\]:]{1,260}:[0-9]{1,5})")
+"""A line of the file of external addresses: member and address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,14 @@ class BrokerIdentity:
 
     cluster: str
     name: str
+    """The name of the shard."""
+
     address: str
+    """Address by which clients reach it."""
+
     ha_address: str
+    """Address of its replication port."""
+
     broker_id: int = 0
     external_address: str = ""
     """Address by which clients outside of the network reach it; empty if there is none."""

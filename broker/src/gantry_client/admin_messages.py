@@ -16,6 +16,7 @@ from gantry_wire.properties import KEYS, UNIQUE_KEY, split_keys
 from gantry_wire.signatures import UNIQUE_KEY_QUERY
 
 TIMESTAMP_MAX: Final = (1 << 63) - 1
+"""A time after all messages."""
 
 
 @final

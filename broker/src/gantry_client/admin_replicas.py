@@ -31,8 +31,13 @@ class RawPullResult:
     records: bytes = field(repr=False)
     """Stored records, concatenated; their checksums are not verified."""
     next_offset: int
+    """The offset of the next pull."""
+
     min_offset: int
+    """The offset of the queue's first message on the replica."""
+
     max_offset: int
+    """The end of the queue on the replica."""
 
 
 @final

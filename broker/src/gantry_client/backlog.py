@@ -25,7 +25,11 @@ class BacklogLimits:
     """Limits on the messages of one queue that are fetched and not done."""
 
     messages_max: int
+    """The number of messages at which fetching pauses."""
+
     bytes_max: int
+    """The number of body bytes at which fetching pauses."""
+
     span_max: int
     """The maximum distance between the committed offset and the next fetch. It bounds the redelivery that one stuck
     message causes."""
@@ -37,7 +41,9 @@ class Backlog:
 
     def __init__(self, start_offset: int) -> None:
         self.next_offset = start_offset
+        """The offset at which the next fetch begins."""
         self.is_dropped = False
+        """Whether the queue was released, so that no further handler starts."""
         self._sizes: dict[int, int] = {}
         """The body size of every message that is not done, by offset."""
         self._order: deque[int] = deque()

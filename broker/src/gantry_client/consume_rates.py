@@ -11,6 +11,7 @@ from typing import Final, final
 from gantry_wire.commands.consumers import ConsumeStatus
 
 SLICE_S: Final = 10
+"""The duration of a slice, in seconds."""
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 

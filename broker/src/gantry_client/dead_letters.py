@@ -26,6 +26,7 @@ READER_PREFIX: Final = f"{SYSTEM_GROUP_PREFIX}RESEND_"
 """The prefix of the reader group; brokers create such groups even where automatic creation is off."""
 
 FETCH_MESSAGES: Final = 32
+"""How many dead letters are fetched at once."""
 COMMIT_EVERY: Final = 32
 """The acknowledged messages between two commits, and so how many a crash may send twice."""
 
@@ -41,6 +42,8 @@ class ResendRequest:
     is_from_start: bool = False
     """Whether to include dead letters that were already sent again."""
     is_dry_run: bool = False
+    """Whether to only count the messages that would be sent."""
+
     messages_max: int | None = None
     """Stop after examining this many; the next run continues there."""
 

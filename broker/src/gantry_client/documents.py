@@ -36,9 +36,16 @@ class QueueProgress(Document):
     min_offset: Int64 = 0
     """The offset of the queue's first message. Only Gantry's brokers report it."""
     broker_offset: Int64 = 0
+    """The end of the queue."""
+
     consumer_offset: Int64 = 0
+    """The committed offset of the group: the next one to consume."""
+
     pull_offset: Int64 = 0
+    """The offset up to which consumers have received messages."""
+
     last_timestamp: Int64 = 0
+    """The store time of the last consumed message in milliseconds; 0 if it is not known."""
 
     @property
     def lag(self) -> int:
@@ -51,6 +58,7 @@ class ConsumeStats(Document):
 
     offset_table: dict[MessageQueue, QueueProgress] = msgspec.field(default_factory=dict)
     consume_tps: float = 0.0
+    """The messages that the group receives per second."""
 
 
 class GroupTable(Document):
@@ -76,8 +84,11 @@ class ClientConnection(Document):
 
     client_id: str
     client_addr: str
+    """The address from which the client is connected."""
+
     language: str | None = None
     version: Int32 = 0
+    """RocketMQ's number of the client's version."""
 
 
 class ConsumerConnections(Document):
@@ -85,9 +96,16 @@ class ConsumerConnections(Document):
 
     connection_set: list[ClientConnection] = msgspec.field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+    """The subscription to each topic, by the topic's name."""
+
     consume_type: str | None = None
+    """RocketMQ's name of the way to consume, such as CONSUME_PASSIVELY for push consumers."""
+
     message_model: str | None = None
+    """CLUSTERING, where consumers share the queues, or BROADCASTING."""
+
     consume_from_where: str | None = None
+    """RocketMQ's name of the place where a group without offsets begins."""
 
 
 class ConsumerIds(Document):
@@ -101,8 +119,14 @@ class QueueTimeSpan(Document):
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = -1
+    """The store time of the queue's first message."""
+
     max_time_stamp: Int64 = -1
+    """The store time of the queue's last message."""
+
     consume_time_stamp: Int64 = -1
+    """The store time of the last message that the group has consumed."""
+
     delay_time: Int64 = 0
     """How long the next message has waited, in milliseconds."""
 

@@ -137,6 +137,8 @@ class Attempt:
     """One failed attempt of a send."""
 
     broker_name: str
+    """The broker that the attempt was made on."""
+
     error: RequestFailed
 
 

@@ -83,7 +83,10 @@ class FetchRequest:
     commit_offset: int | None = None
     """The offset to commit for the group with this pull, if any."""
     body_bytes_max: int = BODY_INFLATED_BYTES_MAX
+    """A larger decompressed body is not decompressed, and its message fails."""
+
     subscription_version: int = 0
+    """The version of the subscription in the consumer's heartbeats; 0 for a consumer without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,8 @@ class _PullReply:
     result: FetchResult
     """The messages before a damaged message; the next pull begins at the damaged one."""
     suggested_broker_id: int
+    """The broker id of the replica from which to pull next."""
+
     damaged: StoredMessage | None
     """The first message, if it is damaged and the result therefore makes no progress."""
 
@@ -203,6 +208,7 @@ _STATUSES = {
     int(ResponseCode.PULL_RETRY_IMMEDIATELY): FetchStatus.NO_MATCH,
     int(ResponseCode.PULL_OFFSET_MOVED): FetchStatus.OFFSET_MOVED,
 }
+"""The outcome of a pull, by the response code."""
 
 
 def _command(request: FetchRequest, *, is_master: bool) -> Command:

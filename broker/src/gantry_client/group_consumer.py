@@ -58,6 +58,8 @@ class Assignment:
     """
 
     queues: set[MessageQueue] = field(default_factory=set)
+    """The queues that are known to belong to this consumer."""
+
     unknown_topics: set[str] = field(default_factory=set)
     """Topics whose assignment could not be determined; their queues are neither acquired nor released."""
 

@@ -16,6 +16,7 @@ from gantry_wire.message import StoredMessage, decode_host
 from gantry_wire.names import RETRY_PREFIX
 
 SHARDING_KEY = "__SHARDINGKEY"
+"""RocketMQ's property that holds the sharding key."""
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ class SendStatus(IntEnum):
     """The status of a stored message. Only SEND_OK is an acknowledgement."""
 
     SEND_OK = ResponseCode.SUCCESS
+    """Stored as safely as the broker's mode promises."""
+
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
     """Stored, but not flushed in time."""
     SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
@@ -65,6 +68,7 @@ class SendReceipt:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    """The unique id in the broker's reply; for a half message it names the transaction."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -105,11 +109,20 @@ class ReceivedMessage(TaggedMessage):
     reconsume_times: int = 0
     """How often consuming the message has failed before."""
     born_timestamp_ms: int = 0
+    """When the sender created the message, by its clock."""
+
     born_host: str = ""
+    """The address of the sender."""
+
     store_timestamp_ms: int = 0
+    """When the broker stored the message."""
+
     store_host: str = ""
     physical_offset: int = 0
+    """The offset of the message in the broker's log."""
+
     offset_message_id: str = ""
+    """The broker's id, which contains its address and the physical offset."""
 
     @property
     def body(self) -> bytes:

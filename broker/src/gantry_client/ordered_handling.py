@@ -22,6 +22,7 @@ from gantry_wire.commands.clients import MessageQueue
 log = logging.getLogger(__name__)
 
 LOCK_RECHECK_MS: Final = 100
+"""How often a paused queue checks whether its lock is held again."""
 
 
 @final

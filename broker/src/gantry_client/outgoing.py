@@ -42,8 +42,12 @@ class OutgoingMessage:
     topic: str
     body: bytes
     properties: str
+    """The properties in RocketMQ's text form."""
+
     flag: int
     sys_flag: int
+    """RocketMQ's system flags, such as those of compression and of half messages."""
+
     message_id: str
     """The unique id; the ids of a batch are joined by commas. Empty for a batch that the caller has encoded."""
     is_batch: bool = False

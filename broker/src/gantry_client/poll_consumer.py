@@ -24,6 +24,7 @@ from gantry_client.subscriptions import TopicFilters
 from gantry_wire.commands.clients import MessageQueue
 
 POLL_FOREVER_MS = 3_600_000
+"""The timeout of one poll while messages are iterated over without end."""
 
 
 @final

@@ -72,6 +72,7 @@ _TRANSPORT_PROPERTIES: Final = frozenset(
         "DLQ_ORIGIN_MESSAGE_ID",
     }
 )
+"""Properties that clients, brokers and retries add; a rebuilt message has none of them."""
 
 
 @final

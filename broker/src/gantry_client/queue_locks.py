@@ -20,7 +20,9 @@ from gantry_wire.commands.clients import LockBatch, LockBatchResult, MessageQueu
 log = logging.getLogger(__name__)
 
 LOCK_TRUSTED_S: Final = 30.0
+"""How long a lock is trusted after the request for it."""
 LOCK_TIMEOUT_MS: Final = 1000
+"""The timeout of a request to lock queues."""
 
 
 @final

@@ -30,6 +30,7 @@ Deliver = Callable[[MessageQueue, Backlog, Sequence[ReceivedMessage]], None]
 """Accepts fetched messages, in order, with the backlog that contains them."""
 
 PAUSE_FIRST_MS: Final = 100
+"""The pause after the first failed fetch; it doubles up to ``PAUSE_MAX_MS``."""
 PAUSE_MAX_MS: Final = 5000
 EMPTY_ANSWER_MS: Final = 50
 """The minimum interval between pulls from a broker that does not hold pulls but replies at once without messages."""

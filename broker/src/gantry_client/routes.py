@@ -37,7 +37,11 @@ class Route:
 
     topic: str
     write_queues: tuple[MessageQueue, ...]
+    """The queues to which messages can be sent."""
+
     read_queues: tuple[MessageQueue, ...]
+    """The queues that consumers read."""
+
     brokers: dict[str, dict[int, str]]
     """The addresses by broker name and broker id; id 0 is the master."""
     is_guess: bool = False
@@ -181,7 +185,7 @@ class RouteTable:
                 )
 
     def addresses(self, *, masters_only: bool) -> set[str]:
-        """Return the addresses of the brokers that serve any topic of this client."""
+        """Return the addresses of the brokers, or only of the masters, that serve any topic of this client."""
         return {
             address
             for route in self._routes.values()

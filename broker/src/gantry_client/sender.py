@@ -69,7 +69,9 @@ class Slots:
         self._count = count
         self._bytes_max = bytes_max
         self.in_use = 0
+        """The slots that callers have now."""
         self.bytes_in_use = 0
+        """The bytes of the sends that have these slots."""
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._queued = 0
         """The callers that wait, or have been granted a slot and have not run since."""

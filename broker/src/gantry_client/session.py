@@ -141,7 +141,7 @@ class Session:
         while True:
             await self._heartbeat_wanted.wait()
             self._heartbeat_wanted.clear()
-            # Connections that are opened during the heartbeats below belong to the next pass.
+            # Connections that are opened during the heartbeats below belong to the next round.
             due, self._heartbeats_due = self._heartbeats_due, set()
             brokers = self.routes.addresses(masters_only=False)
             await asyncio.gather(*(self._heartbeat(address) for address in due & brokers))

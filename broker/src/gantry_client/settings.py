@@ -96,15 +96,23 @@ class StartFrom(Enum):
     """Where a group starts in a queue without a committed offset. Java's `ConsumeFromWhere`."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
+    """At the end of the queue."""
+
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    """At the first message of the queue."""
+
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+    """At the first message stored at or after `start_timestamp_ms`."""
 
 
 class MessageModel(Enum):
     """Whether the consumers of a group share the messages, or each consumer receives all of them."""
 
     CLUSTERING = "CLUSTERING"
+    """The consumers of the group share the queues."""
+
     BROADCASTING = "BROADCASTING"
+    """Each consumer reads all queues, and keeps its own offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

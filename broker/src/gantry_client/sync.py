@@ -36,6 +36,7 @@ class _Startable(Protocol):
 C = TypeVar("C", bound=_Startable)
 
 LOOP_STOP_TIMEOUT_S = 5.0
+"""How long closing waits for the thread of the loop."""
 
 
 class _Synchronous(Generic[C]):

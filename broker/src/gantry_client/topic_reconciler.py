@@ -30,6 +30,8 @@ class MasterTerm(NamedTuple):
 
     address: str
     identity: str
+    """The uuid of the master's store."""
+
     epoch: int
 
 
@@ -37,7 +39,10 @@ class DeclaredTables(NamedTuple):
     """Numbers of queues by topic, and numbers of redeliveries by subscription group."""
 
     topics: Mapping[str, int]
+    """The number of queues of each topic."""
+
     groups: Mapping[str, int]
+    """The number of redeliveries of each subscription group."""
 
 
 @final

@@ -50,8 +50,10 @@ from gantry_wire.properties import format_properties
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 50
+"""The pause before a failed commit or rollback is repeated; it doubles up to ``RETRY_MAX_MS``."""
 RETRY_MAX_MS: Final = 1_000
 REGISTRATION_PAUSE_S: Final = 1.0
+"""The pause between attempts to register with the brokers at the start."""
 
 
 class Decision(IntEnum):
@@ -83,6 +85,7 @@ class HalfMessage:
     """The offset in the broker's queue of half messages."""
 
     physical_offset: int
+    """The offset of the half message in the broker's log."""
 
 
 @final

@@ -27,11 +27,20 @@ class LiveBroker:
     address: str
     ha_address: str
     version: DataVersion
+    """The version of the topics of its last registration."""
+
     heartbeat_timeout_ms: int
+    """How long it may be silent before it is removed."""
+
     last_heartbeat_ms: int
     connection: object
+    """The connection over which it registered."""
+
     filter_servers: list[str]
+    """Addresses that RocketMQ 4 registers for filtering, which routes pass on."""
+
     external_address: str = ""
+    """The address for clients outside the network; empty if there is none."""
 
     def is_expired(self, now_ms: int) -> bool:
         return self.last_heartbeat_ms + self.heartbeat_timeout_ms < now_ms

@@ -29,6 +29,7 @@ from gantry_wire.properties_text import read_properties, write_properties
 log = logging.getLogger(__name__)
 
 ZONE_FIELD: Final = "__ZONE_NAME"
+"""The field of a registration that names the broker's zone."""
 
 ROUTINE_CODES: Final = frozenset(
     {RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION}

@@ -21,6 +21,7 @@ TABLE_BYTES_MAX: Final = 16 * 1024 * 1024
 """The maximum size of the encoded table, which every update rewrites."""
 
 Tables = dict[str, dict[str, str]]
+"""The values by namespace and key."""
 
 
 class KeyValueError(Exception):

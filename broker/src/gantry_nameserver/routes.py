@@ -54,14 +54,21 @@ class BrokerRegistration:
     broker_id: int
     ha_address: str = ""
     zone: str | None = None
+    """RocketMQ's name of the availability zone, which routes pass on."""
+
     heartbeat_timeout_ms: int | None = None
+    """How long it may be silent; None for RocketMQ's 120 s."""
+
     can_act_as_master: bool | None = None
     """None for a broker older than RocketMQ 5, which does not send it."""
     topics: RegisteredTopics = field(default_factory=RegisteredTopics)
     filter_servers: list[str] | None = None
+    """Addresses that RocketMQ 4 registers for filtering; None if it sends none."""
+
     external_address: str = ""
     """The address for clients outside the network; empty if there is none."""
     connection: object = None
+    """The connection over which it came, compared by identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +102,7 @@ class RouteTable:
         """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused.
 
         An outdated registration is ignored and gets an empty result; its address is unregistered, unless it is the
-        newer broker's, too.
+        newer broker's, too. With `deletes_absent_topics` topics of the broker that it does not contain are removed.
         """
         if self._ignore_if_outdated(registration):
             return RegisterBrokerResult()
@@ -180,7 +187,10 @@ class RouteTable:
     # ------- requests by clients
 
     def route(self, topic: str, *, with_acting_master: bool = False, order: str | None = None) -> TopicRoute | None:
-        """Return the route of `topic`, or None. `order` is the order configuration of an ordered topic."""
+        """Return the route of `topic`, or None. `order` is the order configuration of an ordered topic.
+
+        With `with_acting_master` a slave may stand for a missing master (setting `supportActingMaster`).
+        """
         queues = self.topics.queues(topic)
         brokers = [_copy(self.brokers.names[name]) for name in sorted(queues) if name in self.brokers.names]
         if not brokers:

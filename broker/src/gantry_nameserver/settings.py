@@ -169,6 +169,7 @@ TLS_KEYS: Final = frozenset(
 """The keys that together form `tls`."""
 
 _NESTED: Final = frozenset({"limits", "tls"})
+"""Fields that are not single keys."""
 
 
 def java_name(name: str) -> str:

@@ -11,7 +11,9 @@ from typing import Final, final
 from gantry_wire.commands.nameserver import PERMISSION_READ, PERMISSION_WRITE, QueueData, TopicQueueMapping
 
 FLAG_UNIT: Final = 1
+"""RocketMQ's flag of a topic that belongs to a unit of a deployment in several data centres."""
 FLAG_UNIT_SUBSCRIPTION: Final = 2
+"""RocketMQ's flag of a topic to which groups of units subscribe."""
 
 
 @final

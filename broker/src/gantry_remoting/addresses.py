@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 ANYWHERE: Final = "::"
+"""The host that stands for all addresses of both families."""
 _MAPPED: Final = "::ffff:"
+"""How the kernel writes an IPv4 peer of an IPv6 socket."""
 
 
 @final

@@ -37,8 +37,11 @@ FIELDS: Final = (
 """The fields of a request's header that are logged."""
 
 _NAMES: Final = {"groupName": "groupName", "topicName": "topic"}
+"""For the name fields of documents: the key under which an audit line has them."""
 _LISTS: Final = {"groupConfigList": "groupName", "topicConfigList": "topicName"}
+"""The lists in request bodies, each with the field that names an entry."""
 _PROPERTIES: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
+"""Requests whose body is properties text, of which only the keys are logged."""
 
 log = logging.getLogger(LOGGER)
 

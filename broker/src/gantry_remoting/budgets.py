@@ -40,6 +40,8 @@ class Holding(NamedTuple):
 
     holder: Holder
     held_bytes: int
+    """How many bytes it holds for the budget's purpose."""
+
     since: float
     """When it took the oldest of these bytes, in the loop's time."""
 

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 _failures: Final = LimitedLog(log)
 
 OnRequest = Callable[[Command, "Channel"], Command | None]
+"""Answers a request of the peer, given the request and its channel; None if there is no answer yet."""
 Sign = Callable[[Command], None]
 """A function that signs a request, as the last change before it is written."""
 

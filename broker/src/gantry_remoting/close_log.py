@@ -16,6 +16,7 @@ from typing import Final, final
 LINES_MAX: Final = 5
 """The maximum number of lines of one kind in one interval: enough to identify the peer, too few to fill a disk."""
 INTERVAL_S: Final = 1.0
+"""The interval in which lines of one kind are counted."""
 KINDS_MAX: Final = 256
 """The maximum number of distinct kinds; more share one line, since a kind may contain data from a peer."""
 
@@ -26,7 +27,11 @@ class CloseReason(StrEnum):
     PROTOCOL = "protocol"
     """The peer sent bytes that are no frame."""
     TLS = "tls"
+    """The TLS handshake failed, or an encrypted record is invalid."""
+
     IDLE = "idle"
+    """The peer sent nothing for `idle_timeout_ms`."""
+
     FRAME_TIMEOUT = "frame_timeout"
     """A frame or a TLS handshake was not completed in time."""
     READER_TIMEOUT = "reader_timeout"

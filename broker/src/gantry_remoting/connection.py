@@ -41,9 +41,9 @@ CLOSE_TIMEOUT_S: Final = 5.0
 """How long a connection that this side closed may take to send its last replies to the peer."""
 
 PASS_REPLY_BYTES_MAX: Final = 1024 * 1024
-"""The bytes of replies after which a service should end its pass, which is one call of `Service.handle`: small requests
-can ask for large replies. A connection is not read any more when it holds `reply_bytes_high`, so its passes never add
-more than this and one reply to that. Deferred and held answers come on top; `reply_bytes_max` bounds the sum."""
+"""The bytes of replies after which a service should return from a call of `Service.handle`: small requests can ask for
+large replies. A connection is not read any more when it holds `reply_bytes_high`, so its calls never add more than this
+and one reply to that. Deferred and held answers come on top; `reply_bytes_max` bounds the sum."""
 
 _UNREAD_BYTES: Final = struct.Struct("i")  # the number that FIONREAD returns
 
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         except ssl.SSLError as error:
             self.close(f"TLS failed: {error.reason or error}", CloseReason.TLS)
             return
-        except Exception as error:  # noqa: BLE001 - a pass replies to many connections: a failed write must not affect the others
+        except Exception as error:  # noqa: BLE001 - one append answers many connections: a failed write must not affect the others
             self._handle_callback_failure("send", error)
             return
         if replies.paused_at and replies.waiting_bytes > self._settings.reply_bytes_max:
@@ -323,7 +323,7 @@ class Connection(asyncio.Protocol):
 
     @_isolated
     def resume(self) -> None:
-        """Serve what was kept because the port wrote too much in a turn, or a pass ended early. Never raises."""
+        """Serve what was kept, since the port wrote too much in a turn or the service returned early. Never raises."""
         self._resume(ReadPause.PORT_BUSY)
 
     # ------- internals
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
             self._keep_rest(data[consumed:])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keep the bytes that the service has left: the part of a frame, or frames for a later pass."""
+        """Keep the bytes that the service has left: the part of a frame, or frames for a later call."""
         needed = self._count_frame_bytes(rest)
         self.frames.expect(needed, 0.0 if len(rest) >= needed else self.active_at)
         self._buffer(rest)

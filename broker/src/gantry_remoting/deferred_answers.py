@@ -1,9 +1,9 @@
 """Deferred answers: replies of one port that are computed in tasks, and the limits on their number.
 
-Most requests are answered in the pass that reads them. The reply to some waits for a disk, a thread or a table, and
-takes a task of about 2.5 KiB meanwhile. A peer that pipelines such requests sends 10,000 of them in the time of one
-reply, so both a connection and the port have a limit. A request beyond it is neither refused nor dropped: it is kept,
-its connection is not read, and it is handled when earlier replies have been sent.
+Most requests are answered in the turn of the loop that reads them. The reply to some waits for a disk, a thread or a
+table, and takes a task of about 2.5 KiB meanwhile. A peer that pipelines such requests sends 10,000 of them in the time
+of one reply, so both a connection and the port have a limit. A request beyond it is neither refused nor dropped: it is
+kept, its connection is not read, and it is handled when earlier replies have been sent.
 
     64 pending: the connection's next deferred request waits --- half of them answered ---> it is handled, and so on
     port full:  every deferred request waits ------------------- one is answered ---------> the first in the queue is
@@ -79,7 +79,10 @@ class DeferredAnswers:
     def add(
         self, code: int, answer: Coroutine[Any, Any, None], connection: RequestingConnection, *, is_bounded: bool = True
     ) -> None:
-        """Run ``answer``, which sends the reply to a request of ``code`` when it is ready."""
+        """Run ``answer``, which sends the reply to a request of ``code`` when it is ready.
+
+        Without ``is_bounded`` it counts towards no limit.
+        """
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)
         if not is_bounded:

@@ -19,13 +19,17 @@ class FileAccess(StrEnum):
     """Who may read the files of a process. Only the owner may write."""
 
     OWNER = "OWNER"
+    """Only the user of the process may read them."""
+
     GROUP = "GROUP"
+    """The group of the files may read them, too."""
 
 
 _UMASKS: Final = {FileAccess.OWNER: 0o077, FileAccess.GROUP: 0o027}
 
 
 _inherited: list[int] = []
+"""The umask with which the process was started, once it was changed."""
 
 
 def limit_new_files(access: FileAccess = FileAccess.OWNER) -> None:

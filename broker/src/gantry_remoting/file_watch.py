@@ -12,6 +12,7 @@ from typing import Final, final
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 3.0
+"""How often the files are read."""
 
 
 @final

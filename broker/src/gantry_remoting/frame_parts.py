@@ -25,6 +25,7 @@ class FrameParts:
 
     def __init__(self) -> None:
         self.size = 0
+        """The number of unhandled bytes."""
         self.needed_bytes = 0
         """The number of bytes needed for the first frame, as far as its head is known; 0 for a whole frame whose head
         was not read."""

@@ -31,6 +31,7 @@ from typing import Final, final
 log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 0.5
+"""How often deadlines are checked."""
 LOG_INTERVAL_S: Final = 60.0
 """The interval between two log lines of one reason, so that a flood of connections is no flood of lines."""
 ACCEPTS_PER_TURN_MAX: Final = 16
@@ -47,12 +48,25 @@ class Phase(Enum):
     """The phase of an HTTP connection."""
 
     HANDSHAKE = "handshake"
+    """The TLS handshake is not complete."""
+
     HEAD = "head"
+    """The head of a request is awaited."""
+
     BODY = "body"
+    """The body of a request is awaited."""
+
     ANSWER = "answer"
+    """The request is being answered."""
+
     UNREAD = "unread"
+    """The peer does not read its answer."""
+
     IDLE = "idle"
+    """The next request is awaited."""
+
     CLOSING = "closing"
+    """The connection closes, and unsent bytes are left."""
 
 
 class Reason(Enum):
@@ -70,6 +84,8 @@ class Reason(Enum):
     REFUSED = "refused"
     """No connection could be evicted for the new one, or the process had no descriptor or memory for it."""
     BAD_REQUEST = "bad_request"
+    """The peer sent bytes that are no request of HTTP."""
+
     PIPELINED = "pipelined"
     """The peer sent more requests ahead of the answers than are buffered."""
 
@@ -82,6 +98,7 @@ _TIMEOUTS: Final = {
     Phase.IDLE: Reason.IDLE_TIMEOUT,
     Phase.CLOSING: Reason.READER_TIMEOUT,
 }
+"""The reason that is counted when a phase exceeds its deadline."""
 _UNLOGGED: Final = frozenset({Reason.IDLE_TIMEOUT})
 """Reasons that ordinary clients cause all the time."""
 

@@ -14,6 +14,7 @@ from typing import Final, final
 KEYS_MAX: Final = 1024
 """The number of remembered keys; beyond it the oldest is forgotten, and may be logged again."""
 LINES_PER_MINUTE_MAX: Final = 32
+"""Limit of the lines about all peers together."""
 MINUTE_S: Final = 60.0
 
 

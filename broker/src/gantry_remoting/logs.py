@@ -10,6 +10,7 @@ from typing import Final, final
 from gantry_remoting.audit import enable_audit_log
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes that every log record has; all others are fields of the event."""
 
 
 @final

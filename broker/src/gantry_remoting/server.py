@@ -29,6 +29,7 @@ from gantry_wire.limits import WireLimits
 log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 1.0
+"""How often the timeouts of connections are checked."""
 STOP_TIMEOUT_S: Final = 1.0
 """How long last replies may take to reach their peers when the listener closes."""
 
@@ -49,7 +50,9 @@ class Listener:
         self.settings = settings
         self.certificates = certificates
         self.handshakes = Handshakes(settings.handshakes_max)
+        """The TLS handshakes in progress; beyond their limit the oldest one is closed."""
         self.close_log = CloseLog(log)
+        """Logs and counts the reasons for which connections are closed."""
         self.first_frame_bytes_max = settings.first_frame_bytes_max
         """The limit of a frame before its connection has authenticated."""
         self.frame_budget = ByteBudget(
@@ -58,24 +61,29 @@ class Listener:
             lambda: _held_frames(self.connections),
             lambda: self._loop.time(),
         )
+        """The budget of bytes of incomplete frames, over all connections."""
         self.unauthenticated_budget = ByteBudget(
             settings.unauthenticated_frame_bytes_max,
             CloseReason.UNAUTHENTICATED_BUDGET,
             lambda: _held_frames(connection for connection in self.connections if not connection.is_authenticated),
             lambda: self._loop.time(),
         )
+        """The same for connections that have not authenticated."""
         self.reply_budget = ByteBudget(
             settings.unread_reply_bytes_max,
             CloseReason.REPLY_BUDGET,
             lambda: _held_replies(self.connections),
             lambda: self._loop.time(),
         )
+        """The budget of bytes of replies that peers have not read."""
         self.reply_turns = ReplyTurns(settings.turn_reply_bytes_max, lambda callback: self._loop.call_soon(callback))
+        """The bytes of replies that are written in this turn of the loop."""
         self._own_certificates: CertificateSource[ssl.SSLContext] | None = None
         self.connections: set[Connection] = set()
         self.read_turns = ReadTurns(
             settings.turn_connections_max, settings.turn_read_bytes_max, lambda callback: self.loop.call_soon(callback)
         )
+        """Which connections are read in this turn of the loop."""
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._empty_event = asyncio.Event()
@@ -208,6 +216,7 @@ __all__ = ["PASS_REPLY_BYTES_MAX", "CommandService", "Connection", "Listener", "
 
 Answer = Command | Awaitable[Command | None] | None
 Dispatch = Callable[[Command, Connection], Answer]
+"""Answers a command of a connection: at once, later, or not at all."""
 
 
 @final

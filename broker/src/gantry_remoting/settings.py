@@ -13,9 +13,12 @@ class TlsMode(Enum):
     """Whether a port accepts TLS connections."""
 
     DISABLED = "disabled"
+    """The port accepts plain text only."""
+
     PERMISSIVE = "permissive"
     """Both TLS and plain text: the first byte of a connection decides."""
     ENFORCING = "enforcing"
+    """The port accepts TLS only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import stat
 from typing import Final
 
 BYTES_MAX: Final = 1 << 20
+"""The size above which a file is refused."""
 
 
 def read_small_file(path: str) -> bytes:

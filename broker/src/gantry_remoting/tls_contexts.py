@@ -20,7 +20,10 @@ class PeerContexts:
     """The contexts of peers that both listen and connect to each other, from one certificate."""
 
     server: ssl.SSLContext
+    """For connections that others open."""
+
     client: ssl.SSLContext
+    """For connections to the other members."""
 
 
 def server_context(

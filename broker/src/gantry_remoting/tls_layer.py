@@ -15,6 +15,7 @@ from gantry_remoting.close_log import CloseReason
 
 TLS_HANDSHAKE_BYTE: Final = 0x16
 _READ_BYTES: Final = 256 * 1024
+"""How many plain bytes are taken from OpenSSL at a time."""
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """The bytes that a peer may send before its handshake is complete. An ordinary one takes a few kilobytes, with a chain
 of certificates some 20; OpenSSL alone would buffer 130 and take more than twice as much memory for them."""
@@ -23,6 +24,7 @@ _SHORT: Final = {
     "commonName": "CN", "organizationalUnitName": "OU", "organizationName": "O", "countryName": "C",
     "localityName": "L", "stateOrProvinceName": "ST", "domainComponent": "DC", "userId": "UID",
 }  # fmt: skip
+"""The usual short names of the parts of a subject."""
 _SPECIAL: Final = frozenset(',+"\\<>;=')
 
 _Names = tuple[tuple[tuple[str, str], ...], ...]
@@ -38,7 +40,9 @@ class TlsLayer:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._handshake_bytes = 0
         self.is_ready = False
+        """Whether the handshake has succeeded."""
         self.is_closed = False
+        """Whether the peer has ended the encrypted stream."""
 
     def receive(self, data: bytes) -> bytes:
         """Add encrypted bytes and return the plain bytes in them. Raises ssl.SSLError for an invalid record."""

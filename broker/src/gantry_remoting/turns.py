@@ -126,7 +126,10 @@ class ReadTurns:
         return True
 
     def enqueue(self, connection: BusyConnection, kept_bytes: int = 0, *, is_short: bool = False) -> None:
-        """Add `connection` to the queue; it takes its turn in order, in the next turn at the earliest."""
+        """Add `connection` to the queue; it takes its turn in order, in the next turn at the earliest.
+
+        `kept_bytes` were read from it and not served yet; with `is_short` it waits in the queue of short reads.
+        """
         lane = self._short if is_short else self._large
         lane.waiting.append(_Waiting(connection, kept_bytes))
         self._schedule()
@@ -190,7 +193,7 @@ class ReadControl:
         return True
 
     def wait_for_turn(self, connection: BusyConnection, kept_bytes: int = 0, *, is_short: bool = False) -> None:
-        """Pause reading until the connection has taken its turn."""
+        """Pause reading until the connection has taken its turn. The arguments are those of `ReadTurns.enqueue`."""
         if not self.is_waiting_for_turn:
             self.is_waiting_for_turn = True
             self.pause(ReadPause.TURN_SPENT)

@@ -16,8 +16,11 @@ from typing import Final
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
+"""The DER tag of a certificate's optional version."""
 _SHORT_TIME: Final = 0x17
+"""The DER tag of a time whose year has two digits."""
 _LONG_TIME: Final = 0x18
+"""The DER tag of a time whose year has four digits."""
 _BEFORE_VALIDITY: Final = 3
 """The number, the algorithm and the issuer."""
 

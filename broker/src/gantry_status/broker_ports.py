@@ -8,7 +8,9 @@
 from typing import Final
 
 BROKER_PORT: Final = 10911
+"""RocketMQ's default port of a broker."""
 PORT_END: Final = 65_536
+"""One more than the highest port number."""
 
 
 def fast_port_of(port: int) -> int:

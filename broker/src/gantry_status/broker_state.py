@@ -30,7 +30,10 @@ class HaRole(StrEnum):
     """The broker waits, and answers sends with code 14: until its log has been compared with those of enough slaves,
     after which it becomes the master, or until a person has accepted the loss of log data that it lacks."""
     MASTER = "MASTER"
+    """The broker is the master of its shard."""
+
     SLAVE = "SLAVE"
+    """The broker follows a master, or waits until one is known."""
 
 
 class StatePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +50,21 @@ class SlaveState(StatePart, frozen=True, kw_only=True):
     """One connected slave, as its master sees it."""
 
     identity: str = ""
+    """The uuid of the slave's store; for a slave of RocketMQ's, the address of its connection."""
+
     number: int = msgspec.field(name="broker_id")
+    """The slave's broker id; -2 or less for a slave of RocketMQ's, which reports none."""
+
     address: str = ""
     """The slave's address for clients."""
     received: int | None = None
+    """The end of what the slave has received; unknown before its first ack."""
+
     flushed: int | None = None
+    """The end of what the slave has flushed to its disk."""
+
     ack_age_ms: int | None = None
+    """The time since its last ack, or before that since it joined."""
 
 
 @final
@@ -60,7 +72,11 @@ class RangeState(StatePart, frozen=True, kw_only=True):
     """A range of the log that is missing, or whose loss was accepted."""
 
     start: int
+    """The offset at which the range begins."""
+
     end: int
+    """The offset before which the range ends."""
+
     cause: str = ""
     """Which part of the log the range is: all, head, middle or tail."""
     accepted_ms: int | None = None
@@ -74,20 +90,32 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     epoch: int = 0
     """The epoch in which it has its role; 0 before its first role."""
     promised_epoch: int = 0
+    """The epoch below which it has promised to follow no master, nor be one."""
+
     broker_id: int | None = None
     """Its own number, which it keeps when it is promoted."""
     identity: str = ""
     """The uuid of its store, which identifies a voter in an election."""
     cluster: str = ""
     broker_name: str = ""
+    """The name of its shard, which all members have."""
+
     address: str = ""
     """The broker's address for its clients."""
     ha_address: str = ""
     """Its replication address. The order to follow this broker, once it is the master, contains it."""
     begin: int | None = None
+    """The first offset that its log still has."""
+
     wrote: int | None = None
+    """The end of its log: all bytes up to here are in the write buffer or in the page cache."""
+
     committed: int | None = None
+    """The end of the bytes that are in the page cache of the log's files."""
+
     flushed: int | None = None
+    """The end of the bytes that are on the disk."""
+
     acked: int | None = None
     """The offset up to which the required number of slaves have the log; unknown until so many have acknowledged in
     this epoch, and while sends wait for no slave."""
@@ -126,6 +154,8 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     is_crash_safe: bool | None = None
     """Whether what it acknowledges survives a crash of its process."""
     is_draining: bool = False
+    """Whether a drain is in effect: it refuses sends, and flushes and replicates its log."""
+
     is_withdrawn: bool = False
     """Whether it has withdrawn its routes, so that clients do not send to it; its log may still grow."""
     may_acknowledge: bool = False

@@ -19,6 +19,8 @@ class Moment(NamedTuple):
     """One moment on both clocks."""
 
     boottime_ns: int
+    """The time since the machine's boot, by CLOCK_BOOTTIME."""
+
     wall_ms: int
 
 

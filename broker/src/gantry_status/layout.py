@@ -33,15 +33,20 @@ UNKNOWN: Final = -1
 
 HEADER_BYTES: Final = 512
 COPY_BYTES: Final = 1792
+"""The size of a copy that this version writes."""
 COPY_BYTES_MAX: Final = 64 * 1024
+"""The largest copy of a later minor version that a reader accepts."""
 COPIES_COUNT: Final = 2
 SLAVES_COUNT_MAX: Final = 16
 REFUSALS_COUNT_MAX: Final = 16
 RANGES_COUNT_MAX: Final = 4
+"""The number of missing ranges of the log that fit into a copy."""
 ERROR_BYTES_MAX: Final = 255
 
 FLAG_CRASH_SAFE: Final = 1
+"""The bit of ``flags`` for ``Status.is_crash_safe``."""
 FLAG_SENDS_REFUSED: Final = 2
+"""The bit of ``flags`` for ``Status.is_refusing_sends``."""
 
 HEADER_FIELDS: Final = (
     ("magic", "8s"),
@@ -106,6 +111,7 @@ COPY_FIELDS: Final = (
     ("queue_units_rebuilt", "q"),
     ("index_rebuilds", "q"),
 )
+"""The fields of a copy in order, each with its code in ``struct``; p is a text with its length."""
 SLAVE_FIELDS: Final = (
     ("is_used", "B"),
     ("reserved_1", "7x"),
@@ -125,6 +131,7 @@ HEADER: Final = _struct(HEADER_FIELDS)
 COPY: Final = _struct(COPY_FIELDS)
 SLAVE: Final = _struct(SLAVE_FIELDS)
 SEQUENCE: Final = struct.Struct(">Q")
+"""The first field of a copy, which is written and read by itself."""
 _CRC: Final = struct.Struct(">I")
 _REFUSALS: Final = struct.Struct(f">{REFUSALS_COUNT_MAX}q")
 _RANGE: Final = struct.Struct(">qq")

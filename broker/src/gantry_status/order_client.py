@@ -37,6 +37,7 @@ from gantry_status.orders import (
 from gantry_status.socket_path import socket_address
 
 CONNECT_TIMEOUT_S: Final = 5.0
+"""The timeout of a connection to the control socket."""
 ANSWER_TIMEOUT_S: Final = 30.0
 """The timeout of an answer. A promise waits for a disk, a promotion until everything in the log is dispatched."""
 

@@ -32,17 +32,21 @@ LINE_BYTES_MAX: Final = 1 << 20
 """The maximum size of one order or answer with its newline. The longest, a status with all its slaves, has 10 KiB."""
 
 EPOCH_MAX: Final = (1 << 62) - 1
+"""The highest epoch that an order may name."""
 
 JSON_INTEGER_MAX: Final = (1 << 53) - 1
 """Bound of epochs and offsets in orders over HTTP: up to it, JSON numbers are exact as floating-point numbers."""
 
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=EPOCH_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+"""A broker id, the number of a member."""
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=24 * 3_600_000)]
 BoottimeMs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
+"""A time on the machine's boot-time clock, in milliseconds."""
 Address = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Name = Annotated[str, msgspec.Meta(max_length=300)]
 Numbers = Annotated[list[Number], msgspec.Meta(max_length=64)]
+"""The broker ids of some members."""
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -102,6 +106,7 @@ class Follow(Order, frozen=True, kw_only=True, tag="follow"):
 
     epoch: Epoch
     master: Address
+    """The address of the master's replication port."""
 
 
 @final
@@ -124,6 +129,8 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain", omit_defaults=True):
     """
 
     timeout_ms: Milliseconds
+    """How long the order waits for the flush and the acks."""
+
     withdraw: bool = False
     """Drain for an unlimited time and withdraw the routes: name servers get routes without write permission.
     After a timeout the drain continues, and the answer is a status although not everything is flushed and acknowledged
@@ -177,6 +184,8 @@ class Promised(Answer, frozen=True, kw_only=True, tag="promised"):
 
     epoch: int
     identity: str = ""
+    """The uuid of the broker's store."""
+
     broker_id: int = UNKNOWN
     last_epoch: int = 0
     """The epoch of the last record."""

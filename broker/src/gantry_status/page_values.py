@@ -12,11 +12,15 @@ class Phase(IntEnum):
     """The phase in the life of a broker."""
 
     UNKNOWN = 0
+    """A phase that only a later version knows."""
+
     STARTING = 1
     """The store is locked; nothing has been read yet."""
     RECOVERING = 2
     """Log, queues and index are being read; `recovery_*` has the progress."""
     SERVING = 3
+    """The broker answers requests, as far as its role allows."""
+
     STOPPING = 4
     """The broker is stopping: it withdraws its routes, closes its ports, then commits and flushes everything."""
     STOPPED = 5
@@ -54,6 +58,8 @@ class RefusalReason(IntEnum):
     NO_WRITE_BUFFER = 4
     """The write buffer pool is used up: `[REJECTREQUEST]`."""
     DISK_FULL = 5
+    """The disk has no room, or only the space that is kept for queues and tables."""
+
     DISK_TOO_SLOW = 6
     """The next file of the log could not be created in time."""
     LOG_READ_ONLY = 7
@@ -86,7 +92,11 @@ class Medium(IntEnum):
 
     UNKNOWN = 0
     NONE = 1
+    """There is no write buffer."""
+
     ANONYMOUS = 2
+    """Memory of the process, which is lost with it."""
+
     TMPFS = 3
     HUGETLBFS = 4
 
@@ -102,6 +112,8 @@ class Origin:
     """The kernel's boot id. Boot-time clocks of different boots cannot be compared."""
     started_wall_ms: int
     started_boottime_ns: int
+    """When the broker started, by CLOCK_BOOTTIME."""
+
     pid: int
     """The process id in the broker's own pid namespace."""
     broker_name: str
@@ -117,9 +129,16 @@ class SlaveStatus:
     """One slave as its master sees it."""
 
     slave_id: int
+    """The slave's broker id; negative for a slave of RocketMQ's."""
+
     received: int | None
+    """The end of what the slave has received."""
+
     flushed: int | None
+    """The end of what the slave has flushed to its disk."""
+
     last_seen_boottime_ns: int | None
+    """When the slave's last ack arrived, by CLOCK_BOOTTIME."""
 
 
 @final
@@ -145,29 +164,53 @@ class Status:
     phase: Phase
     role: Role = Role.UNKNOWN
     wrote: int | None = None
+    """The end of the log: all bytes up to here are in the write buffer or in the page cache."""
+
     committed: int | None = None
+    """The end of the bytes that are in the page cache of the log's files."""
+
     flushed: int | None = None
+    """The end of the bytes that are on the disk."""
+
     confirmed: int | None = None
+    """The offset up to which consumers may read."""
+
     min_physical: int | None = None
+    """The first offset that the log still has."""
+
     epoch: int | None = None
+    """The newest epoch of the log."""
+
     generation: int | None = None
     """How often a broker has started on this store."""
     store_uuid: uuid.UUID | None = None
     pool_medium: Medium = Medium.UNKNOWN
+    """The memory that holds the write buffer."""
+
     pool_buffers_total: int | None = None
     pool_buffers_free: int | None = None
+    """How many write buffers can be borrowed now."""
+
     is_crash_safe: bool = False
     """Whether data that is only in the write buffer survives `kill -9`."""
     disk_total_bytes: int | None = None
     disk_used_bytes: int | None = None
     is_refusing_sends: bool = False
+    """Whether sends are refused for lack of disk space."""
+
     recovery_done_bytes: int | None = None
+    """How far recovery has read the log, from the log's start."""
+
     recovery_total_bytes: int | None = None
+    """How far recovery has to read the log, from the log's start."""
+
     connections: int | None = None
     queues: int | None = None
     held_sends: int | None = None
     """The number of sends whose answers wait for the disk or a slave."""
     last_error: str = ""
+    """The newest error in the broker's log, shortened; empty without one."""
+
     last_error_wall_ms: int | None = None
     slaves: tuple[SlaveStatus, ...] = ()
     """The first 16 slaves of a master."""
@@ -192,7 +235,7 @@ class Status:
     lost_records: int | None = None
     """The number of damaged records that no replica could restore since the start."""
     scrub_position: int | None = None
-    """The offset up to which the log is scrubbed in this pass."""
+    """The offset up to which the scrubber has come in its present reading of the log."""
     scrubbed_bytes: int | None = None
     """The number of bytes scrubbed since the start."""
     scrub_pass_ended_wall_ms: int | None = None

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 ADDRESS_BYTES_MAX: Final = 107
+"""The longest path that a socket address holds."""
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import stat
 from typing import Final, Protocol, final
 
 READ_BYTES: Final = 4 << 20
+"""How many bytes one read of a mapping's file asks for."""
 
 
 class StoreFile(Protocol):

@@ -24,6 +24,7 @@ class LogPiece(NamedTuple):
     start: int
     end: int
     segment: Segment | None
+    """The file that has the part; None for a hole."""
 
 
 class SpanBytes(NamedTuple):

@@ -57,7 +57,9 @@ STORE_TIME_BYTES: Final = 80
 """A number of bytes from the start of a record that includes its store time, with hosts of IPv4 and of IPv6."""
 
 EXPIRED_UNIT: Final[Unit] = (0, FILLER_SIZE, 0)
+"""The filler before the first message of a queue."""
 BLOCK_BYTES_MAX: Final = 3200 * UNIT_BYTES
+"""How many bytes of units a reader loads at once."""
 
 
 class QueueLocation(NamedTuple):
@@ -72,6 +74,8 @@ class QueueBounds(NamedTuple):
     """The range ``[begin, end)`` of a queue's units that can be read."""
 
     begin: int
+    """The queue offset of the first unit."""
+
     end: int
 
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from gantry_store_files.disk import StoreDisk
 
 NAME_DIGITS: Final = 20
+"""The digits of a file's name, which is its base offset."""
 INDEX_NAME_DIGITS: Final = 17
 """The digits of a local time with milliseconds."""
 
@@ -26,6 +27,8 @@ class Segment(NamedTuple):
     """One file of a log or a consume queue."""
 
     base_offset: int
+    """The offset at which the file begins, by its name."""
+
     size: int
     path: str
 
@@ -41,6 +44,8 @@ class SegmentFault(NamedTuple):
     end: int
     path: str
     text: str
+    """What is wrong, for the user."""
+
     is_hole: bool = False
     """Whether whole files are missing and nothing else is wrong."""
 

@@ -39,6 +39,8 @@ class Epoch(msgspec.Struct, frozen=True):
     """The number of the epoch. They ascend along the log; one is used again only if a truncation has removed it."""
 
     start: int
+    """The physical offset at which the epoch begins."""
+
     is_ours: bool = True
     """Whether a Gantry master wrote the range: every record whose properties leave room for a seal has one."""
 
@@ -47,6 +49,8 @@ class OwnershipRange(NamedTuple):
     """A range of the log with one kind of writer, so that a scan need not look up every record."""
 
     is_ours: bool
+    """Whether Gantry wrote the range, so that records need a seal."""
+
     end: int
     """The end of the range, where the next look-up is needed."""
 
@@ -130,8 +134,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         """Return the identity of a start that appends at ``end``: with the next generation, and in an epoch of Gantry.
 
         Write it before the first message is accepted. ``rocketmq_start`` is where RocketMQ may have begun to write
-        since the last stop: after the last recovery point, if the checkpoint's seal is not ours; at the start of the
-        log, if there is no such point either; None if the seal is ours. With ``is_end_lost`` the epochs that began
+        since the last stop: after the last recovery point, if the checkpoint has no intact seal of Gantry; at the start
+        of the log, if there is no such point either; None if it has one. With ``is_end_lost`` the epochs that began
         after ``end`` are kept: they belonged to this log, and a slave that has their bytes may give them back.
         """
         epochs, number = list(self.epochs), self.epoch
@@ -164,6 +168,8 @@ class IdentityCopies(NamedTuple):
     current: StoreIdentity | None
     backup: StoreIdentity | None
     current_fault: str = ""
+    """Why ``store.json`` cannot be used; empty if it can or does not exist."""
+
     backup_fault: str = ""
 
     @classmethod

@@ -21,7 +21,9 @@ from gantry_store_files.store_identity import StoreIdentity
 from gantry_wire import fastjson
 
 CRC_FIELD: Final = "gantryCrc32"
+"""The field with the CRC-32 of the rest of the file."""
 EDITION_FIELD: Final = "gantryEdition"
+"""The field with the edition: store, and number of the write."""
 STORE_DIGITS: Final = 8
 """The number of digits of a store's uuid in an edition."""
 
@@ -37,6 +39,7 @@ class Edition(NamedTuple):
     store: str
     """The beginning of the store's uuid; empty if the store had none yet."""
     number: int
+    """The number of the write, which increases each time."""
 
     def __str__(self) -> str:
         return f"{self.store}-{self.number}"
@@ -52,6 +55,8 @@ class TableCopy(NamedTuple):
     """One of the two files, as far as it can be used. Without a document and a fault there is no such file."""
 
     document: dict[str, Any] | None = None
+    """The content without Gantry's two fields; None if it cannot be used."""
+
     edition: Edition | None = None
     fault: str = ""
     """The reason why the file cannot be used."""

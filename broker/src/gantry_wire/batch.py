@@ -13,6 +13,7 @@ from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 
 _HEAD: Final = struct.Struct(">iiiii")
+"""Total size, magic, CRC, flag, and length of the body."""
 _SHORT: Final = struct.Struct(">h")
 ENTRY_BYTES_MIN: Final = _HEAD.size + _SHORT.size
 
@@ -21,8 +22,11 @@ class BatchEntry(NamedTuple):
     """One message of a batch."""
 
     flag: int
+    """A number for use by the application."""
+
     body: bytes
     properties: bytes
+    """The properties in RocketMQ's text form."""
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:

@@ -29,13 +29,24 @@ class Command:
     """A request, or the reply to one. Both have the same `opaque`, the request id."""
 
     code: int
+    """The request code, or in a reply the response code."""
+
     opaque: int = field(default_factory=next_opaque)
+    """The request id, by which a connection matches replies to requests."""
+
     flag: int = 0
+    """Bits for a reply and for a one-way request."""
+
     ext: dict[str, str] = field(default_factory=dict)
+    """The fields of the header, as texts."""
+
     body: bytes = b""
     remark: str | None = None
+    """A text for people, above all the reason of an error."""
+
     language: str = "PYTHON"
     version: int = PROTOCOL_VERSION
+    """RocketMQ's number of the sender's version."""
 
     @property
     def is_reply(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import msgspec
 
 DEPTH_MAX: Final = 64
+"""Limit of the levels of a document in the dialect."""
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?[LBSFD]?")
 _BARE_KEY: Final = re.compile(r"[A-Za-z_$][\w$.-]*|-?\d+")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")

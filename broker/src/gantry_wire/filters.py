@@ -22,6 +22,7 @@ class TagFilter:
     expression: str
     tags: frozenset[str]
     codes: frozenset[int]
+    """The hashes of the tags, as consume queues hold them."""
 
     @property
     def accepts_all(self) -> bool:

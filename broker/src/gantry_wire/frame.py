@@ -16,8 +16,10 @@ from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.limits import DEFAULT_LIMITS, WireLimits
 
 FRAME_HEAD: Final = struct.Struct(">II")
+"""The total length, then type and header length in one number."""
 assert FRAME_HEAD.size == 8
 HEADER_LENGTH_MASK: Final = 0xFFFFFF
+"""The three bytes of the second number that are the header's length."""
 
 
 class Serialization(IntEnum):
@@ -25,6 +27,7 @@ class Serialization(IntEnum):
 
     JSON = 0
     ROCKETMQ = 1
+    """RocketMQ's compact binary form of headers."""
 
 
 class Frame(NamedTuple):

@@ -15,7 +15,9 @@ from gantry_wire.fastjson import loads as tolerant_loads
 from gantry_wire.limits import DEFAULT_LIMITS, WireLimits
 
 FLAG_RESPONSE: Final = 1
+"""The bit of a reply."""
 FLAG_ONEWAY: Final = 2
+"""The bit of a request for which the peer sends no reply."""
 
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")
 """The fixed fields: code, language, version, opaque, flag, remark length."""
@@ -42,6 +44,7 @@ class Header(msgspec.Struct, kw_only=True, gc=False):
     version: int = 0
     remark: str | None = None
     ext: dict[str, str] = msgspec.field(default_factory=dict, name="extFields")
+    """The fields of the request or reply, as texts."""
 
 
 _STRICT: Final = msgspec.json.Decoder(Header)

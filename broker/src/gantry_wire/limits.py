@@ -9,13 +9,20 @@ names.
 from dataclasses import dataclass
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
+"""RocketMQ's default limit of a frame, by its length field."""
 HEADER_BYTES_MAX = 1024 * 1024
+"""Limit of the header of a frame."""
 EXT_FIELDS_MAX = 1024
+"""Limit of the fields in a header."""
 BODY_INFLATED_BYTES_MAX = 64 * 1024 * 1024
+"""Limit of a body after its decompression."""
 PROPERTIES_BYTES_MAX = 32767
+"""The longest properties that the length field of a record can express."""
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""RocketMQ's default limit of a body."""
 TOPIC_BYTES_MAX = 127
 GROUP_BYTES_MAX = 255
+"""RocketMQ's limit of a group's name."""
 RETRY_TOPIC_BYTES_MAX = 255
 
 

@@ -31,13 +31,17 @@ from gantry_wire.seal import SEAL, SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_
 Buffer = bytes | bytearray | memoryview
 
 MESSAGE_MAGIC_V1: Final = -626843481
+"""Marks a record whose topic has a length of one byte."""
 MESSAGE_MAGIC_V2: Final = -626843477
+"""Marks a record whose topic has a length of two bytes."""
 MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 BLANK_MAGIC: Final = -875286124
+"""Marks a blank record, which closes a file or replaces lost data."""
 
 FLAG_COMPRESSED: Final = 0x1
 FLAG_MULTI_TAGS: Final = 0x2
 TRANSACTION_MASK: Final = 0xC
+"""The bits of the system flag with the kind of a transactional message."""
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC
@@ -68,6 +72,7 @@ Layout = tuple[int, int, int, int, int]
 """The start and end of the body, the start and end of the topic, and the start of the properties."""
 
 BLANK_RECORD: Final = struct.Struct(">ii")
+"""The whole of a blank record that is not zero: its size and its magic."""
 BLANK_BYTES: Final = BLANK_RECORD.size
 LONG: Final = struct.Struct(">q")
 SHORT: Final = struct.Struct(">h")
@@ -78,6 +83,7 @@ PHYSICAL_OFFSET_POSITION: Final = 28
 PHYSICAL_OFFSET: Final = struct.Struct(f">{PHYSICAL_OFFSET_POSITION}xq")
 """The physical offset of a record, read from its start."""
 RECORD_BYTES_MIN: Final = 91
+"""The smallest record: hosts of IPv4, a topic of one byte, nothing else."""
 RECORD_BYTES_MAX: Final = 64 << 20
 """The maximum size of a record, far above that of any message: RocketMQ accepts 4 MiB by default, and the blank record
 at the end of a file is at most seven bytes longer than the record for which there was no space. Readers of RocketMQ's
@@ -118,14 +124,26 @@ class StoredMessage:
     queue_offset: int = 0
     physical_offset: int = 0
     flag: int = 0
+    """A number for use by the application."""
+
     sys_flag: int = 0
+    """RocketMQ's flags: compression, transaction, kinds of hosts."""
+
     born_timestamp_ms: int = 0
     born_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+    """The producer's address: 8 bytes (IPv4 and port) or 20 (IPv6 and port)."""
+
     store_timestamp_ms: int = 0
     store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
     reconsume_times: int = 0
+    """How often consumers have sent the message back."""
+
     prepared_offset: int = 0
+    """In the message that ends a transaction, the offset of its half message; else 0."""
+
     properties_bytes: bytes = b""
+    """The properties as the record holds them."""
+
     body_crc: int = 0
     """The CRC of the body. Decoding sets it, encoding computes it."""
     size: int = 0
@@ -223,7 +241,7 @@ class RecordCheck(msgspec.Struct, frozen=True, gc=False):
 
     fault: RecordFault | None
     size: int = 0
-    """The number of bytes to skip: the record, or the blank to the end of its file; 0 for every other fault."""
+    """The number of bytes to skip: the record, or the blank record to the end of its file; 0 for every other fault."""
 
     @property
     def is_good(self) -> bool:

@@ -29,14 +29,20 @@ SYSTEM_GROUPS: Final = (
 """The consumer groups that every broker has for itself."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""The topic of delayed messages, with one queue for each level."""
 AUTO_CREATE_TOPIC: Final = "TBW102"
+"""The topic whose settings new topics get."""
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""The topic of half messages, whose transactions are open."""
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+"""The topic of op messages, each of which ends half messages."""
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""The topic of abandoned transactions."""
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""The topic to which clients send traces of messages."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -62,6 +68,7 @@ HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
 """Topics that only the broker itself reads: a client that reads them would get messages that were never committed."""
 
 INTERNAL_PREFIX: Final = "rmq_sys_"
+"""The prefix of RocketMQ 5's own topics."""
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)

@@ -32,6 +32,7 @@ _BODY_START: Final = RECORD_PREFIX_V4.size
 assert _HEAD.size == _BODY_START
 
 _NOT_PLAIN: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | TRANSACTION_PREPARED
+"""The bits of the system flag of which a plain record has none."""
 
 
 PlainRecord = tuple[int, int, bytes, int, int, int, bytes]

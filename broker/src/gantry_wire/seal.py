@@ -18,7 +18,9 @@ from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.properties import KEY_END, RECORD_CRC, terminate_properties
 
 SEAL_MARK: Final = f"{RECORD_CRC}{KEY_END}".encode()
+"""How a seal begins: the name of its property."""
 SEAL_BYTES: Final = 20
+"""The size of a seal with its separators."""
 SEAL_REVERSED: Final = b"\x02%010d\x01#23CRC__"
 """The seal backwards: formatted with the CRC and reversed, it has the digits in their order."""
 

@@ -46,11 +46,14 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 """The field that clients up to 4.9.3 add after they have signed, and later ones before."""
 
 SESSION_CHARACTERS: Final = 32
+"""The length of a session's id, in hex digits."""
 
 _SHA1_BLOCK_BYTES: Final = 64
+"""The block size of SHA-1, which HMAC pads keys to."""
 _INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))
 _MAGIC: Final = b"gantry-request-1"
+"""How the bytes begin that a strict signature covers."""
 _HEAD: Final = struct.Struct(">iiiI")
 """The code, opaque, flag and number of fields."""
 _LENGTH: Final = struct.Struct(">I")
@@ -73,8 +76,13 @@ class StrictClaim:
     """The claims of a strictly signed request, beside its account."""
 
     time_ms: int
+    """When the request was signed, by the client's clock."""
+
     session: str
+    """A random id of the connection."""
+
     number: int
+    """The number of the request in its session."""
 
 
 # ------- v1

@@ -36,7 +36,8 @@ class Orders(Protocol):
     """The orders that a broker executes.
 
     Each one is idempotent, and raises ``OrderRefused`` if the broker refuses it; ``Refused`` says what that means.
-    ``status`` answers at any time; the others may wait for each other.
+    ``status`` answers at any time; the others may wait for each other. The parameters are the fields of the orders (see
+    ``gantry_status.orders``).
     """
 
     async def status(self) -> HaStatus: ...

@@ -51,6 +51,7 @@ IDLE_S: Final = 300.0
 TRANSFER_S: Final = 10.0
 """Longest time from the first byte of a line to its last, and for an answer to be read, in seconds."""
 _PEER: Final = struct.Struct("3i")
+"""The kernel's ``struct ucred``: process, user and group id of a client."""
 
 
 class Peer(NamedTuple):

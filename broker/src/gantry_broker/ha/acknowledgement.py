@@ -13,14 +13,16 @@ the term names electable slaves, and those that end before the master's epoch be
 still ends in an older epoch, and would lose against a log with an epoch in between, although that log lacks what was
 acknowledged.
 
-Where sends do not wait for slaves, grants decide, on a clock that never stops:
+Where sends do not wait for slaves, grants decide: short permissions of slaves to acknowledge, on a clock that never
+stops.
 
     a master with electable slaves answers 0 only while one of two conditions holds:
     1  it has a short grant from every electable slave, renewed with its acks
     2  it has the shard's Lease, as its sidecar reports it
 
-Slaves give grants only where no ack is needed. A master that needs acks, and has degraded (``haDegrade=ASYNC``), can
-fulfil only the second condition. A master without electable slaves needs neither.
+Slaves give grants only where no ack is needed. A master that needs acks, and has degraded (with ``haDegrade=ASYNC`` it
+continues without slaves if too few are in sync), can fulfil only the second condition. A master without electable
+slaves needs neither.
 
 A promotion ends both first: a slave that has promised a newer epoch grants nothing any more, and the Lease moves to
 another member. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops a master. A grant
@@ -85,7 +87,7 @@ class SlaveProgress:
         return self.received >= 0 and wrote - self.received <= gap_bytes_max
 
     def acked_position(self, *, is_flushed_wanted: bool) -> int:
-        """Return the position up to which the slave's acks count."""
+        """Return the position up to which the slave's acks count: with ``is_flushed_wanted`` what is on its disk."""
         return min(self.received, self.flushed) if is_flushed_wanted else self.received
 
 
@@ -93,7 +95,8 @@ class SlaveProgress:
 class AckSet:
     """The progress of all connected slaves. Owned by the loop.
 
-    The positions of one slave never move backwards; those of the set do when a slave disconnects.
+    The positions of one slave never move backwards; those of the set do when a slave disconnects. With
+    ``is_flushed_wanted`` an ack counts only up to what the slave has flushed to its disk. Times are the loop's.
     """
 
     def __init__(self, *, acks_needed: int, is_flushed_wanted: bool) -> None:
@@ -205,6 +208,7 @@ class AckPolicy:
             acks_needed=settings.acks_needed, is_flushed_wanted=settings.ack_level is AckLevel.FLUSHED
         )
         self.grants = Grants(())
+        """The permissions to acknowledge that slaves have given this master."""
         self.is_degraded = False
         """Whether sends skip the wait for slaves because too few slaves are in sync."""
 

@@ -37,6 +37,8 @@ class CompletenessRecord(msgspec.Struct, frozen=True):
     """What one start recorded about the completeness of the store."""
 
     is_complete: bool | None
+    """Whether no data is missing; None if that is unknown."""
+
     machine: str = ""
     """The boot id of the machine, and the pod, within which memory survives a process; empty if unknown."""
 
@@ -54,6 +56,8 @@ class FormerRecord(msgspec.Struct, frozen=True):
     """The record as earlier versions wrote it."""
 
     is_whole: bool | None
+    """The former name of ``CompletenessRecord.is_complete``; the other fields are the same."""
+
     machine: str = ""
     is_crash_safe: bool = False
     buffers: int = 0
@@ -64,6 +68,8 @@ class RecoveryFindings(NamedTuple):
     """What a recovery has found about lost or damaged data."""
 
     is_clean: bool
+    """Whether the last run stopped cleanly."""
+
     is_empty: bool
     """Whether the store has never held a message."""
 
@@ -121,6 +127,7 @@ class DataCompleteness:
         the broker that starts.
         """
         self.is_complete: bool | None = None
+        """Whether no data is missing; None if that is unknown."""
         self._is_corrupt = self._has_holes = False
         self._disk: Final = disk
         self._path: Final = f"{root}/completeness.json"

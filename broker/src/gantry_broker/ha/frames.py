@@ -38,15 +38,17 @@ PREAMBLE: Final = b"\xffGANTRY\x01"
 assert len(PREAMBLE) == 8
 
 HEAD: Final = struct.Struct(">IB3xI")
+"""The head of a frame: size of the body, kind, CRC-32."""
 HEAD_BYTES: Final = HEAD.size
 _SIZE_AND_KIND: Final = struct.Struct(">IB3x")
+"""The part of the head that the CRC-32 covers."""
 _HASHED_HEAD_BYTES: Final = _SIZE_AND_KIND.size
 _unpack_head: Final = HEAD.unpack_from
-_DATA: Final = struct.Struct(">qqq")
-_HEARTBEAT: Final = struct.Struct(">qqqqq")
-_ACK: Final = struct.Struct(">qqqqi")
-_TABLE: Final = struct.Struct(">qB")
-_RANGE: Final = struct.Struct(">q")
+_DATA: Final = struct.Struct(">qqq")  # offset, epoch, confirmed
+_HEARTBEAT: Final = struct.Struct(">qqqqq")  # the fields of Heartbeat
+_ACK: Final = struct.Struct(">qqqqi")  # the fields of Ack
+_TABLE: Final = struct.Struct(">qB")  # version, length of the name
+_RANGE: Final = struct.Struct(">q")  # start
 
 DATA_BYTES_MAX: Final = RECORD_BYTES_MAX
 """Bytes of the log in one frame. A record is never split, so that the largest one must fit.
@@ -78,18 +80,30 @@ class FrameKind(IntEnum):
     """The kind of a frame, as its head has it."""
 
     CHALLENGE = 1
+    """Master: a nonce, which the slave's proof must contain."""
     HELLO = 2
+    """Slave: its identity, and the history of its log."""
     WELCOME = 3
+    """Master: the slave may follow, from this offset."""
     REFUSAL = 4
+    """Master: the slave may not follow, and why."""
     READY = 5
+    """Slave: it has done what the welcome demands."""
     SUMS_REQUEST = 6
+    """Master: it wants checksums of pieces of the log."""
     SUMS = 7
     TAIL_REQUEST = 8
+    """Master: it wants the end of the log, which it has lost."""
     RANGE_REQUEST = 9
+    """Either side: it wants records of a range of the log."""
     DATA = 16
+    """Records of the log, from the master; in the handshake the lost end, from the slave."""
     HEARTBEAT = 17
+    """Master: the positions of its log, and its clock."""
     TABLE = 18
+    """Master: a table that a slave needs when it is promoted."""
     ACK = 19
+    """Slave: how far it has received and flushed the log, and a grant."""
     RANGE = 20
 
 
@@ -102,6 +116,7 @@ _SIZES_MAX: Final[dict[int, int]] = {
     FrameKind.RANGE: _RANGE.size + DATA_BYTES_MAX,
     FrameKind.TABLE: _TABLE.size + TABLE_NAME_BYTES_MAX + TABLE_BYTES_MAX,
 }
+"""The largest body of each kind of frame."""
 
 
 # -- frames of the handshake -------------------------------------------------------------------------------------------
@@ -121,8 +136,11 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
     store_uuid: str
     epochs: list[Epoch]
+    """The epoch records of the slave's log."""
     begin: int
+    """The first offset of the slave's log."""
     end: int
+    """The end of the slave's log."""
     file_bytes: int
     """Size of a log file; it must be the same on both sides."""
 
@@ -130,11 +148,14 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """Epoch below which the slave has promised to follow no master."""
 
     is_crash_safe: bool = True
+    """Whether what the slave has received survives a crash of its process."""
     address: str = ""
     """Address where clients reach the slave."""
 
     nonce: str = ""
+    """Random text of the slave, which the master's proof must contain."""
     proof: str = ""
+    """Proves that the slave knows the shared secret; empty without one."""
     gives_ranges: bool = False
     """Whether the slave answers ``RangeRequest``; older versions do not."""
 
@@ -144,8 +165,11 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     epochs: list[Epoch]
+    """The epoch records of the master's log, which the slave adopts."""
     begin: int
+    """The first offset of the master's log."""
     start: int
+    """The offset from which the master sends."""
     is_restart: bool = False
     """Whether the slave discards its log and copies the master's from ``start``.
 
@@ -168,6 +192,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """Number of slaves the master waits for. A slave's own setting may differ, and counts after its promotion."""
 
     proof: str = ""
+    """Proves that the master knows the shared secret; empty without one."""
     gives_ranges: bool = False
     """Whether the master answers ``RangeRequest``; older versions do not."""
 
@@ -176,7 +201,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a slave may not follow. ``is_final``: a retry does not help; slaves retry nevertheless."""
 
     reason: str
+    """One word for programs, such as ``identity``."""
     text: str
+    """The reason as a sentence, for the slave's log and status."""
     is_final: bool = False
 
 
@@ -192,6 +219,7 @@ class SumsRequest(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     piece_bytes: int
+    """The size of each piece."""
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,10 +266,11 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Data(NamedTuple):
-    """Whole records of the log from ``offset`` on, or the blank that closes a file."""
+    """Whole records of the log from ``offset`` on, or the blank record that closes a file."""
 
     offset: int
     epoch: int
+    """The epoch of the master that sends it."""
     confirmed: int
     """Position up to which consumers may read."""
 
@@ -256,6 +285,7 @@ class Heartbeat(NamedTuple):
     wrote: int
     flushed: int
     sent_ms: int
+    """The master's boot-time clock when it sent the heartbeat."""
 
 
 class Ack(NamedTuple):
@@ -263,7 +293,9 @@ class Ack(NamedTuple):
 
     epoch: int
     received: int
+    """End of what the slave has received."""
     flushed: int
+    """End of what the slave has flushed to its disk."""
     echo_ms: int
     """``sent_ms`` of the last heartbeat."""
 

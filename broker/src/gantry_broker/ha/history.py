@@ -59,6 +59,8 @@ class History(NamedTuple):
 
     epochs: Sequence[Epoch]
     begin: int
+    """The first offset of the log."""
+
     end: int
 
     @property

@@ -90,7 +90,7 @@ class MasterLog(ReadableLog, Protocol):
 
 
 class MasterFacts(NamedTuple):
-    """The identity of the master, and its demands on slaves."""
+    """The identity of the master, and its demands on slaves: log files of ``file_bytes``, grants of ``grant_ms``."""
 
     cluster: str
     broker_name: str
@@ -110,13 +110,13 @@ class MasterFacts(NamedTuple):
 
 
 class Phase(Enum):
-    """The phases of a replication stream, on the master's side."""
+    """The phases of a replication stream on the master's side, most of them named for the frame that it waits for."""
 
     PREAMBLE = auto()
     HELLO = auto()
     SUMS = auto()
-    EXAMINING = auto()
-    TAIL = auto()
+    EXAMINING = auto()  # Waits for the slave's records where the logs differ.
+    TAIL = auto()  # Waits for the end of the log, which this master has lost.
     READY = auto()
     STREAMING = auto()
     REFUSED = auto()

@@ -121,6 +121,8 @@ class RoleRecord(msgspec.Struct, frozen=True):
     """A broker's role in one epoch."""
 
     epoch: int = 0
+    """The epoch of the role; 0 without a role."""
+
     is_master: bool = False
     electable: list[int] = []
     """Broker ids of the slaves of the epoch that may be promoted after it."""

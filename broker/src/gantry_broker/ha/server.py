@@ -86,6 +86,7 @@ class ReplicationServer:
         self.allows_classic: Final = allows_classic
         self.source: Final = source
         self.streams: Final[set[MasterStream]] = set()
+        """All open streams to slaves, also those that do not copy yet."""
         self.clock_ms: Final = clock_ms
         self.on_join: Final = on_join
         self.on_refused: Final = on_refused
@@ -201,11 +202,13 @@ class MasterStream(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.session: MasterSession | ClassicMasterSession | None = None
+        """The protocol of the slave; None until its first bytes tell which one it is."""
         self._is_first = True
         self._is_full = False
         self._is_resumption_scheduled = False
         self._read_at = self.connected_at = self._loop.time()
         self.peer = "?"
+        """Address and port of the slave; "?" before the connection is made."""
         self._range: Final = RangeRequester()
 
     @property

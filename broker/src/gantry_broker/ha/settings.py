@@ -10,7 +10,11 @@ class BrokerRole(StrEnum):
     """``brokerRole``: the role, if it is fixed; otherwise the kind of master that the broker can become."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
+    """A master whose sends wait for no slave."""
+
     SYNC_MASTER = "SYNC_MASTER"
+    """A master whose sends wait for slaves; see ``inSyncReplicas``."""
+
     SLAVE = "SLAVE"
 
 
@@ -18,21 +22,30 @@ class RoleAtStart(StrEnum):
     """``roleAtStart``: whether the configuration or an order assigns the first role."""
 
     CONFIGURED = "CONFIGURED"
+    """The broker takes ``brokerRole`` at the start."""
+
     UNASSIGNED = "UNASSIGNED"
+    """The broker waits for an order."""
 
 
 class AckLevel(StrEnum):
     """``haAckLevel``: what a slave must have done with a message before its ack counts."""
 
     RECEIVED = "RECEIVED"
+    """The slave has the message, safe from a crash of its process."""
+
     FLUSHED = "FLUSHED"
+    """The slave has the message on its disk."""
 
 
 class Degrade(StrEnum):
     """``haDegrade``: what a master does while too few slaves are in sync."""
 
     WAIT = "WAIT"
+    """Sends are answered with code 11, and new messages stay hidden."""
+
     ASYNC = "ASYNC"
+    """Sends no longer wait for slaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

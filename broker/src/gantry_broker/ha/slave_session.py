@@ -60,19 +60,36 @@ class SlaveFacts(NamedTuple):
     broker_id: int
     store_uuid: str
     file_bytes: int
+    """Size of a log file; it must be the same on both sides."""
+
     promised_epoch: int
+    """Epoch below which the slave has promised to follow no master."""
+
     is_crash_safe: bool
+    """Whether what the slave receives survives a crash of its process."""
+
     address: str
+    """Address where clients reach the slave."""
+
     secret: bytes = b""
+    """The secret that all brokers of the group share; empty without one."""
 
 
 class Phase(Enum):
     """The phases of a replication stream, on the slave's side."""
 
     CHALLENGE = auto()
+    """The slave has sent its preamble, and waits for the challenge."""
+
     WELCOME = auto()
+    """It has sent its HELLO, and answers the master's comparisons."""
+
     PREPARING = auto()
+    """It changes its store as the welcome demands."""
+
     STREAMING = auto()
+    """It copies the master's log."""
+
     REFUSED = auto()
 
 
@@ -92,6 +109,7 @@ class SlaveSession:
         self.phase = Phase.CHALLENGE
         self.welcome: Welcome | None = None
         self.refusal: Refusal | None = None
+        """Why the master has refused this slave; None if it has not."""
         self.confirmed = -1
         """Position up to which consumers may read, as the master reports; -1 before its first report."""
 

@@ -106,6 +106,7 @@ class SlaveStore(StoreReader):
     def __init__(self, store: MessageStore) -> None:
         super().__init__(store)
         self.copier: LogCopier | None = None
+        """Appends the master's records; None until the store is prepared."""
 
     @property
     def history(self) -> History:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 PIECE_NAME_PREFIX: Final = "buffer-"
+"""How the names of pieces in a directory begin."""
 VOLUME_LOCK: Final = "lock"
 """Name of the file in the directory of a volume that a process using it has locked."""
 

@@ -23,6 +23,8 @@ class FileMetadata(NamedTuple):
     """Metadata of one file or directory."""
 
     size: int
+    """The size of the file in bytes."""
+
     allocated: int
     """Number of bytes that have blocks; less than ``size`` for a sparse file."""
 

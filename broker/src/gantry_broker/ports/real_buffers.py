@@ -24,8 +24,11 @@ from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, VOLUME_LOCK, BufferPi
 log = logging.getLogger(__name__)
 
 MEDIA: Final = ("hugetlbfs", "tmpfs")
+"""File systems in memory whose files survive the process."""
 MADV_POPULATE_WRITE: Final = 23
+"""Linux's advice that makes all pages of a mapping present."""
 _LIBC: Final[Any] = ctypes.CDLL(None, use_errno=True)
+"""The C library, whose calls let other threads run."""
 for _function in (_LIBC.mlock, _LIBC.madvise):
     _function.restype = ctypes.c_int
 _LIBC.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]

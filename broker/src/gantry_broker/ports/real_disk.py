@@ -22,6 +22,7 @@ from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
 from gantry_store_files.disk import LocalFileListing, pread_fully
 
 ZERO_CHUNK = bytes(1 << 20)
+"""What is written where blocks cannot be zeroed by ``fallocate``."""
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_ZERO_RANGE = 0x10
 

@@ -1,10 +1,11 @@
 """Dispatches the requests of a listening port to their handlers.
 
-Plain sends take the fast path (`send_path`), other sends the slow one (`send.handlers`); every other request is decoded
-in full and looked up in one table of codes. With access control on, the guard checks a request before anything else is
-done about it. A handler's refusal becomes the code and the text of the answer; a request without a handler gets code 3;
-an unexpected error in a handler is answered with code 1 and logged with its traceback, and affects no other connection.
-Each change that an administrator asks for leaves a line in the audit log, also if it fails.
+Plain sends (no batch, delay, transaction or retry) take the fast path (`send_path`), other sends the slow one
+(`send.handlers`); every other request is decoded in full and looked up in one table of codes. With access control on,
+the guard checks a request before anything else is done about it. A handler's refusal becomes the code and the text of
+the answer; a request without a handler gets code 3; an unexpected error in a handler is answered with code 1 and logged
+with its traceback, and affects no other connection. Each change that an administrator asks for leaves a line in the
+audit log, also if it fails.
 """
 
 import logging
@@ -68,8 +69,8 @@ CHANGES_ON_ANY_MEMBER: Final = frozenset(
         *ACCOUNT_CHANGES,
     }
 )
-"""Changes that the gate lets pass on a slave, too, though their handlers may refuse them there, and requests that make
-a consumer act. Some are answered with code 3, and are audited nevertheless."""
+"""Changes that the gate (``core.gate``) accepts on a slave, too, though their handlers may refuse them there, and
+requests that make a consumer act. Some are answered with code 3, and are audited nevertheless."""
 
 AUDITED: Final = (CHANGES - CLIENT_CHANGES) | CHANGES_ON_ANY_MEMBER
 """Requests by which an administrator changes what a broker stores or how it behaves. Each leaves a line in the audit

@@ -29,22 +29,39 @@ from gantry_broker.store import crash_points
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 4096
+"""The size of the file, one page, of which most is unused."""
 FIELDS: Final = struct.Struct(">qqqqq")
+"""RocketMQ's five fields at the start of the file."""
 SEAL_POSITION: Final = 256
+"""Where Gantry's first seal begins in the file."""
 SEAL_MARK: Final = b"GANTRYCP"
+"""How the first seal, of the flushed offset, begins."""
 SEAL: Final = struct.Struct(">8sqI")
+"""The mark, the flushed offset, and the CRC over RocketMQ's fields and that offset."""
 BEGIN_SEAL_POSITION: Final = 288
+"""The position of the second seal, which has the layout of the first one."""
 BEGIN_SEAL_MARK: Final = b"GANTRYLB"
+"""How the second seal, of the log's begin, begins."""
 
 
 class CheckpointContent(NamedTuple):
     """The content of the checkpoint file. ``flushed`` is 0 unless Gantry's seal is intact."""
 
     log_timestamp_ms: int = 0
+    """Store time of the newest message that is on the disk in the log."""
+
     queues_timestamp_ms: int = 0
+    """Store time of the newest message that is on the disk in its queue."""
+
     index_timestamp_ms: int = 0
+    """Store time of the newest message that is on the disk in the key index."""
+
     master_flushed: int = 0
+    """A field of RocketMQ's replication, which Gantry writes as 0."""
+
     confirmed: int = 0
+    """RocketMQ's field of this name. Gantry writes the flushed end of the log to it."""
+
     flushed: int = 0
     is_ours: bool = True
     """False if RocketMQ or another program wrote the file last, or if it is damaged. True without any file."""

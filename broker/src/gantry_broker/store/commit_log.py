@@ -40,6 +40,7 @@ NEWEST_BYTES_MAX: Final = 1 << 20
 """Limit of the bytes of the newest append that are kept in memory."""
 
 COMMIT_CHUNK_BYTES: Final = 1 << 20
+"""How many bytes one ``pwrite`` of a commit copies from a write buffer into the file."""
 
 Span = tuple[MappedFile, int, bytes]
 """Bytes for one log file: the file, the position, the bytes."""
@@ -68,18 +69,25 @@ class CommitLog:
         self.file_size: Final = settings.mapped_file_size_commit_log
         self._newest: tuple[int, bytes] = (0, b"")
         self.wrote = 0
+        """End of the bytes that are in a write buffer or in the page cache."""
         self.committed = 0
         """End of what is in the page cache of the files. Equal to ``wrote`` where there is no buffer."""
         self.flushed = 0
+        """End of the bytes for which ``fdatasync`` has returned."""
         self.sync_count = 0
         """Number of fsync calls since the start. Group commit keeps it far below the number of messages."""
         self.last_timestamp_ms = 0
+        """The newest store time in the log. Later messages get no earlier one."""
         self.is_read_only = False
+        """Whether nothing is appended any more: after a failed write or flush, or when the store closes."""
         self.file: MappedFile | None = None
         """The file to append to; None while the log changes, or after ``start_at`` has failed: see ``reopen``."""
         self.base_offset = 0
+        """Where ``file`` begins, kept here because every append needs it."""
         self.position = 0
+        """The position in ``file`` at which the next append writes."""
         self.pool: WritePool | None = None
+        """The pool of write buffers; None if appends go to the page cache."""
         self._on_exhausted: Callable[[], None] = lambda: None
         self._on_returned: Callable[[WriteBuffer], None] = lambda buffer: None
         self._on_wrote: Callable[[int], None] = lambda end: None
@@ -89,6 +97,7 @@ class CommitLog:
         """Called before bytes at an offset are trusted. Raises ``StoreFailed`` if the file belongs to another store."""
 
         self.preallocate_at = self.file_size // 2
+        """The position in ``file`` from which on the next file is created ahead of time."""
         self.next: Final = NextFileAllocator(self.files, settings, clock)
         self._next_buffer: WriteBuffer | None = None
         self._commit_lock: Final = threading.Lock()

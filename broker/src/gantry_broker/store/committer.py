@@ -6,7 +6,8 @@ It runs once per interval, and at once when enough pages are uncommitted, when a
 reader waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There the
 rounds are limited to about one every ``ROUND_MS`` (more if ``ROUND_BYTES_MAX`` are uncommitted sooner), because each
 takes the interpreter from the loop several times. The thread never calls fsync. A failed write is final for the log:
-its bytes are still in the buffer, and the next start replays them, unless the buffer is anonymous memory.
+its bytes are still in the buffer, and the next start replays them, unless the buffer is anonymous memory. To void a
+buffer is to mark its content as invalid.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import WritePool
 
 ROUND_MS: Final = 10
+"""The desired interval of the rounds on a busy log, in milliseconds."""
 ROUND_BYTES_MAX: Final = 1 << 20
+"""As many uncommitted bytes start a round sooner."""
 
 
 def round_bytes(settings: PoolSettings, committed_bytes: int, elapsed_ms: int) -> int:
@@ -34,7 +37,7 @@ def round_bytes(settings: PoolSettings, committed_bytes: int, elapsed_ms: int) -
 
 
 def is_commit_due(settings: PoolSettings, dirty_bytes: int, age_ms: int, *, is_requested: bool) -> bool:
-    """Return whether to commit now. ``age_ms`` is the time since the last commit."""
+    """Return whether to commit now ``dirty_bytes`` uncommitted bytes. ``age_ms`` is the time since the last commit."""
     is_enough = dirty_bytes >= max(settings.commit_pages_min, 1) * PAGE_BYTES
     return dirty_bytes > 0 and (is_requested or is_enough or age_ms >= settings.commit_thorough_interval_ms)
 

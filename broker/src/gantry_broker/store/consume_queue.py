@@ -91,10 +91,14 @@ class ConsumeQueue:
         self.stride: Final = stride - stride % CONSUME_UNIT_BYTES
         """How many bytes of a file get blocks at a time."""
         self.magic: Final = MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1
+        """The magic of this topic's records, which depends on the length of its name."""
         self.topic_field: Final = (struct.pack(">h", len(encoded)) if is_v2 else bytes((len(encoded),))) + encoded
+        """The topic as a record holds it: its length and its bytes."""
         self.record_overhead: Final = RECORD_BYTES_MIN - 1 + len(self.topic_field)
         self.key_seed: Final = java_string_hash(f"{topic}#") & 0xFFFFFFFF
+        """The hash of ``topic#``, with which the hash of every key begins."""
         self.key_seed_unique: Final = self.key_seed * pow(31, 32, 1 << 32) & 0xFFFFFFFF
+        """The same, as far as it enters the hash of a unique key, which has 32 characters."""
         self._budget: Final = budget or SumsBudget()
         self.sums: Final = QueueSums(self._budget)
         """Checksums of the records that this process has appended."""
@@ -104,6 +108,7 @@ class ConsumeQueue:
         self.end = 0
         self.readable_end = 0
         self.flushed_end = 0
+        """End of the units that are on the disk."""
         self.is_corrupt = False
         """Whether a unit is known to be wrong, so that recovery points list the queue as damaged."""
         self.is_dirty = False
@@ -187,9 +192,9 @@ class ConsumeQueue:
         return file
 
     def put(self, offset: int, physical_offset: int, size: int, tags_code: int) -> None:
-        """Write the unit of queue offset ``offset``. Skipped units become fillers. Raises ``StoreFull``.
+        """Write the unit of queue offset ``offset``. Skipped units become fillers, which stand for no message.
 
-        This is the general path, for dispatch from the log; the append loop does the same inline.
+        Raises ``StoreFull``. This is the general path, for dispatch from the log; the append loop does the same inline.
         """
         if self.files.files:
             self.fill_to(offset, physical_offset)

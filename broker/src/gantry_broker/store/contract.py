@@ -42,14 +42,22 @@ class StoreContract(Protocol):
     """A store directory that this process has open."""
 
     root: str
+    """The directory of the store."""
+
     settings: StoreSettings
     log: CommitLog
     """The log's bytes, and its positions ``min_physical``, ``wrote``, ``committed`` and ``flushed``."""
     queues: QueueTable
+    """All consume queues of the store, by topic and queue id."""
+
     positions: LogPositions
+    """How far the log is promised to producers, and confirmed for consumers."""
+
     dispatcher: Dispatcher
     """Makes messages visible to consumers, and holds them back until they are confirmed."""
     has_index: bool
+    """Whether the store has a key index (``messageIndexEnable``)."""
+
     keys: KeySearch
     """Finds messages by their keys."""
     times: TimeSearch

@@ -40,7 +40,7 @@ KEPT_RECORDS_MAX: Final = 4096
 
 
 _TIMESTAMP: Final = itemgetter(5)
-"""Gets the store time of a plain record."""
+"""Gets the store time of a plain record (see ``gantry_wire.plain_records``)."""
 
 
 class CopyRefused(Exception):
@@ -48,9 +48,11 @@ class CopyRefused(Exception):
 
 
 class Piece(NamedTuple):
-    """Consecutive records that are made visible together, or a blank record."""
+    """Consecutive records that are made visible together, or the blank record that closes a file."""
 
     end: int
+    """The offset at which the piece ends in the log."""
+
     last_record: int
     """Start of the last record; -1 if the piece holds only a blank record, or damage at the end of the log."""
 
@@ -320,7 +322,7 @@ class LogCopier:
             self.pieces.append(Piece(wrote, -1, newest_ms))  # The log ends with damage.
 
     def hold_undispatched(self) -> None:
-        """Pass all pieces to the dispatcher as held batches, because this store becomes a master's.
+        """Pass all pieces to the dispatcher, which holds them until they are confirmed: this store becomes a master's.
 
         The queue offsets of their messages count as assigned from now on, so that new messages get later ones.
         """

@@ -44,7 +44,11 @@ class Damage:
     """A range of the log that holds no good record."""
 
     start: int
+    """The physical offset at which the range begins."""
+
     end: int
+    """Where the first good record after it begins, or where the search for one ended."""
+
     state: DamageState = DamageState.FOUND
     wait_until_ms: int = -1
     """Monotonic time until which readers wait before the range; -1 if they do not wait."""
@@ -85,8 +89,12 @@ class DamageCounters(NamedTuple):
     """Counters of damaged ranges since the start."""
 
     found: int = 0
+    """Number of damaged ranges that were found."""
+
     found_bytes: int = 0
     healed: int = 0
+    """Number of ranges that were rewritten, from a replica or from memory."""
+
     healed_bytes: int = 0
     lost: int = 0
     """Number of the found ranges that no replica had."""
@@ -99,13 +107,22 @@ class Integrity(NamedTuple):
     """
 
     damaged_records: int = 0
+    """Number of ranges that are damaged now."""
+
     damaged_bytes: int = 0
+    """Size of the ranges that are damaged now."""
+
     damaged_records_found: int = 0
     healed_records: int = 0
     lost_records: int = 0
+    """Number of damaged ranges that no replica had."""
+
     scrub_position: int = 0
+    """The offset up to which the scrubber, which reads the whole log at rest, has come."""
+
     scrubbed_bytes: int = 0
     scrub_pass_ended_wall_ms: int = 0
+    """Wall-clock time at which the scrubber last reached the end of the log; 0 if it has not."""
 
 
 @final

@@ -35,7 +35,7 @@ from gantry_wire.message import RecordFault, check_record
 log = logging.getLogger(__name__)
 
 COMPARED_ENTRIES: Final = 8
-"""Number of entries of each index file that a start compares with the log. Enough to detect a foreign file."""
+"""Number of entries of each index file that a start compares with the log. Enough to detect another store's file."""
 
 
 @final
@@ -73,7 +73,7 @@ class DerivedFiles:
     def load(self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int = 0) -> None:
         """Open queues and index as far as they can be trusted, and delete those that are rebuilt.
 
-        ``written`` is the end of the log at a kill; 0 if unknown.
+        Only what concerns records before ``before`` is kept. ``written`` is the end of the log at a kill; 0 if unknown.
         """
         self.rebuilt = self._load_queues(before, point, is_clean=is_clean, written=written)
         point = self._stop_trusting(point)
@@ -271,8 +271,9 @@ class DerivedFiles:
 
         A point that is not trusted, for example because its last record is damaged or was deleted since, proves nothing
         about queues with files. For queues without files it is used nevertheless, since only it has their next offsets.
-        Raises ``StoreFull`` if the disk has no space for the fillers of a queue with files: without them the offsets
-        of the lost messages would be used again. The next start finds the same point, and tries again.
+        Raises ``StoreFull`` if the disk has no space for filler units, which stand for no message, in a queue with
+        files: without them the offsets of the lost messages would be used again. The next start finds the same point,
+        and tries again.
         """
         if point is None:
             return

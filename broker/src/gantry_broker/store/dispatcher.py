@@ -39,8 +39,14 @@ class AppendedBatch(NamedTuple):
     """The end of the log after the batch."""
 
     timestamp_ms: int
+    """The store time of the batch, in milliseconds."""
+
     drafts: Sequence[Draft]
+    """The messages of the batch, of which the index needs the keys."""
+
     physical_offsets: list[int]
+    """Where the record of each message begins in the log."""
+
     touched: Mapping[ConsumeQueue, int]
     """The queues that have become longer, with their previous ends. Not used if ``held`` is not None."""
 
@@ -57,6 +63,7 @@ class Dispatcher:
         self._listeners: Final = listeners
         self._index: Final = index
         self.is_held = False
+        """Whether messages become visible only when they are confirmed; see ``hold``."""
         self.is_behind = False
         """Whether confirmed messages are not visible because the disk is full."""
         self.dispatched = 0
@@ -65,14 +72,17 @@ class Dispatcher:
         self.last_dispatched: tuple[int, int, int] = (0, -1, 0)
         """End of what is in queues and index; start of the last record before it, -1 if unknown; its store time.
 
-        That record ends there, unless a blank record follows it. A tuple that is replaced, so that the thread
-        ``gantry-point`` (``point_writer``) reads three values that belong together.
+        That record ends there, unless the blank record that closes a file follows it. A tuple that is replaced, so that
+        the thread ``gantry-point`` (``point_writer``) reads three values that belong together.
         """
         self._held_units: deque[HeldUnit] = deque()
         self._held_batches: deque[AppendedBatch] = deque()
 
     def start_at(self, end: int, last_record: int, timestamp_ms: int) -> None:
-        """Set the visible end to ``end``; the last record before it begins at ``last_record``, -1 if unknown."""
+        """Set the visible end to ``end``; the last record before it begins at ``last_record``, -1 if unknown.
+
+        ``timestamp_ms`` is the store time of that record.
+        """
         self.last_dispatched = (end, last_record, timestamp_ms)
         self.dispatched = end
 

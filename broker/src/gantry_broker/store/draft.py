@@ -29,12 +29,20 @@ class Draft(NamedTuple):
     """RocketMQ's system flags, with bit 0x10 exactly when ``born_host`` has 20 bytes."""
 
     flag: int
+    """The producer's own flag, which RocketMQ stores and does not use."""
+
     born_timestamp_ms: int
+    """When the producer created the message, by its clock."""
+
     born_host: bytes
     """The producer's address: 8 bytes (IPv4 and port) or 20 (IPv6 and port)."""
 
     reconsume_times: int
+    """How often consumers have sent the message back to be retried."""
+
     prepared_offset: int
+    """In the message that ends a transaction, the offset of its half message; else 0."""
+
     tags_code: int
     """The tags code of the queue unit, unless there is a delay."""
 

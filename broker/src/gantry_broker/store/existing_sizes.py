@@ -23,8 +23,11 @@ from gantry_store_files.queue_units import list_queue_locations
 from gantry_store_files.segments import segments_of
 
 LOG_SIZE_KEY: Final = "mappedFileSizeCommitLog"
+"""The key of the setting for the size of log files."""
 QUEUE_SIZE_KEY: Final = "mappedFileSizeConsumeQueue"
+"""The key of the setting for the size of consume queue files."""
 PAGE_BYTES: Final = 4096
+"""The size of a page of memory."""
 
 
 def with_existing_file_sizes(root: str, settings: StoreSettings, given: Collection[str], disk: Disk) -> StoreSettings:

@@ -53,12 +53,15 @@ SAMPLE_BYTES: Final = 128
 """Size of the compared sample of a first record, which includes its times, addresses and the checksum of its body."""
 
 _SIZE_BYTES: Final = 4
+"""A record begins with its size, in so many bytes."""
 
 
 class FileHead(NamedTuple):
     """The checksum of the first record of a log file."""
 
     base_offset: int
+    """The offset at which the file begins, which is its name."""
+
     crc: int
     """The CRC-32 of the whole record."""
 
@@ -73,6 +76,7 @@ class LogHeads(msgspec.Struct, frozen=True):
     """The ``cuts`` of the identity when the heads were recorded."""
 
     heads: list[FileHead]
+    """The heads of the log's files, as far as their first records are sealed."""
 
 
 class FirstRecord(NamedTuple):
@@ -82,6 +86,7 @@ class FirstRecord(NamedTuple):
     """The physical offset that the record itself contains."""
 
     crc: int
+    """The CRC-32 of the whole record."""
 
 
 def first_record(file: StoreFile, file_bytes: int) -> FirstRecord | None:
@@ -219,6 +224,8 @@ class ComparedFile(NamedTuple):
     """A log file whose first record was compared with its head and its name."""
 
     base_offset: int
+    """The offset in the name of the file."""
+
     own_offset: int
     """The offset in its first record, in another store or elsewhere in this one."""
 
@@ -271,6 +278,8 @@ class SetAsideFile(NamedTuple):
     """A log file that was moved out of the log."""
 
     base_offset: int
+    """The offset in the name that the file had in the log."""
+
     path: str
     """The path to which it was moved."""
 

@@ -56,7 +56,7 @@ def _missing_before(path: str, start: int, end: int, file_size: int) -> str:
 
 
 HOLE_FILES_MAX: Final = 4_096
-"""Limit of consecutive missing files that are replaced by fillers. A larger gap means a foreign file, not a loss."""
+"""Limit of consecutive missing files that are replaced by fillers. A larger gap means a file of another log."""
 
 
 @final
@@ -78,7 +78,9 @@ class FileQueue:
         self.directory = directory
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
+        """The files in order of their offsets; replaced as a whole, never changed."""
         self.is_directory_dirty = False
+        """Whether names of files were added or removed since the last sync."""
         self._is_read_ahead_useful: bool | None = None
         """The last argument of ``set_read_ahead``; None if it was not called."""
         self._on_shortened: Final = on_shortened
@@ -186,7 +188,7 @@ class FileQueue:
         self._on_shortened(file.base_offset + end)
 
     def create(self, base_offset: int, *, reserve: int) -> MappedFile:
-        """Create a file that is not in the list yet; ``adopt`` adds it. Any thread may call this."""
+        """Create a file, with blocks up to ``reserve``, that ``adopt`` adds to the list. Any thread may call this."""
         with translate_disk_full(self.directory):
             self.disk.make_directory(self.directory)
         return MappedFile.create(self.disk, self.directory, base_offset, size=self.file_size, reserve=reserve)

@@ -5,7 +5,8 @@
 A file of Gantry or RocketMQ never begins with a blank record, since every record fits into an empty file. Readers of
 both go from a blank record to the next file, regardless of the bytes after it. The mark identifies the file as a
 filler, and the state records whether an administrator has accepted the loss. Fillers are copied to slaves like any
-other bytes, so that a replica of a log with an accepted hole has the same accepted hole.
+other bytes, so that a replica of a log with an accepted hole has the same accepted hole. A unit of a consume queue that
+stands for no message is called a filler, too (``gantry_store_files.queue_units``).
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from gantry_broker.store.mapped_file import MappedFile
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
 FILLER_MARK: Final = b"GANTRYLO"
+"""The mark after the blank record by which a filler is recognized."""
 _MISSING: Final = b"m"
+"""The state of a filler whose loss no administrator has accepted."""
 _ACCEPTED: Final = b"a"
+"""The state of a filler whose loss an administrator has accepted."""
 FILLER_HEAD_BYTES: Final = BLANK_RECORD.size + len(FILLER_MARK) + 1
+"""The size of what is not zero in a filler: blank record, mark and state."""
 
 
 def filler_head(file_size: int, *, is_accepted: bool) -> bytes:
-    """Return the first bytes of a filler; all others are zero."""
+    """Return the first bytes of a filler; all others are zero. ``is_accepted``: whether its loss was accepted."""
     return BLANK_RECORD.pack(file_size, BLANK_MAGIC) + FILLER_MARK + (_ACCEPTED if is_accepted else _MISSING)
 
 
@@ -69,7 +74,10 @@ class LogFillers:
                 self._is_accepted[file.base_offset] = is_accepted_filler(head, file.size)
 
     def create(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
-        """Create a filler for the lost file that began at ``base_offset``, durably. Raises ``StoreFull``."""
+        """Create a filler for the lost file that began at ``base_offset``, durably. Raises ``StoreFull``.
+
+        With ``is_accepted`` the loss was accepted, so no replica is asked for the file.
+        """
         file = self._files.create(base_offset, reserve=FILLER_HEAD_BYTES)
         self._mark(file, is_accepted=is_accepted)
         self._files.disk.sync_directory(self._files.directory)

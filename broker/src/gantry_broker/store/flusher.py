@@ -72,7 +72,7 @@ class CommitDelay:
         )
 
     def record_sync(self, waiting_bytes: int, took_ms: int) -> None:
-        """Record the end of a sync, and the bytes that were unflushed until then, including those it flushed."""
+        """Record the end of a sync of ``took_ms``. ``waiting_bytes`` were unflushed until then, including its own."""
         self._expected_bytes = int(waiting_bytes * EXPECTED_SHARE)
         self.pause_ms_max = min(took_ms * DELAY_SHARE, DELAY_MS_MAX)
 
@@ -91,7 +91,7 @@ class CommitDelay:
 
 
 def is_flush_due(settings: FlushSettings, dirty_bytes: int, age_ms: int) -> bool:
-    """Return whether to flush now. ``age_ms`` is the time since the last flush."""
+    """Return whether to flush now ``dirty_bytes`` unflushed bytes. ``age_ms`` is the time since the last flush."""
     if dirty_bytes <= 0:
         return False
     is_enough = dirty_bytes >= settings.flush_pages_min * PAGE_BYTES

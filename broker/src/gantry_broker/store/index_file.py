@@ -21,25 +21,38 @@ from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
 from gantry_store_files.queue_units import partition
 
 HEADER: Final = struct.Struct(">qqqqii")
+"""The header of an index file, with the fields of ``IndexHeader``."""
 assert HEADER.size == INDEX_HEADER_BYTES
 SLOT: Final = struct.Struct(">i")
+"""A slot: the number of its newest entry, 0 for an empty one."""
 ENTRY: Final = struct.Struct(">iqii")
+"""An entry, with the fields in the module's layout."""
 ENTRY_BYTES: Final = 20
 assert ENTRY.size == ENTRY_BYTES
 SECONDS_MAX: Final = 0x7FFFFFFF
+"""The largest difference of times that an entry can hold; a larger one is stored as this."""
 
 
 class IndexHeader(NamedTuple):
     """The header of an index file, its first 40 bytes."""
 
     begin_timestamp_ms: int = 0
+    """Store time of the first message with an entry."""
+
     end_timestamp_ms: int = 0
+    """Store time of the last message with an entry."""
+
     begin_physical: int = 0
+    """Where the first message with an entry begins."""
+
     end_physical: int = 0
     """Where the last message with an entry begins."""
 
     slots_used: int = 0
+    """Number of slots that have an entry."""
+
     next_number: int = 1
+    """The number of the next entry: one more than there are entries."""
 
     @property
     def begin(self) -> tuple[int, int]:
@@ -63,11 +76,15 @@ class IndexFile:
         self.file: Final = file
         self.name: Final = name
         self.slots: Final = settings.max_hash_slot_num
+        """Number of slots, which the setting ``maxHashSlotNum`` determines."""
         self.count_max: Final = settings.max_index_num
+        """One more than the number of entries that fit into the file (``maxIndexNum``)."""
         self.entries_start: Final = INDEX_HEADER_BYTES + self.slots * 4
+        """Where the entries begin, after header and slots."""
         self._stride: Final = settings.index_reserve_bytes
         self.header = IndexHeader()
         self.is_dirty = False
+        """Whether anything was written since the last sync."""
         self.view: Final = file.view
 
     def __repr__(self) -> str:
@@ -214,7 +231,9 @@ class IndexCursor:
         self.number: Final = header.next_number
         self.position: Final = file.entry_position(header.next_number)
         self.numbers_end: Final = file.reserve_entry(header.next_number)
+        """The exclusive end of the entry numbers that have blocks on the disk."""
         self.seconds: Final = min(max((timestamp_ms - begin_ms) // 1000, 0), SECONDS_MAX)
+        """The time that each entry of the batch gets: seconds since the file's begin time."""
 
     def finish(self, number: int, slots_used: int, physical: int) -> None:
         """Write the header after the entries below ``number``, the last of them for the message at ``physical``."""

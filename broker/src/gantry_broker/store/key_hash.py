@@ -13,9 +13,13 @@ from typing import Final
 from gantry_wire.hashing import java_string_hash
 
 MASK: Final = 0xFFFFFFFF
+"""Keeps a hash in 32 bits."""
 UNIQUE_KEY_CHARACTERS: Final = 32
+"""The length of a unique key of RocketMQ's clients."""
 PRODUCER_END: Final = 20
+"""The number of characters of a unique key that identify its producer."""
 TIME_END: Final = 30
+"""The number of characters up to which it tells the time, too; a counter follows."""
 _ENTRIES_MAX: Final = 4_096
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
 

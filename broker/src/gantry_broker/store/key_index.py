@@ -57,7 +57,11 @@ class KeyMatches(NamedTuple):
 
     physical_offsets: list[int]
     last_timestamp_ms: int
+    """Store time of the last message in the index."""
+
     last_physical: int
+    """Where the last message in the index begins."""
+
     is_complete: bool = True
     """False while the index is rebuilt or the disk is full: there may be more matches."""
 
@@ -338,7 +342,7 @@ class KeyIndex:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int) -> KeyMatches:
-        """Return messages that may carry ``key``, newest first."""
+        """Return messages that may carry ``key`` and were stored in ``[begin_ms, end_ms]``, newest first."""
         value = key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self.files):

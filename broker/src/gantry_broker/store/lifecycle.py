@@ -272,7 +272,7 @@ class StoreLifecycle:
         return report
 
     def _compare(self, heads: LogHeads | None, checkpoint: CheckpointContent) -> ComparedHeads:
-        """Compare the log's files with their recorded heads, unless RocketMQ, which may truncate, used the store."""
+        """Compare the first records of log files with ``heads``, unless RocketMQ, which may truncate, used it."""
         return self._compare_files(self._disk.list(self.log.files.directory), heads if checkpoint.is_ours else None)
 
     def _compare_files(self, names: Sequence[str], heads: LogHeads | None) -> ComparedHeads:
@@ -288,7 +288,7 @@ class StoreLifecycle:
     ) -> list[SetAsideFile]:
         """Move log files of other stores, and misplaced ones, out of the log. Their ranges are missing afterwards.
 
-        The log-end page has the heads of files that were created just before a kill.
+        The log-end page has the heads (checksums of first records) of files that were begun just before a kill.
         """
         foreign = set(compared.misplaced)
         if identity is not None and heads is not None and heads.cuts >= identity.cuts:
@@ -329,7 +329,7 @@ class StoreLifecycle:
             raise
 
     def _begin_generation(self, identity: StoreIdentity, report: RecoveryReport, rocketmq_start: int | None) -> None:
-        """Start the next generation: void the old buffers, then write the identity that stamps the new ones."""
+        """Start the next generation: invalidate the old buffers, then write the identity that the new ones name."""
         is_end_lost = any(lost.is_at_end for lost in report.missing)
         started = identity.with_new_start(report.end, rocketmq_start=rocketmq_start, is_end_lost=is_end_lost)
         self.pools.void_leftover()
@@ -420,7 +420,7 @@ class StoreLifecycle:
     def lower_recorded_end(self, end: int) -> None:
         """Record that the log ends at ``end`` or before, before the log is truncated there.
 
-        The truncation is counted in the store's identity, too, so that file heads from before it are not used.
+        The truncation is counted in the store's identity, too, so that ``log-heads.json`` from before it is not used.
         """
         self.log_end.lower(end)
         self.heads.forget_from(end)

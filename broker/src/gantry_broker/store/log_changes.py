@@ -1,7 +1,7 @@
 """Changes of the whole log while the store is open: truncate it, discard it, accept a loss, change its epochs.
 
-Each change needs a quiesced store. Helper threads have ended, everything is flushed, and no write buffer holds
-anything: so no buffer can name an epoch that is gone, or restore what is removed.
+Each change is made at a standstill (``quiesced_log``). Helper threads have ended, everything is flushed, and no write
+buffer holds anything: so no buffer can name an epoch that is gone, or restore what is removed.
 
     [0 ........ end ........ wrote)        what lies after `end` leaves the log, and must never reappear
                `- it is removed durably from everything derived first, then from the log, then from its epochs
@@ -116,7 +116,7 @@ def accept_loss(lifecycle: StoreLifecycle, by: str, now_ms: int) -> int:
     """Accept that missing data is lost, and continue after the recorded end of the log. Return the new end.
 
     Offsets of the log and of queues that were in use are never used again: blank records fill the log up to the next
-    file after the loss, and fillers fill the queues. Queues are filled after the loss of a hole, too: a queue may have
+    file after the loss, and filler units the queues. Queues are filled after the loss of a hole, too: a queue may have
     had its last messages there. The queues are made durable first, then the decision. If this is interrupted, a start
     finds the rest still missing, and it must be accepted again. Raises ``StoreFull``, then accept it again with space;
     or ``StoreFailed``.

@@ -33,13 +33,18 @@ from gantry_store_files.sealed import decode_sealed, encode_sealed
 log = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
+"""The size of the file, one page of memory."""
 ENDS: Final = struct.Struct(">QQ")
+"""The end and its inverted copy, the last bytes of the page."""
 ENDS_POSITION: Final = PAGE_BYTES - ENDS.size
+"""Where the end of the log is in the page."""
 HEAD: Final = struct.Struct(">QQQ")
+"""A head: base offset of a file, CRC-32, and the check of the two."""
 HEADS_MAX: Final = 8
 """How many heads of new files fit into the page until ``log-heads.json`` is written."""
 
 HEADS_POSITION: Final = ENDS_POSITION - HEADS_MAX * HEAD.size
+"""Where the heads begin in the page."""
 _ALL_BITS: Final = (1 << 64) - 1
 
 
@@ -47,7 +52,11 @@ class LogEndOwner(msgspec.Struct, frozen=True):
     """The start of a store that wrote a log-end page."""
 
     store: str
+    """The uuid of the store."""
+
     generation: int
+    """The number of the start."""
+
     machine: str
     """The boot id of the machine, and the scope of its memory."""
 

@@ -48,7 +48,7 @@ SEARCH_BYTES: Final = 17 << 20
 """How far to search for the next good record, or for the one before an offset: more than a frame of a client has."""
 
 BLANK_PART_BYTES_MIN: Final = 4_096
-"""The smallest first part of a large blank record: it contains all bytes of the record that are not zero."""
+"""The smallest first part of a large blank record, which replaces lost data: all bytes after the part are zero."""
 
 
 @final

@@ -51,9 +51,16 @@ class LossCause(StrEnum):
     """
 
     ALL = "all"
+    """The log has nothing of what was recorded."""
+
     HEAD = "head"
+    """Its first files are missing."""
+
     MIDDLE = "middle"
+    """Files between others are missing."""
+
     TAIL = "tail"
+    """It ends before the recorded end."""
 
 
 class LostRange(msgspec.Struct, frozen=True):
@@ -83,6 +90,8 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     end: int
     cause: LossCause
     accepted_ms: int
+    """The wall-clock time of the decision, in milliseconds."""
+
     by: str = ""
     """The command or the account that accepted the loss."""
 

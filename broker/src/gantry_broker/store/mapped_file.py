@@ -68,6 +68,7 @@ class MappedFile:
         self.view = file.view
         """All bytes of the file itself, without the write buffer."""
         self.buffer: WriteBuffer | None = None
+        """The write buffer; None while the file is written directly."""
         # The extent in the file, and the last extent, which is in the buffer if there is one.
         self._file_extent = self._last_extent = Extent(base_offset, self.end_offset, self.view)
 
@@ -76,7 +77,7 @@ class MappedFile:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, *, size: int, reserve: int) -> MappedFile:
-        """Create a file of zeros. Raises ``StoreFull``; then there is no file."""
+        """Create a file of zeros with blocks up to ``reserve``. Raises ``StoreFull``; then there is no file."""
         path = f"{directory}/{segment_name(base_offset)}"
         with translate_disk_full(path):
             file = disk.create(path, size, reserve=reserve)
@@ -141,7 +142,9 @@ def is_zero(data: bytes | memoryview) -> bool:
 
 
 CHUNK_BYTES: Final = 64 * 1024
+"""How much is compared with zeros at a time."""
 REWRITE_BYTES: Final = 1 << 20
+"""How much ``rewrite`` reads and writes at a time."""
 _ZEROS: Final = bytes(CHUNK_BYTES)
 
 

@@ -67,7 +67,9 @@ class MessageStore(StoreContract):
         self.root = root
         self.settings = settings
         self.on_appended: list[QueuesListener] = []
+        """Called with the queues that have new visible messages."""
         self.on_wrote: list[Callable[[], None]] = []
+        """Called after each append, before slaves or the disk have it."""
         self._disk: Final = disk
         self._clock: Final = clock
         self._store_host: Final = store_host
@@ -88,16 +90,20 @@ class MessageStore(StoreContract):
             lifecycle.log, lifecycle.dispatcher, lifecycle.pools, is_sync_flush=settings.flush.is_sync
         )
         self.guard = LogGuard(lifecycle.log, self._seals, clock, heal_wait_ms=settings.heal_wait_ms)
+        """Verifies records before they are read or sent to a slave."""
         lifecycle.removal.on_begin_moved.append(self.guard.damage.expire)
         self.times = TimeSearch(lifecycle.log, lifecycle.queues, self.guard)
+        """Finds messages by their store time."""
         self.repair = DerivedRepair(
             disk, lifecycle.log, lifecycle.queues, lifecycle.index, lifecycle.dispatcher, self.guard, seals=self._seals,
             delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms,
             on_repaired=self._notify_repaired, request_point=lifecycle.point_writer.request_point,
         )  # fmt: skip
+        """Rebuilds damaged queues and index files online."""
         self.keys = KeySearch(
             lifecycle.log, lifecycle.index, self.guard, self.repair, self._seals, settings.delay_levels_ms
         )  # fmt: skip
+        """Finds messages by their keys."""
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
 
     def __repr__(self) -> str:

@@ -26,6 +26,7 @@ NEXT_FILE_WAIT_S: Final = 1.0
 PREFAULT_BYTES: Final = 64 << 20
 """How much of a new file is read into memory ahead; more would evict pages that consumers read."""
 PREFAULT_CHUNK_BYTES: Final = 1 << 20
+"""How much of it is read at a time."""
 
 
 @final

@@ -65,7 +65,7 @@ def report_missing_files(
 
 
 def find_rocketmq_start(checkpoint: CheckpointContent, point: RecoveryPoint | None, min_physical: int) -> int | None:
-    """Return the offset from which RocketMQ may have written, since the checkpoint is not ours; else None."""
+    """Return the offset from which RocketMQ may have written, since the checkpoint is not Gantry's; else None."""
     if checkpoint.is_ours:
         return None
     return point.through if point is not None else min_physical
@@ -100,7 +100,7 @@ def write_identity_or_keep(file: IdentityFile, identity: StoreIdentity, started:
 
     A generation distinguishes buffers of this start from older ones, and all of those are void by now. The identity
     must record that Gantry writes the log from here on, and where its buffers are. The result is what the next start
-    will read: it would reject buffers that are stamped with anything else.
+    will read: it would reject buffers whose headers name anything else.
     """
     try:
         file.write(started)
@@ -191,7 +191,7 @@ class WritePools:
         ]
 
     def void_leftover(self) -> None:
-        """Void all buffers that earlier processes have left, after they were replayed or set aside."""
+        """Mark all buffers that earlier processes have left as invalid, after they were replayed or set aside."""
         for pool in (self._previous, self.pool):
             if pool is not None:
                 pool.void_leftover()
@@ -211,7 +211,7 @@ class WritePools:
                 )
 
     def set_identity(self, identity: StoreIdentity) -> None:
-        """Stamp buffers with ``identity`` from now on. No buffer may be in use."""
+        """Write ``identity`` into the headers of buffers that are borrowed from now on. No buffer may be in use."""
         if self.pool is not None:
             self.pool.set_identity(identity)
 
@@ -234,8 +234,8 @@ class AbortMarker:
     """``<root>/abort``: the file whose presence at a start means that the last run did not stop cleanly.
 
     Created, durably, before recovery changes anything; removed, durably, as the last change of a clean stop. Before
-    it is created, a start may set foreign log files aside, unlink an empty last one, make fillers, and remove unusable
-    write buffers. RocketMQ uses the same name and meaning.
+    it is created, a start may set log files of other stores aside, unlink an empty last one, put fillers in place of
+    lost ones, and remove unusable write buffers. RocketMQ uses the same name and meaning.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:

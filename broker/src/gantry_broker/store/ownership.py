@@ -1,11 +1,11 @@
 """Selection of this store's own small files, when the files name different stores.
 
-    store.json     its copy     recovery-point.json     log-heads.json  --its heads fit-->  the log
+    store.json     its copy     recovery-point.json     log-heads.json  --its checksums fit-->  the log
 
 One of them may have come from another store. A wrong identity would reuse epochs and take our records for those of
 another store, so it is replaced by its copy, or the start is refused. The other files are ignored, so the start reads
-more of the log, or cannot notice foreign log files. Pure but for ``select_own_files``, which reads both copies of the
-identity and logs.
+more of the log, or cannot notice log files of another store. Pure but for ``select_own_files``, which reads both copies
+of the identity and logs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class OwnFiles(NamedTuple):
     """None if there is neither ``store.json`` nor its copy."""
 
     point: RecoveryPoint | None
+    """The recovery point; None if there is none or it is another store's."""
+
     heads: LogHeads | None
+    """The checksums of the first records of log files (``file_heads``); None as for the point."""
 
     @property
     def store(self) -> str:

@@ -2,7 +2,7 @@
 
     log flushed -> queues and index synced -> recovery point
     log flushed -> checkpoint, with the store times up to which log, queues and index are durable
-    log flushed -> `log-heads.json`, with the heads of log files that have been begun (`file_heads`)
+    log flushed -> `log-heads.json`, with checksums of the first records of log files (`file_heads`)
 
 Syncing thousands of queue files takes long, so it has its own thread: requests that wait for ``flushed`` never wait for
 it.

@@ -56,7 +56,7 @@ REPORT_INTERVAL_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class _RepairSummary:
-    """The repairs of one queue that are not logged yet."""
+    """The repairs of a queue since its last log message: units rebuilt and lost, the first wrong one, the reason."""
 
     reported_ms: int | None = None
     rebuilt: int = 0
@@ -365,7 +365,7 @@ class QueueRepair:
         return _ScanOutcome(first, is_found, scan.damaged, rebuilt)
 
     def _find_unexplained(self, queue: ConsumeQueue, found: _ScanOutcome) -> Generator[None, None, list[int]]:
-        """Return the units without a record that should have one: they are no fillers and have not expired."""
+        """Return the units without a record, except fillers, which stand for no message, and expired ones."""
         unexplained: list[int] = []
         at = found.is_found.find(0)
         while at >= 0:

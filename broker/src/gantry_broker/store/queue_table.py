@@ -151,7 +151,7 @@ class QueueTable:
         """Yield the queues whose next offset is not 0, and does not follow from the log from ``log_begin`` on.
 
         All of their messages have expired, or they never had one and got a start offset, or their last messages were
-        lost, and fillers stand for them.
+        lost, and fillers, units without a message, stand for them.
         """
         for queue in self:
             if queue.end == queue.readable_end > 0:

@@ -75,14 +75,31 @@ class ReadStatus(Enum):
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    """Messages were examined, and none of them is in the answer: a filter has refused them, or they are damaged."""
+
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    """The queue offsets before ``next_offset`` have no message any more: theirs have expired or are lost."""
+
     OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    """The queue is being rebuilt where the read would begin. The pull is held, as in an empty queue."""
+
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    """The offset is beyond the end of the queue."""
+
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    """The offset is the end of the queue: the next message will have it."""
+
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    """The offset is before the first message that is left."""
+
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    """There is no such queue."""
+
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    """The queue has had no message that consumers may see."""
+
     OFFSET_RESET = "OFFSET_RESET"
+    """The offset of the group was reset, and the reader must continue there; see ``server.core.offsets``."""
 
 
 class ReadResult(NamedTuple):
@@ -90,9 +107,13 @@ class ReadResult(NamedTuple):
 
     status: ReadStatus
     next_offset: int
+    """The queue offset at which to continue."""
+
     min_offset: int
     max_offset: int
     body: bytes = b""
+    """The records as they are in the log, one after the other."""
+
     count: int = 0  # type: ignore[assignment]  # hides tuple.count, which is not used here
     is_waiting: bool = False
     """Whether the message at ``next_offset`` is damaged, or was not found by a start, and a replica may restore it.

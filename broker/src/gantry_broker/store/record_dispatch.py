@@ -42,8 +42,14 @@ class RecordFields(NamedTuple):
     queue_id: int
     queue_offset: int
     is_queued: bool
+    """Whether the message has a unit in its queue; prepared and rolled back ones have none."""
+
     tags_code: int
+    """The tags code of the unit: the hash of the tag, or the delivery time."""
+
     keys: tuple[str, ...]
+    """The keys to index: the unique key, then the user's keys."""
+
     store_timestamp_ms: int
 
 

@@ -37,6 +37,7 @@ from gantry_wire.message import (
 from gantry_wire.plain_records import PlainRecord, plain_records
 
 INFINITE: Final = 1 << 62
+"""A mark beyond any log, after a clean stop."""
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in MESSAGE_MAGICS)
 MAGIC_END: Final = MAGIC_POSITION + 4
 """The position of the byte after the magic of a record."""
@@ -52,7 +53,8 @@ Seals = Callable[[int], OwnershipRange]
 
 
 PlainRecordsHandler = Callable[[Iterator[PlainRecord], int], int]
-"""Called with a run of plain records, which may be empty, and the offset where it begins. Returns where it ends."""
+"""Called with a run of plain records (of the usual form, see ``gantry_wire.plain_records``), which may be empty, and
+the offset where it begins. Returns where it ends."""
 
 READ_AHEAD_BYTES: Final = 32 << 20
 """How many bytes the disk is asked to read ahead at a time."""
@@ -88,13 +90,19 @@ class StartFacts:
     """What is known before a byte of the log is read."""
 
     is_clean: bool
+    """Whether the last run stopped cleanly."""
+
     min_physical: int
+    """The first offset of the log."""
+
     files_end: int
+    """The end of the log's last file, which is preallocated."""
+
     sealed_flushed: int
-    """From the checkpoint's seal; 0 when there is none."""
+    """The flushed end of the log that the checkpoint's seal records; 0 without one."""
 
     point_through: int | None
-    """From the recovery point; None when there is none."""
+    """The offset of the recovery point, before which everything is durable; None without one."""
 
     is_point_proved: bool
     """The result of ``is_point_proved``: a good record ends at ``point_through``, or a log file begins there."""
@@ -111,7 +119,11 @@ class StartPlan:
     """Where a start begins to read, and the marks that classify damage. The module describes both."""
 
     start: int
+    """The offset from which the log is read."""
+
     durable_mark: int
+    """Up to where the log was known to be on the disk."""
+
     is_full: bool
     """Whether the whole log is read, since there is no usable recovery point."""
 

@@ -59,14 +59,24 @@ class FoundStore:
 
     root: str
     point: RecoveryPoint | None
+    """The last recovery point; None without a usable one."""
+
     is_clean: bool
     sealed_flushed: int
+    """The flushed offset in the checkpoint's seal; 0 without one."""
+
     failed_flushed: int | None = None
+    """Up to where the log was flushed when a flush failed, if one has."""
+
     expected: ExpectedHeader
     """The identity that a write buffer must have to be replayed."""
 
     buffers: Sequence[FoundBuffer] = ()
+    """The live write buffers that earlier processes have left."""
+
     seals: Seals = no_seals
+    """Returns for an offset whether records must have a seal there."""
+
     written: int = 0
     """Up to where the log was written on this boot of the machine; 0 if that is not known."""
 
@@ -104,8 +114,8 @@ class Recovery:
     def run(self, found: FoundStore) -> RecoveryReport:
         """Run the recovery and return its report.
 
-        Raises ``StoreFull`` if the disk has no space for queue units, for fillers of the units of lost messages, or for
-        a log file that a write buffer is replayed into.
+        Raises ``StoreFull`` if the disk has no space for queue units, for filler units in place of lost messages, or
+        for a log file that a write buffer is replayed into.
         """
         point, is_clean = found.point, found.is_clean
         commit_log, scan_dispatcher = self._log, self._scan_dispatcher
@@ -192,8 +202,8 @@ class Recovery:
     def _refill_holes(self, found: FoundStore) -> None:
         """Restore missing files in the middle of the log, durably, from write buffers that hold them from their start.
 
-        The log is then read as if they had never been missing. Fillers are in their places, which are not the end of
-        the log, so replaying after the end would not restore them.
+        The log is then read as if they had never been missing. Filler files are in their places, which are not the end
+        of the log, so replaying after the end would not restore them.
         """
         for step in plan_refills([hole for hole, _ in self._log.fillers.holes], found.buffers, found.expected):
             execute_step(self._log, step)

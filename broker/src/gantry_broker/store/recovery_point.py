@@ -38,7 +38,7 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
     tail: int
     """The physical offset of the last record before ``through``; -1 if there is none or it is unknown.
 
-    It ends at ``through``, unless a blank record follows it.
+    It ends at ``through``, unless the blank record that closes a file follows it.
     """
 
     timestamp_ms: int
@@ -51,6 +51,8 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
     """Whether every message before ``through`` that has keys is in the index."""
 
     index: IndexPoint | None = None
+    """The newest index file; None if the index has no entry."""
+
     index_files: list[tuple[str, int]] = msgspec.field(default_factory=list)
     """Every index file but the newest, with the physical offset where its last message begins: none may be missing."""
 
@@ -67,6 +69,7 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
     """The size of the log's files, so that a truncated file does not change the setting; 0 in an older version."""
 
     queue_file_bytes: int = 0
+    """The size of the consume queues' files; 0 in an older version."""
 
 
 @final

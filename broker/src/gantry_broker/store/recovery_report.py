@@ -50,11 +50,15 @@ class RecoveryReport:
     """Ends of queues at a kill, by topic and queue id, where they are known and higher than in the recovery point."""
 
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
+    """Topic and queue id of each queue that was rebuilt from the log."""
+
     is_index_rebuilt: bool = False
     replayed_bytes: int = 0
     """Bytes that were only in write buffers and were written to the log."""
 
     replayed_records: int = 0
+    """Number of records in ``replayed_bytes``."""
+
     set_aside: list[str] = field(default_factory=list)
     """The paths of log files of other stores, and of copies of write buffers that do not belong to this log."""
 

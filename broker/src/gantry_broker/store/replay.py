@@ -31,6 +31,7 @@ from gantry_broker.store.write_buffer import BufferHeader
 from gantry_wire.message import RecordFault, check_record
 
 CHUNK_BYTES: Final = 1 << 20
+"""How many bytes are compared or written at a time."""
 SET_ASIDE: Final = "set-aside"
 """The folder of data that was set aside, in the store's directory."""
 
@@ -42,12 +43,24 @@ class FoundBuffer(NamedTuple):
     """A live write buffer that a start has found."""
 
     name: str
+    """The name of the buffer's file."""
+
     store: str
+    """The uuid of the store that wrote it."""
+
     generation: int
+    """The number of the start of the store that wrote it."""
+
     epoch: int
     base_offset: int
+    """The offset at which its log file begins."""
+
     start: int
+    """The offset from which on it holds the log."""
+
     file_size: int
+    """The size of its log file."""
+
     view: memoryview
     """The content of the buffer; position 0 is ``base_offset``."""
 
@@ -66,6 +79,8 @@ class ExpectedHeader(NamedTuple):
 
     store: str
     generation: int
+    """The number of the last start of the store."""
+
     epoch: int
     file_size: int
     is_clean: bool
@@ -107,6 +122,7 @@ class ReplayPlan:
 
     steps: list[ReplayStep] = field(default_factory=list)
     set_aside: list[RejectedBuffer] = field(default_factory=list)
+    """Buffers whose data is copied and not written to the log."""
 
 
 def plan_replay(

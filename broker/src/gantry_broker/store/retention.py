@@ -32,9 +32,12 @@ from gantry_broker.ports.disk import DiskSpace
 from gantry_broker.store.settings import RetentionSettings
 
 FILES_PER_ROUND_MAX: Final = 10
+"""Limit of the files that one round deletes."""
 HOUR_MS: Final = 3_600_000
 NOTHING_UNCONSUMED: Final = 1 << 62
+"""An offset beyond any log: every message was consumed."""
 RESERVE_BYTES_MAX: Final = 64 << 20
+"""Limit of the space that is kept free of log files."""
 RESERVE_SHARE: Final = 64
 """1/64 of the file system is kept free of log files, at most ``RESERVE_BYTES_MAX``."""
 
@@ -76,6 +79,7 @@ class RoomFacts:
     """Whether the current file is half full and the one after it does not exist."""
 
     was_refusing: bool = False
+    """Whether the last round has refused sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,8 @@ class RetentionFacts:
     """The oldest files of the log, as many as a round may delete."""
 
     room: RoomFacts
+    """The free space, and what it is needed for."""
+
     now_ms: int
     """The present time of the store's own clock (``retention_clock``)."""
 

@@ -45,7 +45,10 @@ class ClockReading(NamedTuple):
 
     wall_ms: int
     boot_ms: int
+    """Time since the boot of the machine, suspended time included."""
+
     boot_id: str
+    """The kernel's identifier of this boot; another one after each reboot."""
 
 
 class RetentionRecord(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -55,7 +58,11 @@ class RetentionRecord(msgspec.Struct, kw_only=True, rename="camel", forbid_unkno
     """The uuid of the store that the offsets belong to."""
 
     own_ms: int
+    """The store's own time when the record was made."""
+
     wall_ms: int
+    """The wall clock at that moment."""
+
     boot_ms: int
     boot_id: str
     doubted_from_ms: int | None = None

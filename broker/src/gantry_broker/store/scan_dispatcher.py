@@ -1,8 +1,9 @@
 """Dispatch of records that a log scan finds: each gets a unit in its queue, and its keys go into the index.
 
-Plain records come in runs and take a fast path: their queue is looked up once, their unit is written at its queue's
-cursor, and their keys are indexed together with those of all records of the same millisecond. All other records, and
-plain ones with anything unexpected (a queue offset that is not the next, a deleted topic), take the general path.
+Plain records (of the usual form, see ``gantry_wire.plain_records``) come in runs and take a fast path: their queue is
+looked up once, their unit is written at its queue's cursor, and their keys are indexed together with those of all
+records of the same millisecond. All other records, and plain ones with anything unexpected (a queue offset that is not
+the next, a deleted topic), take the general path.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ PutBatch = Callable[[Sequence[Draft], Sequence[int], int], None]
 """Indexes the keys of messages that lie at these physical offsets and were stored at this time."""
 
 PROGRESS_RECORDS: Final = 10_000
+"""Progress is reported after so many records."""
 PLAUSIBLE_QUEUE_OFFSET_MAX: Final = 1 << 56
 """A record with a higher queue offset is damaged."""
 
 INDEX_BATCH_MAX: Final = 512
+"""Limit of the messages whose keys are indexed together."""
 TAGS_MAX: Final = 4_096
+"""Limit of the tags whose codes are remembered."""
 
 
 @final

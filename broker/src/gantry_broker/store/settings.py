@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PAGE_BYTES: Final = 4096
+"""The size of the page that RocketMQ's settings count in."""
 CONSUME_UNIT_BYTES: Final = 20
+"""The size of a queue unit."""
 INDEX_HEADER_BYTES: Final = 40
+"""The size of the header of an index file."""
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's default of `messageDelayLevel`: the delays of levels 1 to 18."""
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

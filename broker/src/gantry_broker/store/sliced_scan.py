@@ -21,6 +21,7 @@ SLICE_BYTES: Final = 512 * 1024
 """How much one step reads: a few milliseconds, including checksums."""
 
 AHEAD_BYTES: Final = 8 << 20
+"""How much the disk is asked to read ahead."""
 
 
 @final

@@ -70,8 +70,8 @@ class TimeSearch:
     def _unit_time(self, unit: Unit) -> int | None:
         """Return when a unit's message was stored; -1 if it has expired, None if it is damaged.
 
-        A filler in the middle of a queue has the time of the message at its physical offset, if there is one: if it
-        counted as older than any time, so would the messages before it.
+        A filler (a unit without a message) in the middle of a queue has the time of the message at its physical offset,
+        if there is one: if it counted as older than any time, so would the messages before it.
         """
         physical, size, _ = unit
         if size < RECORD_BYTES_MIN or has_expired(physical, size, self._log.min_physical):

@@ -26,7 +26,9 @@ from zlib import crc32
 from gantry_broker.ports.buffers import BufferPiece
 
 MAGIC: Final = b"GANTRYWB"
+"""How the header of a write buffer begins."""
 VERSION: Final = 1
+"""The version of the layout of the header."""
 _STATE: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">8sI16sQQQQQQ")
 """Magic, version, store, generation, epoch, base offset, start offset, file size, header bytes."""
@@ -43,8 +45,13 @@ class BufferState(IntEnum):
     """The state of a buffer, as the module describes."""
 
     FREE = 0
+    """All of the buffer is zero, and it can be borrowed."""
+
     LIVE = 1
+    """The header is valid, and bytes may be in it."""
+
     VOID = 2
+    """The content is invalid, and is not zero yet."""
 
 
 class BufferHeader(NamedTuple):
@@ -54,9 +61,15 @@ class BufferHeader(NamedTuple):
     """The store's uuid, 32 hex digits."""
 
     generation: int
+    """The number of the start of the store that wrote the buffer."""
+
     epoch: int
     base_offset: int
+    """The offset at which the buffer's log file begins."""
+
     start: int
+    """The offset from which on the buffer holds the log."""
+
     file_size: int
     header_bytes: int
 
@@ -111,8 +124,11 @@ class WriteBuffer:
         self._memory: Final = piece.view
         self._header_bytes: Final = header_bytes(page_bytes)
         self.view: Final = piece.view[self._header_bytes : self._header_bytes + file_size]
+        """The part of the memory that holds records, after the header."""
         self.base_offset = 0
+        """Where the log file begins to which the buffer belongs."""
         self.start = 0
+        """The offset from which on the buffer holds the log."""
 
     def __repr__(self) -> str:
         return f"<WriteBuffer {self.piece.name} {self.state.name} base={self.base_offset} start={self.start}>"

@@ -33,12 +33,17 @@ class PoolStatus(NamedTuple):
     """``hugetlbfs``, ``tmpfs``, ``anonymous``, or ``none``."""
 
     total: int
+    """Number of buffers in the pool."""
+
     free: int
+    """Number of buffers that can be borrowed now."""
+
     is_crash_safe: bool
     """Whether what was written survives the end of the process; true without a pool, too."""
 
 
 NO_POOL: Final = PoolStatus("none", 0, 0, True)
+"""The status of a store without write buffers."""
 
 
 @final
@@ -114,7 +119,7 @@ class WritePool:
         return sorted(live, key=lambda buffer: (buffer.base_offset, buffer.piece.name))
 
     def void_leftover(self) -> None:
-        """Void all buffers that an earlier process has left, after recovery."""
+        """Mark all buffers that an earlier process has left as invalid (void), after recovery."""
         for buffer in self.find_leftover():
             buffer.void()
 
@@ -179,7 +184,7 @@ class WritePool:
         return buffer
 
     def set_identity(self, identity: StoreIdentity) -> None:
-        """Stamp buffers with ``identity`` from now on. No buffer may be in use."""
+        """Write ``identity`` into the headers of buffers that are borrowed from now on. No buffer may be in use."""
         self._identity = identity
 
     def give_back(self, buffer: WriteBuffer) -> None:

@@ -10,8 +10,13 @@ class DataVersion(Document):
     """The version of a table."""
 
     counter: Int64 = 0
+    """The number of changes of the table."""
+
     state_version: Int64 = 0
+    """The version of the broker's role, in which Gantry writes its epoch."""
+
     timestamp: Int64 = 0
+    """When the table was changed, in milliseconds since 1970."""
 
     def next(self, now_ms: int) -> "DataVersion":
         """Return the version after this one."""
@@ -23,11 +28,21 @@ class TopicConfig(Document):
 
     topic_name: str
     read_queue_nums: Int32 = 8
+    """How many queues consumers read."""
+
     write_queue_nums: Int32 = 8
+    """To how many queues producers send."""
+
     perm: Int32 = 6
+    """4 to read plus 2 to write plus 1 to be a template for new topics."""
+
     topic_filter_type: str = "SINGLE_TAG"
+    """SINGLE_TAG, or MULTI_TAG, which only sets a flag of the messages."""
+
     topic_sys_flag: Int32 = 0
     order: bool = False
+    """Whether an administrator has marked the topic as ordered."""
+
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -65,15 +80,31 @@ class SubscriptionGroupConfig(Document):
 
     group_name: str
     consume_enable: bool = True
+    """Whether members may consume at all."""
+
     consume_from_min_enable: bool = True
+    """Stored as given, without effect."""
+
     consume_broadcast_enable: bool = True
+    """Whether members may consume as broadcast consumers."""
+
     consume_message_orderly: bool = False
     retry_queue_nums: Int32 = 1
+    """Number of queues of the group's retry topic."""
+
     retry_max_times: Int32 = 16
+    """How often a message is redelivered before it goes to the dead letters."""
+
     group_retry_policy: GroupRetryPolicy | None = msgspec.field(default_factory=GroupRetryPolicy)
     broker_id: Int64 = 0
+    """The broker id from which members pull in RocketMQ; without effect here."""
+
     which_broker_when_consume_slowly: Int64 = 1
+    """The broker id from which members that are far behind should pull."""
+
     notify_consumer_ids_changed_enable: bool = True
+    """Whether members are notified at once when one joins or leaves."""
+
     group_sys_flag: Int32 = 0
     consume_timeout_minute: Int32 = 15
     attributes: dict[str, str] = msgspec.field(default_factory=dict)

@@ -26,9 +26,15 @@ class SubscriptionData(Document):
 
     topic: str
     sub_string: str | None = None
+    """The expression as the application wrote it."""
+
     tags_set: list[str] = msgspec.field(default_factory=list)
     code_set: list[Int32] = msgspec.field(default_factory=list)
+    """The hashes of the tags."""
+
     sub_version: Int64 = 0
+    """When the subscription was made, in milliseconds since 1970; the newest one counts."""
+
     expression_type: str | None = EXPRESSION_TAG
     class_filter_mode: bool = False
 
@@ -44,6 +50,8 @@ class ConsumerData(Document):
 
     group_name: str
     consume_type: str = "CONSUME_PASSIVELY"
+    """CONSUME_PASSIVELY for push consumers, CONSUME_ACTIVELY for others."""
+
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscription_data_set: list[SubscriptionData] = msgspec.field(default_factory=list)
@@ -58,6 +66,7 @@ class HeartbeatData(Document):
     consumer_data_set: list[ConsumerData] = msgspec.field(default_factory=list)
     heartbeat_fingerprint: Int32 = 0
     without_sub: bool = msgspec.field(default=False, name="withoutSub")
+    """Whether subscriptions are left out, since they are those of the last heartbeat."""
 
 
 class UnregisterClient(Fields):
@@ -91,6 +100,7 @@ class LockBatch(Document):
     client_id: str
     mq_set: list[MessageQueue] = msgspec.field(default_factory=list)
     only_this_broker: bool = False
+    """Set by a broker of RocketMQ that asks its peers; without effect here."""
 
 
 class LockBatchResult(Document):

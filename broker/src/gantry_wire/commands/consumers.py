@@ -19,6 +19,8 @@ class ResetOffsets(Fields):
     group: str
     timestamp: Int64
     is_force: bool
+    """Whether offsets may also move forward, where consumers reset themselves; otherwise only back."""
+
     queue_id: Int32 | None = None
     offset: Int64 | None = None
 
@@ -36,6 +38,7 @@ class CloneOffsets(Fields):
     dest_group: str
     topic: str | None = None
     offline: bool = False
+    """Whether to copy all topics although the source group has consumers."""
 
 
 # ------- inspecting
@@ -73,6 +76,8 @@ class QueryConsumeQueue(Fields):
     topic: str
     queue_id: Int32 = 0
     index: Int64 = 0
+    """The queue offset of the first unit."""
+
     count: Int32 = 0
     consumer_group: str | None = None
 
@@ -102,6 +107,7 @@ class RunningInfoRequest(Fields):
     consumer_group: str
     client_id: str
     jstack_enable: bool | None = None
+    """Whether the reply should contain stacks."""
 
 
 class ConsumeDirectly(Fields):
@@ -153,6 +159,8 @@ class ConsumerRunningInfo(Document):
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)
     mq_table: dict[MessageQueue, ProcessQueueInfo] = msgspec.field(default_factory=dict)
+    """The state of each assigned queue."""
+
     status_table: dict[str, ConsumeStatus] = msgspec.field(default_factory=dict)
     user_consumer_info: dict[str, str] = msgspec.field(default_factory=dict)
     jstack: str | None = None

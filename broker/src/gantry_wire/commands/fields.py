@@ -11,7 +11,9 @@ from typing import Annotated, Any, Self, final
 import msgspec
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""A number that fits Java's int."""
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number that fits Java's long."""
 
 
 @final

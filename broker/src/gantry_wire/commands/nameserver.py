@@ -13,7 +13,9 @@ from gantry_wire.message import CRC_MASK
 MASTER_ID: Final = 0
 """The broker id of a master; every other id is a slave's."""
 PERMISSION_READ: Final = 4
+"""The bit of a topic that consumers may read."""
 PERMISSION_WRITE: Final = 2
+"""The bit of a topic to which producers may send."""
 PERMISSION_INHERIT: Final = 1
 """Marks a topic whose settings brokers copy to new topics. A topic's permission is a sum of these three."""
 PERMISSION_NORMAL: Final = PERMISSION_READ | PERMISSION_WRITE
@@ -28,10 +30,16 @@ class RegisterBroker(Fields):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str
+    """The address of the broker's replication port."""
+
     broker_id: Int64
     heartbeat_timeout_millis: Int64 | None = None
     enable_acting_master: bool | None = None
+    """Whether a slave may be shown as the master of a broker without one."""
+
     compressed: bool | None = None
+    """Whether the body is a zlib stream."""
+
     body_crc32: Int32 | None = msgspec.field(default=None, name="bodyCrc32")
     external_addr: str | None = None
     """The address for clients outside of the network: Gantry's own field, which RocketMQ's name servers ignore."""
@@ -47,6 +55,7 @@ class RegisterBrokerBody(Document):
 
     topic_config_serialize_wrapper: TopicConfigTable = msgspec.field(default_factory=TopicConfigTable)
     filter_server_list: list[str] = msgspec.field(default_factory=list)
+    """Addresses that RocketMQ 4 registers for filtering."""
 
 
 class TopicQueueMapping(Document):
@@ -54,6 +63,8 @@ class TopicQueueMapping(Document):
 
     topic: str
     bname: str
+    """The name of the broker that has these queues."""
+
     total_queues: Int32 = 0
     epoch: Int64 = 0
     dirty: bool = False
@@ -207,6 +218,8 @@ class QueueData(Document):
     read_queue_nums: Int32
     write_queue_nums: Int32
     perm: Int32
+    """The topic's permission, a sum of the constants above."""
+
     topic_sys_flag: Int32 = 0
 
 
@@ -227,6 +240,8 @@ class TopicRoute(Document):
     broker_datas: list[BrokerData] = msgspec.field(default_factory=list)
     filter_server_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
     order_topic_conf: str | None = None
+    """The fixed queues of an ordered topic, as `broker:queues;broker:queues`."""
+
     topic_queue_mapping_by_broker: dict[str, TopicQueueMapping] | None = None
 
 
@@ -234,7 +249,10 @@ class ClusterInfo(Document):
     """The body of the reply to code 106."""
 
     broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
+    """The addresses of each broker, by broker name."""
+
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """The broker names of each cluster."""
 
 
 class KeyValueTable(Document):

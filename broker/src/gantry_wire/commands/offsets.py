@@ -29,6 +29,7 @@ class QueryConsumerOffset(Fields):
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
+    """Whether to answer 0 without a committed offset, if the queue still has its first message."""
 
 
 class UpdateConsumerOffset(Fields):
@@ -47,3 +48,4 @@ class SearchOffset(Fields):
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
+    """LOWER for the first message at or after the time, UPPER for the last at or before it."""

@@ -9,11 +9,18 @@ class MessageFields(Fields):
     producer_group: str
     topic: str
     default_topic: str
+    """The topic whose settings an unknown topic gets when it is created."""
+
     default_topic_queue_nums: Int32
+    """The largest number of queues that it gets."""
+
     queue_id: Int32
     sys_flag: Int32
+    """RocketMQ's flags of the message: compression, transaction, kinds of hosts."""
+
     born_timestamp: Int64
     flag: Int32
+    """A number for use by the application."""
 
 
 class SendMessage(MessageFields):
@@ -21,8 +28,14 @@ class SendMessage(MessageFields):
 
     properties: str | None = None
     reconsume_times: Int32 | None = None
+    """How often consumers have sent the message back."""
+
     unit_mode: bool | None = None
+    """A flag of RocketMQ's deployments in units, without effect here."""
+
     batch: bool | None = None
+    """Whether the body is a batch."""
+
     max_reconsume_times: Int32 | None = None
 
 
@@ -85,6 +98,8 @@ class SendBack(Fields):
     offset: Int64
     group: str
     delay_level: Int32
+    """The delay before the retry: 0 leaves it to the broker, a negative one gives the message up."""
+
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool | None = None

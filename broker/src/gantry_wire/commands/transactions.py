@@ -16,9 +16,13 @@ class EndTransaction(Fields):
     """The offset in the queue of half messages."""
 
     commit_log_offset: Int64
+    """The physical offset of the half message."""
+
     commit_or_rollback: Int32
     topic: str | None = None
     from_transaction_check: bool = False
+    """Whether the request answers a check of the broker."""
+
     msg_id: str | None = None
     transaction_id: str | None = None
     bname: str | None = None
@@ -28,7 +32,11 @@ class CheckTransactionState(Fields):
     """Code 39, from broker to producer: ask for the state of a transaction."""
 
     tran_state_table_offset: Int64
+    """The offset in the queue of half messages."""
+
     commit_log_offset: Int64
+    """The physical offset of the half message."""
+
     topic: str | None = None
     msg_id: str | None = None
     transaction_id: str | None = None

@@ -16,6 +16,7 @@ from gantry_wire.sql92.numbers import compare_doubles, parse_double, parse_whole
 from gantry_wire.sql92.values import Evaluate, Get, Value, compare_values
 
 Comparison = Callable[[int], bool]
+"""Whether an operator holds, given a number below zero, zero or above."""
 Search = Callable[[str, str], bool]
 
 COMPARISONS: Final[dict[str, Comparison]] = {

@@ -15,6 +15,7 @@ from gantry_wire.sql92.parser import Parser
 from gantry_wire.sql92.tokens import read_tokens
 
 CACHED_CHARACTERS_MAX: Final = 262_144
+"""Limit of the characters of all cached expressions."""
 _ENTRY_CHARACTERS: Final = 64
 """The size of an entry beside its expression."""
 

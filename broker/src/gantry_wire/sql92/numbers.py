@@ -12,16 +12,22 @@ from typing import Final
 from gantry_wire.sql92.errors import EvaluationFault
 
 INTEGER_MAX: Final = 2**31 - 1
+"""The largest Integer of Java."""
 LONG_MAX: Final = 2**63 - 1
+"""The largest Long of Java."""
 _LONG_DIGITS_MAX: Final = 19
+"""No Long has more digits than this."""
 _PLAIN_DIGITS_MAX: Final = 9
+"""Every number of so many digits is an Integer."""
 _PLANE_END: Final = "\uffff"
+"""The last character of the Basic Multilingual Plane."""
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
 DOUBLE_MIN: Final = 5e-324
 """The smallest number above zero."""
 
 _TRIMMED: Final = "".join(map(chr, range(33)))
+"""The characters that Java's ``trim`` removes."""
 _DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)")
 _HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 

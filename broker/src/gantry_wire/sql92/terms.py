@@ -32,6 +32,8 @@ class Term:
     kind: Kind
     evaluate: Evaluate
     depth: int = 0
+    """How many operators are applied to each other in it."""
+
     value: Value = None
     """The value of a literal."""
     name: str = ""

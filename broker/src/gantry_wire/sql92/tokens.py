@@ -30,6 +30,7 @@ class Token(NamedTuple):
     kind: str
     text: str
     start: int
+    """Where the token begins in the expression."""
 
 
 KEYWORDS: Final = frozenset(

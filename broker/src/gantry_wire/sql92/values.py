@@ -21,6 +21,7 @@ Get = Callable[[str], str | None]
 """The look-up of a property by its name."""
 
 Evaluate = Callable[[Get], Value]
+"""A term: returns its value for one message, given the look-up of its properties."""
 
 
 def compare_values(left: str | int | float | bool, right: str | int | float | bool) -> int:

@@ -34,7 +34,9 @@ from gantry_wire.message import (
 )
 
 REPORT: Final = struct.Struct(">q")
+"""What a slave sends: an offset of the log."""
 CHUNK_HEAD: Final = struct.Struct(">qi")
+"""The head of a chunk: the offset of its first byte, and its size."""
 assert (REPORT.size, CHUNK_HEAD.size) == (8, 12)
 
 CHUNK_BYTES_MAX: Final = 1 << 20
@@ -48,6 +50,8 @@ class Chunk(NamedTuple):
     """Some bytes of the log, or a heartbeat. A chunk of the stream is passed on in parts, as they arrive."""
 
     offset: int
+    """The offset of its first byte in the log."""
+
     data: bytes
 
 

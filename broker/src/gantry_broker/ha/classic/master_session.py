@@ -40,6 +40,7 @@ class ClassicMasterSession:
 
     def __init__(self, peer: str, facts: MasterFacts, log: MasterLog, slaves: AckSet) -> None:
         self.slave: SlaveProgress | None = None
+        """What the slave has acknowledged; None before its first report."""
         self.sent = -1
         """Offset of the next byte to send; -1 before the stream."""
 

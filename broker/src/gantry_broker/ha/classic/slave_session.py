@@ -50,6 +50,8 @@ class StreamStart(NamedTuple):
     """End of the slave's own log, up to which bytes are compared; for a copy of the whole log, where that begins."""
 
     epochs: list[Epoch]
+    """The history of the slave's log from then on."""
+
     is_restart: bool = False
     """Whether the slave's whole log is deleted first, and the copy begins at ``end``."""
 
@@ -75,7 +77,10 @@ def plan_stream_start(own: History, master: MasterRange, file_bytes: int) -> Str
 
 
 def foreign_epochs(epochs: Sequence[Epoch], end: int, is_restart: bool = False) -> list[Epoch]:
-    """Return the history of a log that another master continues at ``end``, without empty epochs."""
+    """Return the history of a log that another master continues at ``end``, without empty epochs.
+
+    With ``is_restart`` the log has nothing before ``end``, so none of its epochs is kept.
+    """
     kept = [] if is_restart else [epoch for epoch in epochs if epoch.start < end]
     if not kept or kept[-1].is_ours:
         kept.append(Epoch(max((epoch.epoch for epoch in epochs), default=0) + 1, end, is_ours=False))
@@ -92,7 +97,10 @@ class Phase(Enum):
     """The phases of a stream from a Java master."""
 
     COMPARING = auto()
+    """The bytes arrive that the slave has already."""
+
     COPYING = auto()
+    """New bytes arrive, which are appended."""
 
 
 @final

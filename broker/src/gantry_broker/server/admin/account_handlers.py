@@ -21,9 +21,11 @@ from gantry_wire.commands.admin import AclFilter, AclSubject, UserFilter, Userna
 from gantry_wire.fastjson import dumps
 
 SUBJECT_PREFIX: Final = "User:"
+"""RocketMQ's prefix of an account in requests about permissions."""
 ACCESS_CONTROL_OFF: Final = (
     "access control is off on this broker: set aclEnable=true and aclFile, the file of accounts, to switch it on"
 )
+"""The answer to requests about accounts if access control is off."""
 
 ACCOUNT_CHANGES: Final = (
     RequestCode.AUTH_CREATE_USER,
@@ -33,6 +35,7 @@ ACCOUNT_CHANGES: Final = (
     RequestCode.AUTH_UPDATE_ACL,
     RequestCode.AUTH_DELETE_ACL,
 )
+"""Requests that would change accounts or permissions, all of which are refused."""
 
 
 @final

@@ -28,8 +28,10 @@ from gantry_wire.message import record_store_timestamp
 log = logging.getLogger(__name__)
 
 WINDOWS: Final = ("statsMinute", "statsHour", "statsDay")
+"""The fields of the answer to code 315, one for each window of a counter."""
 
 READ_MODE_FIELD: Final = "READ_AHEAD_MODE"
+"""The field of the request with code 316 that holds the mode."""
 READ_MODES: Final = {"0": True, "1": False}
 """Whether the log is read ahead, by RocketMQ's number, which is that of madvise."""
 

@@ -14,6 +14,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.stats import SAMPLE_INTERVAL_S
 
 CLIENT_SCAN_S: Final = 10.0
+"""The interval at which silent clients and overdue queue locks are removed."""
 REPAIR_PAUSE_S: Final = 0.005
 """The pause between two slices of a repair, about as long as a slice: half of the loop's time is for requests."""
 

@@ -44,6 +44,7 @@ from gantry_wire import Command, RequestCode, ResponseCode
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 1.0
+"""The interval at which the usage of the disk is checked."""
 MANUAL_ROUNDS: Final = 20
 """How many rounds a manual deletion lasts, as in RocketMQ: ten files each."""
 
@@ -55,8 +56,13 @@ class DiskStatus(NamedTuple):
     """The usage of the store's disk, and whether sends are refused because of it."""
 
     total: int
+    """The size of the file system, in bytes."""
+
     used: int
+    """The used space of the file system, in bytes."""
+
     is_refusing: bool
+    """Whether sends are refused for lack of space."""
 
 
 @final
@@ -73,6 +79,7 @@ class Retention:
         self._space = DiskSpace(0, 0)
         self._file_size = core.settings.store.mapped_file_size_commit_log
         self.time: Final = StoreTime(core)
+        """The store's own clock, which determines the age of messages."""
         self._is_delete_hour_pending = False
         """Whether the delete hour lasts on, because the store's own time was doubtful in it."""
 

@@ -31,6 +31,7 @@ from gantry_broker.store.sealed_file import read_sealed, write_sealed
 log = logging.getLogger(__name__)
 
 READ_BYTES: Final = 256 << 10
+"""How much is read from the disk at a time."""
 SLICE_BYTES: Final = 64 << 10
 """How much is verified in one turn of the loop: some hundred microseconds with small records."""
 
@@ -51,7 +52,10 @@ class ScrubProgress(msgspec.Struct, frozen=True):
     """The content of ``scrub.json``: the position, and the end of the last complete pass."""
 
     position: int
+    """The offset of the log up to which the present pass has come."""
+
     pass_ended_wall_ms: int = 0
+    """Wall-clock time at which the last complete pass ended; 0 if there was none."""
 
 
 @final
@@ -61,9 +65,13 @@ class Scrubber:
     def __init__(self, core: BrokerCore, disk: Disk, deletion_lock: asyncio.Lock, *, bytes_per_second: int) -> None:
         """``deletion_lock`` is held while a record is rewritten, so that nothing is deleted or truncated meanwhile."""
         self.position = 0
+        """The offset of the log at which the pass continues."""
         self.scrubbed_bytes = 0
+        """Bytes of the log read since the start, in all passes."""
         self.passes = 0
+        """How many passes have ended since the start."""
         self.pass_ended_wall_ms = 0
+        """When the last pass ended, also before this start; 0 if none has."""
         self._core: Final = core
         self._disk: Final = disk
         self._deletion_lock: Final = deletion_lock
@@ -144,7 +152,7 @@ class Scrubber:
         self.position = min(self.position, end)
 
     def _is_other_log(self, identity: StoreIdentity, start: int) -> bool:
-        """Whether the log was truncated, replaced or lent since it had ``identity``, or has expired at ``start``."""
+        """Whether the log has changed since ``identity``, belongs to another thread, or has expired at ``start``."""
         store = self._core.store
         return self._core.gate.is_store_lent or store.identity is not identity or start < store.log.min_physical
 

@@ -2,8 +2,8 @@
 
     event loop: snapshot with its time  -->  one slot, the newest wins  -->  gantry-status thread: pwrite
 
-Guarantee: **the age of the page is that of the event loop.** The loop takes and stamps the snapshot, and the thread
-only writes it, so the page ages while the loop is blocked, even if the thread works.
+Guarantee: **the age of the page is that of the event loop.** The loop takes the snapshot and its time, and the thread
+only writes them, so the page ages while the loop is blocked, even if the thread works.
 
 The page is created once this process has locked the store's directory, so that a second broker on the same store, which
 does not start, leaves the page of the first one alone.
@@ -43,6 +43,7 @@ from gantry_status.orders import HaRole
 from gantry_wire.version import VERSION
 
 FINISH_TIMEOUT_S: Final = 1.0
+"""How long a stop waits until the final status is written."""
 
 _ROLES: Final = {
     HaRole.UNASSIGNED: Role.UNASSIGNED,
@@ -50,6 +51,7 @@ _ROLES: Final = {
     HaRole.MASTER: Role.MASTER,
     HaRole.SLAVE: Role.SLAVE,
 }
+"""The role on the status page. It has none for a broker that compares its log."""
 
 
 def with_server_facts(

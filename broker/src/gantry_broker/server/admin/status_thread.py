@@ -22,6 +22,7 @@ from gantry_status import Origin, PageInUse, Status
 log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S: Final = 1.0
+"""The pause after a failed write of the page."""
 
 
 @final
@@ -128,7 +129,9 @@ class LastError(logging.Handler):
         super().__init__(logging.ERROR)
         self.setFormatter(KeyValueFormatter("%(message)s"))
         self.text = ""
+        """The newest error line of the log; empty without one."""
         self.wall_ms: int | None = None
+        """When that line was logged; None without one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.note(self.format(record).partition("\n")[0])

@@ -24,7 +24,9 @@ QUEUES_PER_TURN: Final = 256
 """How many queues are examined before the event loop serves requests again."""
 
 DELAY_SERVICE: Final = "(delayed delivery)"
+"""Named instead of a group if a message waits for its delay."""
 NO_GROUP: Final = "(no consumer group)"
+"""Named instead of a group if the topic has no consumers."""
 
 
 class Unconsumed(NamedTuple):
@@ -81,7 +83,10 @@ def _is_counted(core: BrokerCore, group: str) -> bool:
 def find_first_in_queue(
     core: BrokerCore, queue: ConsumeQueue, groups: Iterable[str], delivered: Mapping[int, int]
 ) -> Unconsumed | None:
-    """Return the first message of a queue that one of the groups has not consumed; None if all are consumed."""
+    """Return the first message of a queue that one of the groups has not consumed; None if all are consumed.
+
+    ``delivered`` has the delivered offset of each delay level.
+    """
     slowest, offset = NO_GROUP, queue.readable_end
     for group in groups:
         if group == DELAY_SERVICE:

@@ -26,6 +26,7 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record
 
 WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.OP_HALF_TOPIC})
+"""System topics whose messages have another destination, in their properties."""
 
 
 def load_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> Guard | None:

@@ -25,20 +25,40 @@ class BrokerCore:
     """The state of one broker. Every part belongs to the event loop."""
 
     live: LiveSettings
+    """The settings, and the changes to them while the broker runs."""
+
     clock: Clock
     disk: Disk
     store: MessageStore
     store_host: bytes
+    """This broker's address as records hold it."""
+
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
+    """The committed offsets of consumer groups, and their resets."""
+
     clients: ClientRegistry
+    """The connected producers and consumers, and their groups."""
+
     locks: QueueLocks
+    """Locks of queues for ordered consumption, which clients take."""
+
     send_routes: SendRoutes
+    """What the path of sends needs of each topic, computed once."""
+
     stats: BrokerStats
+    """Counters of the whole broker, for `brokerStatus` and the status page."""
+
     topic_statistics: TopicStatistics
+    """Counters by topic and group, for RocketMQ's tools."""
+
     persistence: Persistence
+    """Writes the tables to their files."""
+
     gate: Gate
+    """Decides which requests are accepted in the present role."""
+
     wait_until_published: Callable[[], Awaitable[None]]
     """Waits, for a limited time, until the connected name servers have the present table of topics."""
     is_slave: Callable[[], bool]

@@ -17,6 +17,7 @@ from gantry_wire.commands.clients import ConsumerData, HeartbeatData, Subscripti
 from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
 
 CLIENT_TIMEOUT_MS = 120_000
+"""A client without a heartbeat for this time is removed, as in RocketMQ."""
 
 
 @dataclass(slots=True)
@@ -26,8 +27,13 @@ class Member:
     connection: Connection
     client_id: str
     language: str
+    """The client's language as its requests name it, such as JAVA."""
+
     version: int
+    """RocketMQ's number of the client's version."""
+
     last_heartbeat_ms: int
+    """Monotonic time of the last heartbeat."""
 
     @property
     def address(self) -> str:
@@ -39,9 +45,12 @@ class Subscription:
     """The subscription of a group to one topic, with its parsed filter."""
 
     data: SubscriptionData
+    """The subscription as the client has sent it."""
+
     filter: MessageFilter | None
     """None if the expression is invalid; pulls are answered with ``fault`` then."""
     fault: str = ""
+    """Why the expression is invalid; empty if it is valid."""
 
 
 @dataclass(slots=True)
@@ -49,10 +58,17 @@ class ConsumerGroupState:
     """A consumer group that has members now."""
 
     consume_type: str
+    """RocketMQ's name of the way to consume, such as CONSUME_PASSIVELY for push consumers."""
+
     message_model: str
+    """CLUSTERING, where members share the queues, or BROADCASTING."""
+
     consume_from_where: str
+    """RocketMQ's name of the place where a group without offsets begins."""
+
     members: dict[Connection, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    """The subscription to each topic, by the topic's name."""
 
     @property
     def client_ids(self) -> list[str]:
@@ -72,7 +88,9 @@ class ClientRegistry:
         self._clock = clock
         self._may_notify = may_notify
         self.producers: dict[str, dict[Connection, Member]] = {}
+        """The connected members of each producer group."""
         self.consumers: dict[str, ConsumerGroupState] = {}
+        """The consumer groups with connected members."""
         self.producers_by_id: Final[dict[str, Connection]] = {}
         """For each client id in any producer group, the connection of its last heartbeat.
 

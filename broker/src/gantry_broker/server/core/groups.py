@@ -23,6 +23,8 @@ class GroupDocument(Document):
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(default_factory=dict)
     forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    """For each group, the bits of the permissions that it lacks, by topic."""
+
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 

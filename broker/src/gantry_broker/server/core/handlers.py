@@ -21,10 +21,12 @@ from gantry_wire import Command, RequestCode
 Answer = Command | Awaitable[Command | None] | None
 Handler = Callable[[Command, Connection], Answer]
 HandlerTable = dict[int, Handler]
+"""The handlers by request code."""
 
 F = TypeVar("F", bound=Callable[..., Answer])
 
 _MARK: Final = "request_codes"
+"""The attribute of a handler function that holds its request codes."""
 
 
 def handles(*codes: RequestCode) -> Callable[[F], F]:

@@ -18,6 +18,7 @@ class HealedRecords:
 
     def __init__(self, store: MessageStore, *topics: str) -> None:
         self.offsets: Final[set[int]] = set()
+        """Physical offsets of the healed records that wait to be processed."""
         self._store: Final = store
         self._topics: Final = topics
         store.repair.on_healed_record.append(self._add)

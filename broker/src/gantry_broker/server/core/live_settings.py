@@ -35,7 +35,9 @@ from gantry_wire.commands.clients import Document
 log = logging.getLogger(__name__)
 
 FILE: Final = "liveSettings"
+"""The name of the table file of changes at run time."""
 KEY_CHARACTERS_SHOWN: Final = 64
+"""How much of an unknown key is repeated in an error."""
 
 CHANGEABLE: Final = frozenset(
     {
@@ -60,6 +62,7 @@ _REASONS: Final = {
     "deleteUnconsumed": "deletes unconsumed messages, so it must be set in broker.conf",
     "configBlackList": "the broker has a fixed list of changeable keys",
 }
+"""Why keys cannot change that an administrator may try; others have a general reason."""
 
 
 class NotChangeable(Exception):
@@ -70,6 +73,8 @@ class LiveDocument(Document):
     """The content of liveSettings.json: the changed keys, and the version of the table."""
 
     settings: dict[str, str] = msgspec.field(default_factory=dict)
+    """The text of each changed key."""
+
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
@@ -87,7 +92,9 @@ class LiveSettings:
     ) -> None:
         """``command_line_keys`` are set on the command line, and override changes of earlier runs."""
         self.current = settings
+        """The present settings, changes included."""
         self.version = DataVersion(timestamp=now_ms())
+        """The version of the changes, as RocketMQ's tools show it."""
         self._base: Final = settings
         self._file: Final = file
         self._now_ms: Final = now_ms

@@ -45,12 +45,15 @@ from gantry_wire.commands.clients import Document
 from gantry_wire.names import TRANSACTION_GROUP
 
 SEPARATOR = "@"
+"""Separates topic and group in the keys of the offset table."""
 
 
 class OffsetDocument(Document):
     """The content of consumerOffset.json, and, without pending resets, of the reply to code 43."""
 
     offset_table: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    """The committed offset of each queue, by topic@group and queue id."""
+
     data_version: DataVersion | None = None
     pending_resets: dict[str, dict[int, int]] | None = None
     """A field of ours, present only while a reset is pending; RocketMQ ignores unknown fields."""
@@ -60,6 +63,8 @@ class DelayOffsetDocument(Document):
     """The content of delayOffset.json, and of the reply to code 45."""
 
     offset_table: dict[int, int] = msgspec.field(default_factory=dict)
+    """The offset of the first undelivered message, by delay level."""
+
     data_version: DataVersion | None = None
 
 
@@ -227,8 +232,11 @@ class ConsumerOffsets:
         """The number of changes of the table since this start."""
 
         self.resets: Final = OffsetResets(self._record_change)
+        """Resets of groups that their consumers have not received yet."""
         self.epoch_starts: Final = EpochStartOffsets()
+        """Where the present epoch began in each queue, for groups that have not pulled there yet."""
         self.pulled: Final = PulledOffsets()
+        """The offsets up to which readers have pulled since this start."""
 
     def __repr__(self) -> str:
         return f"<ConsumerOffsets pairs={len(self._table)}>"

@@ -17,7 +17,9 @@ from gantry_broker.errors import BrokerError
 log = logging.getLogger(__name__)
 
 Snapshot = Callable[[], msgspec.Struct]
+"""Returns a copy of a table, made in the event loop."""
 Write = Callable[[dict[str, Any]], None]
+"""Writes a table in JSON types to its file; called in a worker thread."""
 T = TypeVar("T")
 
 

@@ -28,6 +28,7 @@ from gantry_broker.ports import Clock
 from gantry_wire.commands.clients import Document, MessageQueue
 
 LOCK_LEASE_MS: Final = 60_000
+"""How long a lock is valid without a renewal."""
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class QueueLock:
 
     client_id: str
     renewed_at_ms: int
+    """Monotonic time of the last renewal."""
 
 
 class HeldQueue(Document):

@@ -18,6 +18,7 @@ QUEUES_LISTED_MAX: Final = 100_000
 """The queues of one answer: more do not fit into a frame."""
 
 _QUEUES_PER_STEP: Final = 1_000
+"""How many queues are added before other requests are served."""
 
 
 @final

@@ -48,6 +48,8 @@ class Refusal(NamedTuple):
 
     code: ResponseCode
     remark: str
+    """The text for the client."""
+
     reason: RefusalReason | None
     """None for a request that is invalid in itself, which is not counted."""
 
@@ -110,6 +112,7 @@ class RefusalEpisode:
     def __init__(self, began_at: float) -> None:
         self.began_at: Final = began_at
         self.last_at = began_at
+        """The loop time of the last refusal."""
         self.count = 0
 
 

@@ -26,11 +26,16 @@ from gantry_wire.names import is_retry_or_dead_letter
 from gantry_wire.unique_id import UniqueIds
 
 SHAPES_MAX: Final = 1024
+"""Limit of the shapes that one topic caches."""
 SHAPE_BYTES_MAX: Final = 2048
+"""Longer properties are not cached as a shape."""
 UNIQUE_PREFIX: Final = f"{keys.UNIQUE_KEY}{keys.KEY_END}"
+"""How properties begin that have the unique id in front."""
 UNIQUE_PREFIX_BYTES: Final = UNIQUE_PREFIX.encode()
 UNIQUE_START: Final = len(UNIQUE_PREFIX)
+"""Where the unique id begins in such properties."""
 UNIQUE_END: Final = UNIQUE_START + 32
+"""Where a unique id of 32 characters ends in such properties."""
 
 SPECIAL_PROPERTIES: Final = frozenset(
     {
@@ -50,6 +55,7 @@ OWNED_PROPERTIES: Final = frozenset(
 """The broker removes or overwrites these, so properties with one of them are encoded again."""
 
 _CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
+"""Properties without any of these can be stored as they came."""
 
 
 StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool, bool]
@@ -69,6 +75,7 @@ class Shape:
 
     def __init__(self, tail: bytes, code: int) -> None:
         self.tail: Final = tail
+        """The stored form of the properties after the unique id."""
         self.tags_code: Final = code
 
 
@@ -81,6 +88,7 @@ class QueueSlot:
     def __init__(self, queue: ConsumeQueue, reply_template: bytes) -> None:
         self.queue: Final = queue
         self.reply_template: Final = reply_template
+        """See ``SendRoutes.make_reply_template`` for its fields."""
 
 
 @final
@@ -95,7 +103,9 @@ class SendRoute:
     def __init__(self, topic: str, queue_count: int) -> None:
         self.topic: Final = topic
         self.slots: Final[list[QueueSlot | None]] = [None] * queue_count
+        """What a send to each queue needs; None until the first send to it."""
         self.shapes: Final[dict[str, Shape]] = {}
+        """The cached shapes, by the text of the properties after the unique id."""
 
     def cache_shape(self, tail: str, shape: Shape) -> None:
         """Cache the shape of properties that end in `tail`, unless it is too long."""

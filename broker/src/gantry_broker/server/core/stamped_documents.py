@@ -1,4 +1,7 @@
-"""Tables that a master has sent, which a slave must not apply before its own log has reached their stamps."""
+"""Tables that a master has sent, which a slave must not apply before its own log has reached their stamps.
+
+The stamp of a table is the end of the master's log when it sent the table.
+"""
 
 from collections import deque
 from typing import Final, Generic, TypeVar, final

@@ -6,10 +6,11 @@
     days          0 ------- yesterday's midnight ------- today's midnight ------- now     `DailyTotals`
                             msg*TotalYesterdayMorning    msg*TotalTodayMorning    msg*TotalTodayNow
 
-Append times are those of passes: each send of a pass (`send_path`) counts with the time of the append of the whole
-pass. Messages that are appended outside of passes, such as those of batch sends, are not among them.
-The wait afterwards (for the disk, for slaves) is reported in `ackWaitsMicros`. Days are in local time and since this
-start, as in RocketMQ, whose tools take the differences as the messages of a day; before the first midnight both are 0.
+Append times are those of passes: a pass is all sends of one turn of the event loop (`send_path`), and each of them
+counts with the time of the append of the whole pass. Messages that are appended outside of passes, such as those of
+batch sends, are not among them. The wait afterwards (for the disk, for slaves) is reported in `ackWaitsMicros`. Days
+are in local time and since this start, as in RocketMQ, whose tools take the differences as the messages of a day;
+before the first midnight both are 0.
 """
 
 import time
@@ -21,7 +22,9 @@ from gantry_broker.server.core.refusals import Refusals
 from gantry_broker.store.message_store import MessageStore
 
 SAMPLE_INTERVAL_S: Final = 1
+"""The interval of the samples from which rates are computed."""
 SAMPLES_MAX: Final = 601
+"""As many samples as the rate over 600 seconds needs."""
 
 WAIT_BUCKETS: Final = 32
 """Bucket `n` counts waits of `[2**(n-1), 2**n)` us; the last one counts all longer waits."""
@@ -101,7 +104,10 @@ class Totals(NamedTuple):
     """The numbers of messages stored and read."""
 
     put: int = 0
+    """Messages stored since the start of the broker."""
+
     get: int = 0
+    """Messages delivered by pulls since the start of the broker."""
 
 
 @final
@@ -110,7 +116,9 @@ class DailyTotals:
 
     def __init__(self) -> None:
         self.yesterday_morning = Totals()
+        """The totals when yesterday began, by local time."""
         self.today_morning = Totals()
+        """The totals when today began, by local time."""
         self._day: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
@@ -136,12 +144,17 @@ class BrokerStats:
 
     def __init__(self) -> None:
         self.put_count = 0
+        """Number of messages that were appended."""
         self.put_bytes = 0
         self.get_count = 0
+        """Number of messages in answers to pulls."""
         self.get_found = 0
+        """Number of pulls that were answered with messages."""
         self.get_missed = 0
+        """Number of pulls that found no message."""
         self.get_bytes = 0
         self.get_ms_max = 0
+        """The longest time of the read for one pull."""
         self.ack_waits: Final = [0] * WAIT_BUCKETS
         """Acknowledged sends whose answers were held, by their waiting time; counted by `AckGate`."""
         self.put_failures = 0

@@ -22,6 +22,7 @@ from gantry_broker.store.commit_log import CommitLog
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S: Final = 1.0
+"""How often the unflushed part of the log is logged."""
 
 
 @final

@@ -16,7 +16,9 @@ from gantry_broker.settings import BrokerSettings
 from gantry_remoting import CertificateSource, PeerContexts, peer_contexts
 
 _CLIENT: Final = ("tlsClientTrustCertPath", "tlsClientCertPath", "tlsClientKeyPath")
+"""The keys of the settings that name the files for name servers, for error texts."""
 _REPLICATION: Final = ("haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath")
+"""The keys of the settings that name the files for other brokers."""
 
 
 @final
@@ -26,8 +28,11 @@ class BrokerTls:
     def __init__(self, settings: BrokerSettings) -> None:
         server, client = settings.listener_tls, settings.name_server_tls
         self.clients: Final = None if server is None else server.source("clients")
+        """For the ports of clients; None for plain text."""
         self.name_servers: Final = None if client is None else replace(client, names=_CLIENT).source("name servers")
+        """For connections to name servers; None for plain text."""
         self.replication: Final = _replication(settings)
+        """For replication streams, in both directions; None for plain text."""
 
     @property
     def sources(self) -> tuple[CertificateSource[object], ...]:

@@ -15,10 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 ADD: Final = "+"
+"""How the name of an attribute begins that a request adds or changes."""
 DELETE: Final = "-"
+"""How the name of an attribute begins that a request removes."""
 MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL")
 RESERVE_MIN: Final = -1
+"""The least value of reserve.time, as in RocketMQ."""
 RESERVE_MAX: Final = (1 << 63) - 1
 
 
@@ -34,6 +37,8 @@ class Attribute(NamedTuple):
     """An attribute that can be set."""
 
     is_changeable: bool
+    """Whether the attribute of an existing topic may be changed."""
+
     verify: Callable[[str], None]
     """Raises InvalidAttributes for an invalid value."""
 

@@ -33,17 +33,23 @@ PER_DAY: Final = (3_600_000, 25)
 """Milliseconds between two readings, and how many are kept."""
 
 WINDOWS: Final = (PER_MINUTE, PER_HOUR, PER_DAY)
+"""The windows, in the order of ``Counter.read``: minute, hour, day."""
 IDLE_MS_MAX: Final = 25 * 3_600_000
 """After this time without a count every window of a counter is empty."""
 
 _COLUMNS: Final = 4
+"""The numbers of one reading: its time, calls, count and size."""
 
 
 class Snapshot(NamedTuple):
     """The values of a counter in one window."""
 
     sum: int = 0
+    """The difference between the newest and the oldest reading."""
+
     tps: float = 0.0
+    """The sum divided by the seconds between these readings."""
+
     avgpt: float = 0.0
     """The sum divided by the number of calls."""
 
@@ -71,7 +77,7 @@ class Counter:
         self.touched_at_ms = now_ms
 
     def read(self, window: int, now_ms: int) -> None:
-        """Take a reading. The first one is preceded by a reading of zeros, one interval earlier."""
+        """Take a reading for ``WINDOWS[window]``. The first one is preceded by one of zeros, an interval earlier."""
         interval_ms, kept = WINDOWS[window]
         readings = self._readings[window]
         if not readings:
@@ -93,6 +99,7 @@ class Counter:
 
 
 COUNT: Final = 2
+"""The column of the number of messages in a reading."""
 SIZE: Final = 3
 """The column of the bytes in a reading; COUNT is that of the count."""
 

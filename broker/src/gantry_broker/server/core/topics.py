@@ -19,6 +19,7 @@ QUEUES_MAX: Final = 65536
 """The limit of queues of a topic on one broker; every queue costs a file once it is used."""
 
 DELAY_LEVELS_MAX: Final = 32
+"""The queues of the topic of delayed messages, one for each level."""
 
 
 def system_topics(

@@ -34,6 +34,7 @@ from gantry_wire.seal import SEAL_BYTES, has_seal
 log = logging.getLogger(__name__)
 
 FindQueue = Callable[[str, int], ConsumeQueue]
+"""Returns the destination queue, by topic and queue id."""
 
 _PAIR_END: Final = keys.VALUE_END.encode()
 
@@ -55,6 +56,8 @@ class DueMessages(NamedTuple):
     """The due messages in a part of a level's queue."""
 
     drafts: list[Draft]
+    """The copies for their own topics."""
+
     end: int | None
     """The queue offset after the last processed message, delivered or skipped; None if none is processed."""
 

@@ -26,6 +26,7 @@ from gantry_wire.commands.admin import DataVersion
 log = logging.getLogger(__name__)
 
 TABLE: Final = "delayOffset"
+"""The name of the table file with the offsets."""
 STEPS_MAX: Final = 256
 """The limit of steps of one level. When there are as many, since slaves are missing, a new step replaces the last."""
 

@@ -37,8 +37,11 @@ TICK_S: Final = 0.1
 PAUSE_S: Final = 0.01
 """The shortest sleep: how late a message may be, so that those due just after it are delivered with it."""
 SLICE_MESSAGES_MAX: Final = 128
+"""Limit of the messages of one level that are delivered before other work."""
 SLICE_BYTES_MAX: Final = 1024 * 1024
+"""Limit of the bytes of these messages."""
 FULL_RETRY_S: Final = 1.0
+"""The pause after the store has refused copies of a level, as on a full disk."""
 HEALED: Final = 0
 """Used instead of a level for healed messages of all levels."""
 

@@ -285,7 +285,10 @@ def list_all_producers(core: BrokerCore, command: Command, connection: Connectio
 
 
 def _producer(member: Member, shift_ms: int) -> dict[str, Any]:
-    """Return a client in the format of Java's ProducerInfo bean, where addresses begin with a slash."""
+    """Return a client in the format of Java's ProducerInfo bean, where addresses begin with a slash.
+
+    ``shift_ms`` added to a monotonic time makes it a wall-clock time.
+    """
     return {
         "clientId": member.client_id,
         "language": member.language,

@@ -48,6 +48,7 @@ CALLS_FULL: Final = Refusal(
     "[OVERLOAD]system busy: too many concurrent requests to consumers",
     RefusalReason.CONSUMER_CALLS_FULL,
 )
+"""The answer when too many calls to consumers are in progress."""
 
 VERSION_RESET: Final = 28
 """V3_0_7_SNAPSHOT: the first version of clients that supports 220 and 221."""
@@ -67,6 +68,7 @@ class ConsumerCalls:
     def __init__(self, core: BrokerCore) -> None:
         self.core: Final = core
         self.status_slots: Final = asyncio.Semaphore(STATUS_CALLS_MAX)
+        """Limits the calls of requests 221; see ``STATUS_CALLS_MAX``."""
         self._running = 0
 
     def __repr__(self) -> str:

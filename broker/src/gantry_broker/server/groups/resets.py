@@ -29,6 +29,7 @@ from gantry_wire.fastjson import dumps
 log = logging.getLogger(__name__)
 
 Wake = Callable[[Iterable[tuple[str, int]]], None]
+"""Retries the held pulls of queues, each given by topic and queue id."""
 
 
 @final

@@ -18,6 +18,7 @@ from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PUL
 from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
 
 SUSPEND_MS_MAX: Final = 60_000
+"""The longest time for which a pull is held, even if the client requests more."""
 
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -31,12 +32,15 @@ _CODES: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+"""The code of the answer for each outcome of a read."""
 _BEYOND: Final = (
     ReadStatus.OFFSET_OVERFLOW_BADLY,
     ReadStatus.NO_MATCHED_LOGIC_QUEUE,
     ReadStatus.NO_MESSAGE_IN_QUEUE,
 )
+"""Results of a pull whose offset is after the end of its queue."""
 _EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+"""Results of a pull from a queue without messages."""
 
 
 HELD_PULLS_FULL: Final = Refusal(
@@ -44,6 +48,7 @@ HELD_PULLS_FULL: Final = Refusal(
     "[OVERLOAD]system busy, start flow control for a while: too many held pulls",
     RefusalReason.HELD_PULLS_FULL,
 )
+"""The answer to a pull that would be held although too many are."""
 
 
 @final
@@ -168,7 +173,8 @@ class PullHandlers:
     ) -> ReadResult | None:
         """Return the result that redirects a reader after a reset, or from an offset in a lost part of the log.
 
-        A slave does not redirect: readers return to its master sooner or later.
+        A slave does not redirect: readers return to its master sooner or later. A pull that ``was_held`` may be older
+        than the reset.
         """
         if self._core.is_slave():
             return None

@@ -23,16 +23,20 @@ from gantry_wire.sql92 import SqlFilter
 log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 0.1
+"""How often pulls are answered whose deadline has passed."""
 
 TURN_TOKENS_MAX: Final = 50_000
 """The budget of filters in one turn of the loop, in tokens of their expressions: about five milliseconds."""
 
 RECORD_TOKENS: Final = 40
+"""What reading one record costs in the budget, in tokens."""
 UNITS_MIN: Final = 8
+"""How many messages a pull may check even if no budget is left."""
 UNITS_MAX: Final = 800
 """The limit of messages that one pull checks, as in RocketMQ."""
 
 QueueKey = tuple[str, int]
+"""A queue, by topic and queue id."""
 K = TypeVar("K")
 
 
@@ -54,7 +58,7 @@ class HeldPull:
 
     @property
     def sweep_number(self) -> int:
-        """The number of the sweep that answers the pull."""
+        """The number of the sweep, the check of deadlines every ``SWEEP_INTERVAL_S``, that answers the pull."""
         return int(self.deadline / SWEEP_INTERVAL_S) + 1
 
     def skip_to(self, offset: int) -> None:
@@ -89,6 +93,7 @@ class PullHold:
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._by_sweep: dict[int, dict[HeldPull, None]] = {}
         self.count = 0
+        """The number of held pulls of all connections."""
         self._marked: set[QueueKey] = set()
         self._waking: OrderedDict[HeldPull, None] = OrderedDict()
         """The pulls that are retried in this turn, or in the next ones."""

@@ -27,6 +27,7 @@ class GroupSecret:
     def __init__(self, path: str) -> None:
         """An empty path means that there is no secret."""
         self.current = b""
+        """The secret in use; empty without one."""
         self.problem: str | None = None
         """Why the content of the file is not in use; None if it is."""
 

@@ -21,6 +21,7 @@ from gantry_wire.fastjson import dumps
 from gantry_wire.message import PHYSICAL_OFFSET
 
 BY_ORDERS: Final = "which master this broker follows, and from where, is decided by orders: gantry ha"
+"""The text of refusals to follow another master at a client's request."""
 
 
 @final

@@ -138,11 +138,14 @@ class Replication:
         self.master: Final = MasterReplication(
             settings, store, self.slave_store, self.policy, tables, self.secret, on_advanced=on_advanced
         )
+        """The side that is active while this broker is a master."""
         self.slave: Final = SlaveReplication(
             settings, self.slave_store, promises, tables, self.secret,
             clock_ms=clock_ms, run_exclusively=run_exclusively, account=account, certificates=certificates,
         )  # fmt: skip
+        """The side that is active while this broker is a slave."""
         self.peak: Final = PeakRate()
+        """The highest growth of the log in one second lately."""
         self.speeds: Final = StreamSpeeds(self.master.server, store)
         self.healer: Final = Healer(store, self._replicas, pause_retention, count_expected=self._count_replicas)
         self._settings: Final = settings

@@ -9,8 +9,9 @@ must be unchanged. A promise, or the end of the role, stays in effect over any n
 
 After that the broker is in the same state as a master that could not be reached for a while, and the same guards apply:
 nothing is acknowledged without ``k`` acks of slaves that have promised no other master, or, where none is needed,
-without a grant of every electable slave or the Lease (``ha/acknowledgement``), which a new process does not have. The
-sender of the order decides whether this master is still *wanted*: ``gantry_spec.role_recovery``.
+without a grant (a short permission to acknowledge) of every electable slave or the Lease (``ha/acknowledgement``),
+which a new process does not have. The sender of the order decides whether this master is still *wanted*:
+``gantry_spec.role_recovery``.
 """
 
 from __future__ import annotations
@@ -35,11 +36,17 @@ class RoleStatus(NamedTuple):
     """The current role."""
 
     record: RoleRecord
+    """The record of the last role, on the disk."""
+
     log_epoch: int
     """Newest epoch in the history of the broker's log."""
 
     promised_epoch: int
+    """Epoch below which this broker follows no master, nor is one."""
+
     is_complete: bool | None
+    """Whether no data is missing here (`ha.data_completeness`); None if unknown."""
+
     acks_needed: int
     """Number of slaves that this process would wait for as a master."""
 
@@ -47,9 +54,16 @@ class RoleStatus(NamedTuple):
     """Epoch of the current role."""
 
     problem: str = ""
+    """Why the broker is not in the role that it should have; empty if it is."""
+
     is_draining: bool = False
+    """Whether a drain is in effect, in which sends are refused."""
+
     is_withdrawn: bool = False
+    """Whether this broker is registered as one that accepts no sends."""
+
     is_regained: bool = False
+    """Whether it is, or was, the master of this epoch by ``regain``."""
 
 
 def explain_no_regain(status: RoleStatus) -> str:

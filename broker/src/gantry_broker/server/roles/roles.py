@@ -1,4 +1,4 @@
-"""The role of this broker and its changes: one change after the other, each stamped with an epoch.
+"""The role of this broker and its changes: one change after the other, each in an epoch.
 
     UNASSIGNED --promote--> MASTER --follow--> SLAVE --promote--> MASTER          fence: back to UNASSIGNED
         `--follow--> SLAVE     `-- configured, after a start that may have lost bytes: COMPARING first, with its slaves
@@ -8,9 +8,9 @@ A broker that its configuration makes the master, but whose store lacks log data
 it first. If they lack the data too, a person has to accept the loss; until then the broker stays COMPARING, and serves
 reads. An order to promote a broker that lacks log data is refused without ``force``.
 
-An epoch that an order names is promised on the disk before anything is done in it. Between two roles the gate and the
-clients' connections are closed: no request reads or writes a store that is being changed. ``role_orders`` decides which
-orders are refused.
+An epoch that an order names is promised on the disk before anything is done in it. Between two roles the gate, which
+decides which requests are accepted (``core.gate``), and the clients' connections are closed: no request reads or writes
+a store that is being changed. ``role_orders`` decides which orders are refused.
 """
 
 import asyncio

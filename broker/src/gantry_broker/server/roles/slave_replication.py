@@ -26,6 +26,7 @@ DISPATCH_RETRY_S: Final = 1.0
 """Seconds after which a slave without room for queue units tries again."""
 
 OnWelcome = Callable[[Welcome], Awaitable[None]]
+"""Called with the master's permission to follow, before anything is copied."""
 
 
 @final
@@ -47,7 +48,9 @@ class SlaveReplication:
     ) -> None:
         """``clock_ms`` is the clock on which grants expire. ``account`` signs requests to a Java master."""
         self.follower: Follower | ClassicFollower | None = None
+        """The connection to the master; None unless this broker is a slave."""
         self.given_grants: Final = GivenGrants()
+        """The permissions to acknowledge that this slave has given its master."""
         self._settings: Final = settings
         self._store: Final = store
         self._promises: Final = promises
@@ -150,7 +153,7 @@ class SlaveReplication:
 
     @property
     def granted_ms(self) -> int:
-        """Milliseconds for which a grant that was given may still count for its master."""
+        """Milliseconds for which a grant, a short permission to acknowledge, may still count for its master."""
         return self.given_grants.remaining_ms(self._clock_ms())
 
     @property

@@ -41,6 +41,7 @@ URGENT_TABLES: Final = ("topics", "subscriptionGroup")
 """Tables that are sent as soon as they change, since clients notice a delay."""
 
 NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset")
+"""The tables that are sent when they have changed."""
 ON_JOIN: Final = (*NAMES, "queueEnds")
 """Tables that a slave gets when it joins.
 
@@ -48,7 +49,7 @@ The last one is sent only then: a connected slave learns from the log how queues
 """
 
 QUEUES_PER_TURN_MAX: Final = 8
-"""Queues changed in one turn of the loop: each may need a new queue file with megabytes of filler."""
+"""Queues changed in one turn of the loop: each may need a new queue file with megabytes of units without a message."""
 
 
 class QueueEndsDocument(msgspec.Struct, rename="camel"):
@@ -90,7 +91,7 @@ class QueueEnds:
         self._reported = {(name, number): end for (name, number), end in self._reported.items() if name != topic}
 
     def apply_reached(self, dispatched: int) -> None:
-        """Apply the reported next offsets if everything up to their stamp is visible.
+        """Apply the reported next offsets if ``dispatched``, the visible end of the log, has reached their stamp.
 
         If the disk has no space for a queue file, a later call tries that queue again.
         """

@@ -2,7 +2,7 @@
 
 The state of a send is not stored: it follows from positions of the log and from the end of the send's record. Positions
 grow, except `acked`, which moves back when a slave leaves: then sends wait again. Sends change their states in log
-order.
+order. A *pass* is all sends of one turn of the event loop, which are appended together.
 
     state         reached when                      moved by                                next states
     RECEIVED      its checks have passed            `SendPath`: it is part of the pass      APPENDED, or a refusal
@@ -14,10 +14,11 @@ order.
 
 FLUSHED and REPLICATED are waited for in parallel, each with a deadline that begins at the append; a mode that does not
 wait for one of them takes it as reached. ACKNOWLEDGED needs both; a send that has one in time waits for the other.
-A master that needs grants reaches REPLICATED only while it has one of every electable slave, or the Lease. Codes 10 and
-12 mean "stored, not promised". So does code 11, the answer if a send has to wait for slaves and not enough of them are
-in sync. Such a message may survive and become visible, but the client counts it as not acknowledged. A producer that
-does not want to wait (`WAIT=false`) is answered when its message is APPENDED.
+A master that needs grants (short permissions to acknowledge, where no ack is needed) reaches REPLICATED only while it
+has one of every electable slave, or the Lease. Codes 10 and 12 mean "stored, not promised". So does code 11, the answer
+if a send has to wait for slaves and not enough of them are in sync. Such a message may survive and become visible, but
+the client counts it as not acknowledged. A producer that does not want to wait (`WAIT=false`) is answered when its
+message is APPENDED.
 
 Two functions decide. `must_wait` is called once for each append, and decides whether its answers are held at all.
 `_promised` returns the position up to which sends may be acknowledged (`store.positions`); while another member may be
@@ -64,6 +65,7 @@ TIMEOUT_CODES: Final = {
 ANSWERS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while", RefusalReason.WAITING_FULL
 )
+"""The answer to a send when too many sends wait for their answers."""
 
 
 class Acks(Protocol):
@@ -111,6 +113,7 @@ class _Held(NamedTuple):
     """Complete frames with code 0."""
 
     sends: int
+    """Number of sends that the frames answer."""
 
 
 @final

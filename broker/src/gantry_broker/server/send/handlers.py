@@ -1,8 +1,9 @@
 """The slow path of sends: every check that RocketMQ makes, in its order and with its codes.
 
-`SendHandlers.handle` turns one request into a draft of the current pass or into a refusal; a batch is appended at once,
-after the pass. Nothing is stored, and no topic is created, before every check has passed. Timer messages are refused
-with a clear text until they are supported.
+`SendHandlers.handle` turns one request into a refusal, or into a draft of the current pass: the sends of one turn of
+the event loop, which are appended together (`send_path`). A batch is appended at once, after the pass. Nothing is
+stored, and no topic is created, before every check has passed. Timer messages are refused with a clear text until they
+are supported.
 """
 
 import logging
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 
 SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
+"""Each of these makes a message a timer, which is not supported."""
 HOST_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 """Flags that a producer cannot set: the broker knows the hosts."""
 
@@ -56,6 +58,7 @@ class OutgoingMessage:
     body: bytes
     properties: dict[str, str]
     reconsume_times: int = 0
+    """How often consumers have sent the message back."""
 
 
 @final

@@ -72,6 +72,7 @@ class PlainRequest(Protocol):
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+"""A number of 31 bits that is not negative."""
 Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """A non-negative number that is sent as text in Java's format: the signed content is rebuilt from its value."""
 

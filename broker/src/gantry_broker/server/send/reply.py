@@ -62,9 +62,15 @@ class CheckedReply:
     """A reply after all checks of its request."""
 
     send: SendMessageV2
+    """The fields of the request."""
+
     command: Command
     connection: Connection
+    """The connection of the replier, which gets the answer."""
+
     config: TopicConfig
+    """The reply topic of the cluster."""
+
     properties: dict[str, str]
 
     @property

@@ -23,6 +23,7 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record
 
 FIRST_RETRY_LEVEL = 3
+"""The delay level of a message that has failed once."""
 RECONSUME_TIMES_MAX = (1 << 31) - 1
 """The limit of the field in a record; the first sender chooses the initial count."""
 

@@ -5,9 +5,9 @@
 A connection with many outstanding sends fills a pass by itself; many connections with one send each fill it together,
 so that neither costs an append of its own. A plain message is handled here without a `Command`, in one of two tiers:
 
-    first     code 310, JSON, a known topic, a known shape of properties: the usual send of Java's clients
+    first     code 310, JSON, a known topic, properties as in an earlier send but for the unique id (a *shape*)
     second    codes 10 and 310, JSON or binary, a known topic, any properties that are stored nearly as they came:
-              Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first
+              Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first, Java's usual sends
 
 All other sends take the slow path, `send.handlers`, which puts its drafts into the same pass, so that the order
 within a connection is the order of its frames. All three paths store and answer the same, byte for byte. Before a

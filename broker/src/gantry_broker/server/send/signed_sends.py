@@ -1,11 +1,11 @@
 """The fast path of plain sends with access control on: verifies signature and permission without a `Command`.
 
-With access control off this module is not used. With it on, the fast path in `send_path` is switched off, and each
-JSON frame of code 310 is examined here first: the usual message (signed as RocketMQ's clients sign, a known topic,
-plain properties) is verified and put at once into the pass, which is the sends of one turn that are appended together.
-All other sends are left to the slow path, also those with a wrong signature: that path asks the guard, which refuses
-with a text. So an error here may cost time, but admits no client: from here a message enters the pass only with a valid
-signature and a permission.
+With access control off this module is not used. With it on, the fast path in `send_path` is switched off, and each JSON
+frame of code 310 is examined here first: the usual message (signed as RocketMQ's clients sign, a known topic, plain
+properties) is verified and put at once into the pass, the sends of one turn of the event loop that are appended
+together. All other sends are left to the slow path, also those with a wrong signature: that path asks the guard, which
+refuses with a text. So an error here may cost time, but admits no client: from here a message enters the pass only with
+a valid signature and a permission.
 
 The signed content is built from the texts that the message consists of. A frame with an unknown field takes the
 slow path, since the field would be signed, too. Version 1 of the signature, that of RocketMQ's clients, covers all
@@ -71,7 +71,7 @@ class SignedSends:
         return compare_digest(expected, send.signature.encode("utf-8", "replace"))
 
     def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
-        """Check the conditions of `SendPath` for a plain send, and call its second tier."""
+        """Check the conditions of `SendPath` for a plain send, and call its `put_send`, which takes any properties."""
         fields = request.fields
         batch, again = fields.batch, fields.reconsume_times
         if (batch and batch != "false") or (again and again != "0"):

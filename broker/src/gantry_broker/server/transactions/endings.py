@@ -23,7 +23,9 @@ from gantry_wire.commands.transactions import EndTransaction
 from gantry_wire.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK, StoredMessage, decode_record
 
 NOT_FOUND: Final = "Find prepared transaction message failed"
+"""RocketMQ's text for a half message that does not exist."""
 DAMAGED: Final = "the half message is damaged and will be fetched from a replica; try again later"
+"""The text for a half message that may still be healed."""
 
 
 class EndResult(NamedTuple):

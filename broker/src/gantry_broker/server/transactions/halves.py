@@ -29,8 +29,14 @@ class Half:
     """An open transaction, known by its newest half message."""
 
     queue_offset: int
+    """The offset of its newest copy in the half queue."""
+
     physical: int
+    """The physical offset of its newest copy."""
+
     group: str
+    """The producer group, whose members may end it."""
+
     open_since_ms: int
     """The time at which it was first stored."""
 
@@ -41,6 +47,8 @@ class Half:
     """How long its producer has to end it without a check, if the message sets a limit."""
 
     checks: int = 0
+    """How often its producer has been asked for the outcome."""
+
     origin: int = -1
     """The queue offset of its first copy; its own offset if it was not stored again."""
 

@@ -25,6 +25,7 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, parse_offset_message_id
 
 STILL_READING = "this broker is still reading the open transactions; it will check this one with its producer later"
+"""The answer to the end of a transaction whose half message was not read in time."""
 
 
 @final

@@ -35,7 +35,9 @@ from gantry_wire.message import StoredMessage, decode_record
 log = logging.getLogger(__name__)
 
 SLICE_MESSAGES_MAX: Final = 64
+"""Limit of the messages of a queue that are read at once."""
 SLICE_BYTES_MAX: Final = 1 << 20
+"""Limit of the bytes of these messages."""
 LOOK_UP_MAX: Final = 64
 """The limit of messages with one key that are examined."""
 
@@ -43,6 +45,7 @@ RESUMED_KEPT: Final = 1024
 """How many resumed messages are remembered: the key index may lack the newest half messages, and has the older ones."""
 
 TOPICS: Final = (names.HALF_TOPIC, names.OP_HALF_TOPIC)
+"""The topics of half messages and of op messages."""
 
 
 class Slice(NamedTuple):
@@ -50,6 +53,8 @@ class Slice(NamedTuple):
 
     messages: list[StoredMessage]
     next_offset: int
+    """The queue offset at which reading continues."""
+
     is_end: bool
     """Whether the slice reaches the end of the queue."""
 
@@ -97,6 +102,7 @@ class TransactionJournal:
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
         self.halves = OpenHalves()
+        """The open transactions, as far as the queues were read."""
         self._epoch = -1
         """The epoch for which ``halves`` was read."""
 

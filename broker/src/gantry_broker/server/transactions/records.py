@@ -31,23 +31,34 @@ from gantry_wire.message import (
 )
 
 OP_TAG: Final = "d"
+"""RocketMQ's tag of an op message."""
 OUTCOME: Final = "GANTRY_OUTCOME"
+"""The property of an op message that holds the outcome."""
 OPEN_SINCE: Final = "GANTRY_OPEN_SINCE"
 """The time at which a half message was first stored, on its later copies."""
 
 IMMUNITY_SECONDS_MAX: Final = 10 * 365 * 86_400
+"""Limit of the time that a message may set before its first check."""
 
 
 class Outcome(StrEnum):
     """The reason why a half message is not open any more."""
 
     COMMITTED = "committed"
+    """The producer has committed it, and consumers get the message."""
+
     ROLLED_BACK = "rolled-back"
+    """The producer has rolled it back."""
+
     GIVEN_UP = "given-up"
+    """It was abandoned: checked too often, or too old."""
+
     STORED_AGAIN = "stored-again"
+    """It continues as a later copy, because its producer is asked."""
 
 
 ENDINGS: Final = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.STORED_AGAIN}
+"""The outcomes that end a transaction, by the text in an op message."""
 
 
 def immunity_ms(properties: dict[str, str]) -> int | None:
@@ -61,7 +72,10 @@ def _count(text: str) -> int:
 
 
 def parse_half(message: StoredMessage, timeout_ms: int, check_interval_ms: int, *, is_restored: bool) -> Half:
-    """Return the transaction of a half message."""
+    """Return the transaction of a half message, which is checked after ``timeout_ms`` unless it has its own wait.
+
+    A later copy of the message waits at least one ``check_interval_ms``.
+    """
     properties = message.properties
     own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
     open_since_ms = _open_since_ms(message, checks)
@@ -126,7 +140,10 @@ def is_op_for(message: StoredMessage, half_offset: int) -> bool:
 def copy_draft(
     message: StoredMessage, queue: ConsumeQueue, properties: dict[str, str], *, bits: int = 0, prepared_offset: int = 0
 ) -> Draft:
-    """Return a draft of the same message for another queue."""
+    """Return a draft of the same message for another queue.
+
+    Its transaction bits are replaced by ``bits``; ``prepared_offset`` is the physical offset of its half message.
+    """
     properties = {name: value for name, value in properties.items() if name != keys.RECORD_CRC}
     return Draft(
         queue=queue, body=message.body, properties=keys.encode_properties(properties),

@@ -1,7 +1,7 @@
 """The transactions of this broker: half messages are stored, ended, checked with producers, and abandoned.
 
     producer   half --------------> stored, code 0; not visible to consumers
-               end ---------------> [committed, op] or [op], appended together; answered when that is promised
+               end ---------------> [committed, op] or [op], appended together; answered when that may be acknowledged
     broker     no end in time ----> [half again, op], then a check request to any live producer of the group
                checked too often, or too old -----> [a copy in TRANS_CHECK_MAX_TIME_TOPIC, op]
 
@@ -32,10 +32,13 @@ from gantry_wire.message import StoredMessage
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
+"""How often the log is read and transactions are checked."""
 FAILURE_PAUSE_S: Final = 1.0
+"""The pause after the store has refused an append."""
 READ_TIMEOUT_S: Final = 10.0
 """How long the end of a transaction waits until the journal has read its half message."""
 READ_POLL_S: Final = 0.005
+"""How often a request that waits looks whether its half message was read."""
 
 CHECKS_PER_SLICE_MAX: Final = 16
 """The limit of checks in one slice."""

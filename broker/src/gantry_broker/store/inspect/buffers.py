@@ -22,17 +22,35 @@ class BufferSummary:
     """The header of one write buffer, and the range of records that it holds."""
 
     name: str
+    """The name of the buffer's file."""
+
     bytes: int
+    """The size of the buffer's file."""
+
     state: str
     """``free``, ``live`` or ``void``; or the reason why it cannot be read."""
 
     store: str = ""
+    """The uuid of the store that wrote the buffer."""
+
     is_of_this_store: bool = False
+    """Whether the header names this store."""
+
     generation: int = 0
+    """The number of the start of the store that wrote the buffer."""
+
     epoch: int = 0
+    """The epoch in which the buffer was written."""
+
     base_offset: int = 0
+    """The offset at which the buffer's log file begins."""
+
     start: int = 0
+    """The offset from which on the buffer holds the log."""
+
     committed: int = 0
+    """The end up to which its process last recorded the bytes as copied into the log file."""
+
     stop: int = 0
     """End of its last whole record."""
 
@@ -49,8 +67,14 @@ class BufferDirectory:
     """A directory of write buffers, with their summaries."""
 
     path: str
+    """The directory on hugetlbfs or tmpfs."""
+
     medium: str = ""
+    """The file system of the directory, such as ``hugetlbfs``."""
+
     holder: LockHolder | None = None
+    """The process that has locked the directory; None if there is none."""
+
     fault: str = ""
     """Why the directory cannot be inspected; empty if it can."""
 

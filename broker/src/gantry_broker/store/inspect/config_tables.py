@@ -20,7 +20,9 @@ from gantry_store_files.table_copies import TableCopy, edition_store, parse_tabl
 SUFFIX: Final = ".json"
 BACKUP: Final = ".bak"
 _TABLES: Final = ("topicConfigTable", "offsetTable", "subscriptionGroupTable", "configTable", "messageRequestModeMap")
+"""The fields of RocketMQ's tables that hold the entries."""
 GROUP_SEPARATOR: Final = "@"
+"""Separates topic and group in the keys of the consumer offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,11 @@ class TableSummary:
     """One table and its backup copy, without its content."""
 
     name: str
+    """The name of the file without ``.json``, such as ``topics``."""
+
     size: int
+    """The size of the file in bytes; -1 if only the copy exists."""
+
     entries: int
     """Number of topics, of groups, or of pairs of topic and group with offsets, in the file that a start would use."""
 
@@ -36,7 +42,10 @@ class TableSummary:
     """Why a start would not use the table; empty if it would."""
 
     backup_fault: str
+    """Why the copy cannot be used; empty if it can, or if there is none."""
+
     has_backup: bool
+    """Whether the copy (``.bak``) exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ _IDENTIFYING_REASONS: Final = (StopReason.CRC, StopReason.SEAL)
 """After these, the damaged record still identifies its message."""
 
 COPY_REMEDY: Final = "copy the store before you change anything; a replica may still have the messages"
+"""What the texts of findings advise where messages may be lost."""
 
 
 @final
@@ -194,7 +195,8 @@ class DamageJudge:
 def check_file_starts(reader: LogReader, end: int, context: CheckContext) -> None:
     """Check that every file that begins before ``end`` begins with a whole record, or is a filler.
 
-    A filler begins with a blank record. Lost ranges are reported elsewhere, with whether their loss is accepted.
+    A filler, the file in place of a lost one, begins with a blank record. Lost ranges are reported elsewhere, with
+    whether their loss is accepted.
     """
     for segment in reader.segments:
         found = reader.record_at(segment.base_offset) if segment.base_offset < end else None

@@ -33,15 +33,23 @@ class Hole:
     """A place in the log without a valid record."""
 
     offset: int
+    """The physical offset at which the place begins."""
+
     length: int | None
     """Number of bytes up to the next whole record; None if none follows."""
 
     reason: str
+    """Why no valid record is here."""
+
     around_start: int
+    """The physical offset at which the shown bytes begin, before the hole."""
+
     around: bytes
     """Bytes of the log from ``around_start`` on."""
 
     topic: str = ""
+    """Topic of the message that should be here, if it is known."""
+
     queue_id: int | None = None
     queue_offset: int | None = None
     """Queue offset of the message that should be here, if a queue unit or the record's head contains it."""
@@ -55,7 +63,10 @@ class NoMessage:
     queue_id: int
     queue_offset: int
     reason: str
+    """Why the queue offset has no message."""
+
     is_damage: bool = False
+    """Whether the queue is wrong here; a filler and an expired message are no damage."""
 
 
 DumpEntry = StoredMessage | Hole | NoMessage

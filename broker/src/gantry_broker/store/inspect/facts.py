@@ -46,7 +46,7 @@ class StoreFacts:
     """The log's files, without those that a start would set aside."""
 
     foreign: tuple[Segment, ...]
-    """Foreign and misplaced log files. Empty for a store in use, whose log may be truncated meanwhile."""
+    """Log files of other stores, and misplaced ones. Empty for a store in use, whose log may be truncated meanwhile."""
 
     identity: StoreIdentity | None
     identity_fault: str
@@ -54,7 +54,11 @@ class StoreFacts:
 
     checkpoint: CheckpointContent | None
     point: RecoveryPoint | None
+    """The last recovery point; None without a usable one."""
+
     point_fault: str
+    """Why the recovery point cannot be used; empty if it can or there is none."""
+
     failed_flushed: int | None
     """The flushed end of the log at a failed flush; None if none has failed."""
 

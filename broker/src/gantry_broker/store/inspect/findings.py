@@ -29,10 +29,19 @@ class Harm(StrEnum):
     """The harm of a finding; see the module."""
 
     LOST = "lost"
+    """Stored messages, or entries of tables, are missing or cannot be read."""
+
     DERIVED = "derived"
+    """A file is wrong that a start rebuilds from the log."""
+
     WRONG = "wrong"
+    """Two things that must agree do not, but nothing is lost."""
+
     UNSETTLED = "unsettled"
+    """The next start resolves it, or a running broker is just writing it."""
+
     ODD = "odd"
+    """It is harmless, but worth knowing."""
 
     @property
     def is_damage(self) -> bool:
@@ -43,29 +52,76 @@ class Kind(StrEnum):
     """The kind of a finding. The values are stable, because programs read them."""
 
     ROT = "rot"
+    """Bytes of the log that were on the disk are damaged."""
+
     UNREADABLE = "unreadable"
+    """The disk cannot read a part of the log."""
+
     LOG_FILE = "log-file"
+    """A log file is missing, of another store, or does not fit its neighbours."""
+
     LOST_END = "lost-end"
+    """The log ends before an offset that was on the disk."""
+
     MISSING = "missing"
+    """A range of the log that was on the disk is lost; harmless if the loss was accepted."""
+
     TORN_TAIL = "torn-tail"
+    """A crash interrupted the last write; the next start removes what it left."""
+
     TIME_FALLS = "time-falls"
+    """A record has an earlier store time than the one before it."""
+
     NUMBERS_MISSING = "numbers-missing"
+    """Queue offsets have no message in the log, or one has two messages."""
+
     UNIT_MISSING = "unit-missing"
+    """A message of the log has no unit in its queue."""
+
     UNIT_WRONG = "unit-wrong"
+    """A unit does not agree with the message of its queue offset."""
+
     UNIT_STRAY = "unit-stray"
+    """A unit points to no message of its queue, or is empty before later ones."""
+
     UNIT_BEYOND = "unit-beyond"
+    """A unit points after the end of the log."""
+
     QUEUE_FILE = "queue-file"
+    """A queue file is missing, misplaced, or of a wrong size."""
+
     QUEUE_END = "queue-end"
+    """A queue is shorter than the recovery point records."""
+
     TOPIC_UNKNOWN = "topic-unknown"
+    """The log has messages of a topic that does not exist."""
+
     INDEX_MISSING = "index-missing"
+    """A message with keys has no entry in the key index."""
+
     INDEX_STRAY = "index-stray"
+    """An entry of the key index points to no message with its key."""
+
     INDEX_CHAIN = "index-chain"
+    """The chains of an index file, by which queries find entries, are wrong."""
+
     INDEX_FILE = "index-file"
+    """A file cannot be a file of the key index."""
+
     CHECKPOINT = "checkpoint"
+    """The checkpoint does not agree with the log."""
+
     RECOVERY_POINT = "recovery-point"
+    """The recovery point cannot be used by a start."""
+
     IDENTITY = "identity"
+    """One or both copies of the store's identity cannot be used."""
+
     CONFIG = "config"
+    """A JSON table or its copy cannot be used."""
+
     CONSUMER_OFFSET = "consumer-offset"
+    """The committed offset of a group lies beyond its queue."""
 
 
 class Message(NamedTuple):
@@ -92,6 +148,8 @@ class Finding:
     """Physical offset in the log, if there is one."""
 
     length: int | None = None
+    """Number of bytes of the log that are affected, from ``offset`` on."""
+
     path: str = ""
     """The file, if it is not a part of the log."""
 
@@ -124,8 +182,10 @@ class Findings:
 
     def __init__(self) -> None:
         self.kept: Final[list[Finding]] = []
+        """The findings that are reported in full, at most ``FINDINGS_MAX``."""
         self.counts: Final[dict[Harm, int]] = dict.fromkeys(Harm, 0)
         self.omitted = 0
+        """Number of findings that were counted and not kept."""
 
     def add(self, finding: Finding) -> Finding:
         """Add a finding and return it, so that the caller can extend it later."""

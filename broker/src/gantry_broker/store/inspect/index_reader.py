@@ -17,7 +17,9 @@ from gantry_broker.store.index_file import ENTRY, ENTRY_BYTES, HEADER, SLOT, Ind
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
 
 BLOCK_ENTRIES: Final = 4096
+"""Number of entries that are read at once."""
 SEARCH_BYTES: Final = 1 << 20
+"""How much of the file is read at once, for its slots or in a search."""
 SLOT_BYTES: Final = SLOT.size
 _DEFAULT: Final = StoreSettings()
 
@@ -27,8 +29,13 @@ class Entry(NamedTuple):
 
     key_hash: int
     physical: int
+    """Where the message begins in the log."""
+
     seconds: int
+    """Store time of the message, in seconds after the file's begin time."""
+
     previous: int
+    """The number of the previous entry of the same slot; 0 if there is none."""
 
 
 class IndexShape(NamedTuple):

@@ -33,7 +33,9 @@ from gantry_wire.message import (
 )
 
 WINDOW_BYTES: Final = 8 << 20
+"""The size of the window, the part of the log that is in memory."""
 PAGE_BYTES: Final = 4096
+"""The unit in which an unreadable part of the disk is skipped."""
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 
 RecordCallback = Callable[[memoryview, int, int, int], None]
@@ -96,7 +98,10 @@ class LogReader:
     # -- along the log -------------------------------------------------------------------------------------------------
 
     def walk(self, start: int, end: int, found: RecordCallback, *, verify_crc: bool = True) -> Stop:
-        """Call ``found`` for every record that begins in ``[start, end)``, up to the first invalid one."""
+        """Call ``found`` for every record that begins in ``[start, end)``, up to the first invalid one.
+
+        Without ``verify_crc`` checksums are not checked.
+        """
         offset = start
         while offset < end:
             segment = segment_at(self.segments, offset)
@@ -151,7 +156,10 @@ class LogReader:
     # -- at one place --------------------------------------------------------------------------------------------------
 
     def record_at(self, offset: int, *, verify_crc: bool = True, verify_seal: bool = True) -> FoundRecord | None:
-        """Return the record or the invalid bytes at ``offset``; None if no file holds it."""
+        """Return the record or the invalid bytes at ``offset``; None if no file holds it.
+
+        Without ``verify_crc`` its checksums are not checked; without ``verify_seal`` its seal may be missing.
+        """
         segment = segment_at(self.segments, offset) if offset >= 0 else None
         if segment is None:
             return None

@@ -37,13 +37,22 @@ class PlannedReplay:
     """One write buffer, and what the next start would do with it."""
 
     buffer: str
+    """The name of the buffer's file."""
+
     start: int
+    """Where the records begin that are written to the log; without a replay, where the buffer begins."""
+
     end: int
+    """Where the records of the buffer end; equal to ``start`` if nothing is done with it."""
+
     records: int
+    """Number of records that are written to the log."""
+
     action: str
     """``replay``, ``set aside`` or ``nothing``."""
 
     reason: str = ""
+    """Why the buffer is not replayed; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +62,14 @@ class RepairPlan:
     root: str
     is_in_use: bool
     is_clean: bool
+    """Whether a start would treat the last stop as clean."""
+
     refusal: str = ""
     """Why the start would fail; empty if it would not."""
 
     read_from: int = 0
+    """The offset from which the log would be read."""
+
     is_full: bool = False
     """Whether the whole log would be read."""
 
@@ -91,13 +104,20 @@ class RepairPlan:
     """Number of lost messages with queue units. A lower bound if queues are damaged, too."""
 
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
+    """Topic and queue id of each queue that would be rebuilt from the log."""
+
     queues_behind: list[tuple[str, int, int]] = field(default_factory=list)
     """Topic, queue id, and number of units that would be written again."""
 
     is_index_rebuilt: bool = False
     buffers: list[PlannedReplay] = field(default_factory=list)
+    """The write buffers that were found, and what happens to each."""
+
     buffers_path: str = ""
+    """The directory of the write buffers; empty if there is none."""
+
     buffers_fault: str = ""
+    """Why the write buffers cannot be inspected; empty if they can."""
 
     @property
     def is_lossless(self) -> bool:

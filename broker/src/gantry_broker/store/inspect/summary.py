@@ -1,8 +1,8 @@
 """The summary of a store: its identity, its last stop, its contents, and what the next start would do.
 
-Of the log only two kinds of records are read: the first one of each file, to recognize foreign files, and the newest
-ones, to find the end. The bodies of the newest are not checked. Everything else comes from names, sizes, small files,
-and a few units and headers of queues, index and write buffers; ``verify`` checks whether it is correct.
+Of the log only two kinds of records are read: the first one of each file, to recognize files of other stores, and the
+newest ones, to find the end. The bodies of the newest are not checked. Everything else comes from names, sizes, small
+files, and a few units and headers of queues, index and write buffers; ``verify`` checks whether it is correct.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class LogSummary:
     """The summary of the commit log."""
 
     start: int
+    """The offset at which the first file begins."""
+
     end: int
     """End of the last whole record."""
 
@@ -45,6 +47,7 @@ class LogSummary:
     """Bytes of disk blocks that the files have."""
 
     faults: list[str]
+    """Why a start would refuse the log's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class QueueSummary:
 
     queue_id: int
     min_offset: int
+    """Queue offset of the first message that is left."""
+
     max_offset: int
     """Queue offset after the last message."""
 
@@ -73,6 +78,7 @@ class IndexSummary:
     """Physical offset where the newest indexed message begins."""
 
     fault: str
+    """Why this cannot be an index file; empty if it can."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,8 +98,12 @@ class StoreSummary:
     is_clean: bool
     uuid: str = ""
     generation: int = 0
+    """The number of starts of the store that have accepted messages."""
+
     epochs: list[Epoch] = field(default_factory=list)
     identity_fault: str = ""
+    """Why the identity, or one copy of it, cannot be used; empty if it can."""
+
     log: LogSummary | None = None
     flushed: int | None = None
     """The flushed end of the log according to Gantry's seal in the checkpoint; None without one."""
@@ -108,11 +118,15 @@ class StoreSummary:
     """The offset up to which the recovery point records the store as durable; None without a usable one."""
 
     point_fault: str = ""
+    """Why the recovery point cannot be used; empty if it can or there is none."""
+
     topics: dict[str, list[QueueSummary]] = field(default_factory=dict)
     index: list[IndexSummary] = field(default_factory=list)
     tables: list[TableSummary] = field(default_factory=list)
     buffers: BufferDirectory | None = None
     set_aside: list[str] = field(default_factory=list)
+    """Files in the folder ``set-aside``, which starts have moved or copied out of the log."""
+
     space: DiskSpace | None = None
     missing: list[LostRange] = field(default_factory=list)
     """Missing ranges of the log that were on the disk, as far as the end of the log is known."""

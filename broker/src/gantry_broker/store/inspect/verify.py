@@ -34,6 +34,7 @@ from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, list_qu
 from gantry_store_files.segments import most_common_size, segment_faults
 
 PROGRESS_BYTES: Final = 16 << 20
+"""Progress is reported each time that so many bytes were read."""
 QUEUE_MEMORY_BYTES: Final = 64 << 20
 """Limit of the memory of all blocks of queue units together."""
 
@@ -43,7 +44,11 @@ class VerifyOptions:
     """The options of a verification: the part of the store to verify."""
 
     start: int | None = None
+    """The offset from which to read the log; None for its beginning."""
+
     end: int | None = None
+    """The offset before which to stop; None for the end of the log."""
+
     is_quick: bool = False
     """Whether to read the log only from the recovery point on, and check only the ends of the rest.
 
@@ -69,13 +74,19 @@ class VerifyReport:
     """Whether the whole log was read."""
 
     is_interrupted: bool
+    """Whether Ctrl-C has ended the verification early."""
+
     records: int
+    """Number of whole records that were read."""
+
     records_bytes: int
     records_sealed: int
     """Number of records in ranges where a seal protects the whole record."""
 
     queues: int
     units: int
+    """Number of units of consume queues."""
+
     older_records: int
     """Number of records of topics that were deleted, or deleted and created again."""
 
