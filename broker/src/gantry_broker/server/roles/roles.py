@@ -103,7 +103,6 @@ class Roles:
         self._tables: Final = tables
         self.lock: Final = asyncio.Lock()
         """Held during each change of the role, except at the start and in `_on_slave_refused`, which awaits nothing."""
-
         self._compared: set[int] = set()
         self._is_loss_accepted = False
         self._role_change_task: asyncio.Task[None] | None = None
