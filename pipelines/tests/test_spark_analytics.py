@@ -151,7 +151,7 @@ def test_only_messages_stored_in_the_range_are_read(spark: SparkSession) -> None
 
 def config_of(brokers: Group, folder: Path, topic: str, **more: Any) -> PipelineConfig[AnalyticsSpec]:
     runtime = RuntimeConfig(
-        name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(folder), once=True
+        name_servers=[brokers.name_server], sidecars=list(brokers.sidecar_urls), destination=str(folder), once=True
     )
     given: dict[str, Any] = {"window": Duration(1_000), "watermark": Duration(0)}
     return PipelineConfig(AnalyticsSpec(topics=Topics(include=[topic], exclude=[]), **(given | more)), runtime)

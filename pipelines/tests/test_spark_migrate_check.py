@@ -165,7 +165,9 @@ def test_stopped_check_does_not_compare_contents(brokers: Group, tmp_path: Path)
 
 
 def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:
-    runtime = RuntimeConfig(name_servers=[target.name_server], sidecars=list(target.urls), destination=str(folder))
+    runtime = RuntimeConfig(
+        name_servers=[target.name_server], sidecars=list(target.sidecar_urls), destination=str(folder)
+    )
     topics = Topics(include=["moved"], exclude=[])
     spec = MigrateCheckSpec(source=SourceCluster(name_servers=[source.name_server]), topics=topics, **more)
     job = MigrateCheckJob(lambda _: spark)

@@ -30,14 +30,14 @@ from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.stream_reader import StreamReader
 
-PLACE = ("queue", "offset")
+COLUMNS = ("queue", "offset")
 Places = list[tuple[int, int]]
 
 
 def stream(brokers: Group, **options: str) -> StreamReader:
     """Return a reader as Spark creates it in the process beside the driver."""
     given = {"nameServers": brokers.name_server, "startingOffsets": "earliest", **options}
-    return StreamReader(read_options(given, is_stream=True), PLACE)
+    return StreamReader(read_options(given, is_stream=True), COLUMNS)
 
 
 def rows_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> Places:
@@ -50,7 +50,7 @@ def rows_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
     return found
 
 
-def logged(offset: dict[str, Any]) -> dict[str, Any]:
+def as_logged(offset: dict[str, Any]) -> dict[str, Any]:
     """Return an offset as Spark logs and parses it."""
     kept: dict[str, Any] = json.loads(json.dumps(offset))
     return kept
@@ -65,10 +65,10 @@ def test_batches_with_random_limits_are_together_the_log(brokers: Group) -> None
     rows, offset = Places(), stream(brokers, subscribe="pieces").initialOffset()
     for turn in range(6):
         sent += brokers.send(dice.randrange(1, 60), topic="pieces", bytes_each=dice.randrange(10, 2000))
-        way = dice.choice([{"transport": "pull"}, {"sidecars": brokers.urls[0]}, {}])
+        way = dice.choice([{"transport": "pull"}, {"sidecars": brokers.sidecar_urls[0]}, {}])
         limit = "1000000" if turn == 5 else str(dice.randrange(1, 50))
         reader = stream(brokers, subscribe="pieces", maxRowsPerTrigger=limit, minPartitions=str(turn + 1), **way)
-        end = logged(reader.latestOffset(offset, reader.getDefaultReadLimit()))
+        end = as_logged(reader.latestOffset(offset, reader.getDefaultReadLimit()))
         first, again = rows_of(reader, offset, end), None
         if dice.random() < 0.5:
             reader.stop()
@@ -86,7 +86,7 @@ def test_group_offsets_never_exceed_what_spark_committed(brokers: Group) -> None
     """A batch that was planned, or even read, is not committed before Spark asks for the batch after it."""
     send_to_new_topic(brokers, "committed", 40)
     reader = stream(brokers, subscribe="committed", commitGroup="watchers")
-    first = logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    first = as_logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     rows_of(reader, reader.initialOffset(), first)
     with PullConsumer(brokers.name_server, "watchers") as consumer:
         queues = [queue for queue in consumer.queues("committed") if consumer.max_offset(queue)]
@@ -101,7 +101,7 @@ def test_added_queue_is_read_from_its_first_message(brokers: Group) -> None:
     """This also holds for a query that began at the latest messages."""
     send_to_new_topic(brokers, "growing", 10, queues=1)
     reader = stream(brokers, subscribe="growing", startingOffsets="latest", discoveryInterval="0")
-    start = logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    start = as_logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     assert rows_of(reader, reader.initialOffset(), start) == []
     with Admin(brokers.name_server) as admin:
         admin.wait(admin.topics.create("growing", queues=8))
@@ -109,7 +109,7 @@ def test_added_queue_is_read_from_its_first_message(brokers: Group) -> None:
 
     end, rows = start, Places()
     for _ in range(20):
-        before, end = end, logged(reader.latestOffset(end, ReadAllAvailable()))
+        before, end = end, as_logged(reader.latestOffset(end, ReadAllAvailable()))
         rows += rows_of(reader, before, end)
         if len(rows) == len(late):
             break
@@ -126,14 +126,14 @@ def test_lost_messages_are_a_row_in_the_gaps_table(tmp_path: Path) -> None:
     options |= {"failOnDataLoss": "false", "gapsPath": str(tmp_path / "gaps")}
 
     def reader() -> StreamReader:
-        return StreamReader(read_options(options, is_stream=True), PLACE, view, clock=FakeClock())
+        return StreamReader(read_options(options, is_stream=True), COLUMNS, view, clock=FakeClock())
 
     running = reader()
     first = running.latestOffset(running.initialOffset(), ReadMaxRows(3))
     running.partitions(running.initialOffset(), first)
     assert not (tmp_path / "gaps").exists()
     view.expire(queue, 7)
-    second = logged(running.latestOffset(first, ReadMaxRows(3)))
+    second = as_logged(running.latestOffset(first, ReadMaxRows(3)))
     for one in (running, reader()):
         assert [task.value.ranges[0].begin for task in one.partitions(first, second)] == [7]
 
@@ -158,7 +158,7 @@ def test_default_read_limit_is_the_first_limit(options: dict[str, str], limit: A
     queue = view.add_queue("orders", "broker-a", 0)
     view.append(queue, 10)
     given = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", **options}
-    reader = StreamReader(read_options(given, is_stream=True), PLACE, view)
+    reader = StreamReader(read_options(given, is_stream=True), COLUMNS, view)
 
     assert reader.getDefaultReadLimit() == expected
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -168,7 +168,7 @@ def test_default_read_limit_is_the_first_limit(options: dict[str, str], limit: A
 def batch_of(catalog: FakeCatalog, *filters: Any, **options: str) -> tuple[Places, list[Any]]:
     """Return what a filtered batch reads, and the filters that it hands back."""
     reader = PushingBatchReader(
-        read_options({"nameServers": "ns:1", "subscribe": "orders", **options}, is_stream=False), PLACE
+        read_options({"nameServers": "ns:1", "subscribe": "orders", **options}, is_stream=False), COLUMNS
     )
     rest = list(reader.pushFilters(list(filters)))
     found: Places = []
@@ -247,7 +247,7 @@ def test_loss_of_a_batch_ends_where_its_range_ends(orders: FakeCatalog, tmp_path
 def test_unavailable_broker_is_an_error_after_patience(free_address: Callable[[], str]) -> None:
     """The error names the request, and is not raised earlier: a failover is no reason to end a query."""
     options = {"nameServers": free_address(), "subscribe": "orders", "patience": "1s", "requestTimeout": "1s"}
-    reader = StreamReader(read_options(options, is_stream=True), PLACE)
+    reader = StreamReader(read_options(options, is_stream=True), COLUMNS)
     with pytest.raises(NoReplica, match=r"orders.*timed out after 1000 ms"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     reader.stop()
@@ -256,10 +256,10 @@ def test_unavailable_broker_is_an_error_after_patience(free_address: Callable[[]
 def test_empty_read_has_a_schema_and_no_rows() -> None:
     """Spark makes a partition of nothing itself, and still needs the columns."""
     options = read_options({"nameServers": "ns:1", "subscribe": "orders"}, is_stream=False)
-    reader = PushingBatchReader(options, PLACE)
+    reader = PushingBatchReader(options, COLUMNS)
     (found,) = reader.read(pickle.loads(pickle.dumps(TaskPartition(None))))
 
-    assert found.num_rows == 0 and found.schema.names == list(PLACE)
+    assert found.num_rows == 0 and found.schema.names == list(COLUMNS)
 
 
 class Unlisted:
@@ -285,7 +285,7 @@ def test_age_of_unread_messages_does_not_wait_for_an_unlisted_broker(
     monkeypatch.setattr(StreamReader, "non_waiting_catalog", non_waiting)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
     catalog: Any = waiting
-    reader = StreamReader(read_options(options, is_stream=True), PLACE, catalog, clock=FakeClock())
+    reader = StreamReader(read_options(options, is_stream=True), COLUMNS, catalog, clock=FakeClock())
 
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(3))
 
@@ -338,7 +338,7 @@ def test_failed_group_commit_is_repeated_later(
     brokers: Any = Masterless(orders, failures=1)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "commitGroup": "billing"}
     clock = FakeClock()
-    reader = StreamReader(read_options(options, is_stream=True), PLACE, brokers, clock=clock)
+    reader = StreamReader(read_options(options, is_stream=True), COLUMNS, brokers, clock=clock)
     if is_available_now:
         reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
