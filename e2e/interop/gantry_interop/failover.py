@@ -82,7 +82,7 @@ class _FailoverRun:
             ),
         )  # fmt: skip
         home = self._directory / "home"
-        return drivers.play(self._nursery, self._plan.client, ["failover"], options, home)[0]
+        return drivers.run_scenarios(self._nursery, self._plan.client, ["failover"], options, home)[0]
 
     @property
     def _topic(self) -> str:
@@ -206,20 +206,20 @@ def _begin_of(store: Path, epoch: int) -> int:
     return next(int(one["start"]) for one in epochs if one["epoch"] == epoch)
 
 
-def play(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
+def run_failover(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
     """Run one failover in a directory of its own."""
     return _FailoverRun(plan, nursery, directory).run()
 
 
-def play_or_report(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
+def run_or_report(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
     """Run one failover; report one that cannot be run as broken, so that the next one still runs."""
     try:
-        return play(plan, nursery, directory)
+        return run_failover(plan, nursery, directory)
     except InteropError as error:
         return FailoverReport(plan, broken=[f"the run ended early: {error}"])
 
 
-def play_all(
+def run_all(
     plans: Collection[Plan], directory: Path, report: Callable[[FailoverReport], None], *, keep: bool
 ) -> list[FailoverReport]:
     """Run all of these failovers, each in its own directory; logs and histories are kept, stores only with ``keep``."""
@@ -227,7 +227,7 @@ def play_all(
     for number, plan in enumerate(plans):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
-            reports.append(play_or_report(plan, nursery, place))
+            reports.append(run_or_report(plan, nursery, place))
         report(reports[-1])
         for store in () if keep else place.glob("store-*"):
             shutil.rmtree(store, ignore_errors=True)

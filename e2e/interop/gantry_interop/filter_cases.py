@@ -81,6 +81,7 @@ class Cases:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._is_wild = False
+        """Whether the present expression may have operands of any kind."""
 
     def __iter__(self) -> Iterator[Case]:
         while True:

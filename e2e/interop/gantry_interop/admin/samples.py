@@ -13,7 +13,7 @@ from typing import Final
 
 from gantry_interop.admin import plan
 from gantry_interop.admin.masks import Window, normalize
-from gantry_interop.admin.play import Compared
+from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.steps import Step
 
 SAMPLES: Final = Path(__file__).with_name("samples.json")

@@ -3,8 +3,9 @@
     Step("updateTopic", "-b {broker} -t orders -r 8 -w 8")             a command that runs at both peers
     Step("topicRoute", "-t orders", shows="updateTopic")               a command that shows its effect
 
-A step lists the values that may differ between two equivalent servers (`masks`), and no others may. Names in braces
-stand for facts of a peer: its addresses, its folders, ids of messages that were sent there.
+A step lists the values that may differ between two equivalent servers (`masks`), and no others may; `masks.py` has the
+kinds of rules. Names in braces stand for facts of a peer: its addresses, its folders, ids of messages that were sent
+there.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ class Step:
 
     command: str
     words: str = ""
+    """Its arguments, as typed in a shell."""
     shows: str | None = None
     """The command whose effect this step shows; that command's verdict includes this step."""
     masks: Sequence[Mask] = ()
+    """The values that may differ between the peers."""
     quirks: Sequence[Quirk] = ()
+    """The output that is left out of the comparison."""
     common: Common | None = None
+    """If each peer has rows of its own: the rule that selects the rows to compare."""
     is_unordered: bool = False
     """Whether Apache itself prints these rows in the order of a hash table."""
     output_file: str | None = None
@@ -70,7 +75,7 @@ class Step:
         return f"{self.command} {self.words}".strip().format_map(_Named())
 
     @property
-    def whys(self) -> tuple[str, ...]:
+    def rule_reasons(self) -> tuple[str, ...]:
         """The reasons for everything that was left out of the comparison."""
         rules = (*self.masks, *self.quirks, *(() if self.common is None else (self.common,)))
         return tuple(rule.why for rule in rules if rule.why)
@@ -98,5 +103,8 @@ class Outcome:
     out: str
     error: str
     exit: int | None
+    """The exit code; None if the command was interrupted."""
     is_cut: bool
+    """Whether the command was interrupted at the end of its time."""
     file: str | None = None
+    """The text of the file or of the log that the command wrote."""

@@ -13,7 +13,7 @@ SETTINGS: Final = Common(
     r"(\w+) +=", 12, "each name server has settings that the other lacks; the common settings are compared"
 )
 
-BEFORE: Final = (
+BEFORE_CLIENTS: Final = (
     Step("updateKvConfig", "-s SPACE -k key -v value"),
     Step("updateKvConfig", "-s SPACE -k key -v 'another value'"),
     Step("updateKvConfig", "-s SPACE -k key"),
@@ -22,7 +22,7 @@ BEFORE: Final = (
     Step("deleteKvConfig", "-s NO_SPACE -k key"),
 )
 
-AFTER: Final = (
+WITH_CLIENTS: Final = (
     Step("wipeWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),
     Step("topicRoute", "-t orders", shows="wipeWritePerm"),
     Step("addWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),
