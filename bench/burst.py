@@ -57,7 +57,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     programs: tuple[Program, ...]
     shapes: tuple[ShapeName, ...]
+    """The forms of the messages' unique ids."""
     loads: tuple[int, ...]
+    """The numbers of busy processes beside the broker."""
     repetitions: int
 
 

@@ -17,6 +17,7 @@ SystemName = Literal["Gantry", "Apache"]
 BURST_COUNT: Final = 5000
 PACED_PER_SECOND: Final = 500
 SHAPES: Final[dict[ShapeName, str]] = {"java": "Java's", "other": "other"}
+"""The forms of unique ids, with their names in tables."""
 
 
 def programs(count: int) -> dict[ProgramName, Program]:
@@ -41,6 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
     """The number of busy processes that run meanwhile."""
     program: Program
     shape: ShapeName
+    """The form of the messages' unique ids."""
     outcomes: list[Outcome]
 
     @property

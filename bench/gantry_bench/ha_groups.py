@@ -41,7 +41,7 @@ class MemoryGroup(msgspec.Struct, frozen=True):
         """Return the memory that belongs to no file."""
         return own_bytes((self.path / "memory.stat").read_text())
 
-    def hits(self) -> int:
+    def limit_hits(self) -> int:
         """Return how often the kernel had to reclaim memory because of the limit."""
         if self.is_v1:
             return int((self.path / "memory.failcnt").read_text())

@@ -182,7 +182,7 @@ def test_broker_starts_inside_its_group_and_the_group_is_removed(tmp_path: Path)
             members = (group.path / "cgroup.procs").read_text().split()
             assert members == [str(server.process_id)]
             assert 20 << 20 <= group.own_bytes() < 64 << 20
-            assert group.hits() == 0
+            assert group.limit_hits() == 0
 
     assert not group.path.exists()
 
