@@ -30,7 +30,16 @@ import click
 import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, Setup
-from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, wait_until_attached, load_of, room_needed, wait_until_caught_up, start_pair
+from gantry_bench.ha_pair import (
+    BODY_BYTES,
+    Pair,
+    PairPlan,
+    load_of,
+    room_needed,
+    start_pair,
+    wait_until_attached,
+    wait_until_caught_up,
+)
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
 from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import MODES, Goal, Mode

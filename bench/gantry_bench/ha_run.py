@@ -20,7 +20,16 @@ from gantry_bench.ha_apache import run_producer, start_apache_pair
 from gantry_bench.ha_cells import SYNC_BUFFERED, HaRun, Setup, System, reason_line
 from gantry_bench.ha_groups import MemoryGroup, memory_group
 from gantry_bench.ha_memory import OWN_BYTES, GroupName, MemoryRun, limit_bytes
-from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, wait_until_attached, load_of, room_needed, wait_until_caught_up, start_pair
+from gantry_bench.ha_pair import (
+    BODY_BYTES,
+    Pair,
+    PairPlan,
+    load_of,
+    room_needed,
+    start_pair,
+    wait_until_attached,
+    wait_until_caught_up,
+)
 from gantry_bench.ha_producer import ProducerPlan, ProducerRun
 from gantry_bench.ha_pulls import PullLoop
 from gantry_bench.ha_scale import HaScale

@@ -145,7 +145,7 @@ def test_kill_during_expiry_leaves_no_files_behind(tmp_path: Path) -> None:
     ids=["staging", "publishing", "exchange"],
 )
 def test_without_a_guard_the_listings_show_damage(tmp_path: Path, guard: str, runs: list[ToyRun]) -> None:
-    """Counter-test: with one guard removed, the same kills cause faults that the same listings find."""
+    """The twin: with one guard removed, the same kills cause faults that the same listings find."""
     root = tmp_path / "archive"
     codes = []
     for toy_run in runs:

@@ -163,7 +163,7 @@ def test_first_restore_does_not_wait_for_an_earlier_one(tmp_path: Path) -> None:
 
 
 def test_without_searching_the_target_messages_would_be_duplicated(tmp_path: Path) -> None:
-    """Counter-test: if the target returns no ids, the unanswered batch is sent a second time."""
+    """The twin: if the target returns no ids, the unanswered batch is sent a second time."""
 
     class Blind(Broker):
         def ids(self, queue: MessageQueue, begin: int) -> Iterable[str]:

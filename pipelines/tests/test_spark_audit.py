@@ -104,8 +104,8 @@ def test_equal_damage_on_all_copies_is_found(stores: Stores, tmp_path: Path) -> 
 
 
 def test_missing_findings_would_fail_the_fault_tests(stores: Stores, tmp_path: Path) -> None:
-    """Counter-test: an audit without findings for an injected fault is reported as wrong."""
-    damaged = copy_store(stores[1], tmp_path / "spoilt")
+    """The twin: an audit without findings for an injected fault is reported as wrong."""
+    damaged = copy_store(stores[1], tmp_path / "damaged")
     log = Log.of(stores[0])
     inject("flip-body", log, [damaged], SEED)
 
@@ -131,7 +131,7 @@ def test_copy_that_begins_later_is_no_finding(stores: Stores, tmp_path: Path) ->
 
 def test_single_copy_is_checked_by_its_own_checksums(stores: Stores, tmp_path: Path) -> None:
     """Without a second copy checksums and queues still reveal damage, and a note states that there is only one copy."""
-    damaged = copy_store(stores[0], tmp_path / "spoilt")
+    damaged = copy_store(stores[0], tmp_path / "damaged")
     log = Log.of(stores[0])
     inject("flip-body", log, [damaged], SEED)
 
@@ -143,7 +143,7 @@ def test_single_copy_is_checked_by_its_own_checksums(stores: Stores, tmp_path: P
 
 def test_only_differing_ranges_are_read_as_records(stores: Stores, tmp_path: Path) -> None:
     """Copies are compared by checksums; without the check of queues no byte of a clean pair is decoded."""
-    damaged = copy_store(stores[1], tmp_path / "spoilt")
+    damaged = copy_store(stores[1], tmp_path / "damaged")
     log = Log.of(stores[0])
     inject("flip-body", log, [damaged], SEED)
     checks = frozenset({Check.COPIES})
@@ -217,7 +217,7 @@ def test_tasks_on_spark_find_the_same_as_in_a_loop(spark: SparkSession, stores: 
     from gantry_pipelines.audit.running import open_copy
     from gantry_pipelines.audit.spark_tasks import run_audit_tasks, spark_task_runner, tasks_frame
 
-    damaged = copy_store(stores[1], tmp_path / "spoilt")
+    damaged = copy_store(stores[1], tmp_path / "damaged")
     inject("swap-chunks", Log.of(stores[0]), [damaged], SEED)
     settings = AuditSettings(directories(stores[0], damaged), chunk_bytes=1 << 19)
     states = {one.number: open_copy(one, settings.access).state() for one in settings.replicas}

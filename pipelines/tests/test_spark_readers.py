@@ -60,17 +60,17 @@ def as_logged(offset: dict[str, Any]) -> dict[str, Any]:
 def test_batches_with_random_limits_are_together_the_log(brokers: Group) -> None:
     """With any limits, transports and restarts the batches are together the acknowledged messages."""
     seed = random.randrange(1 << 30)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     sent: list[Sent] = send_to_new_topic(brokers, "pieces", 1)
     rows, offset = Places(), stream(brokers, subscribe="pieces").initialOffset()
     for turn in range(6):
-        sent += brokers.send(dice.randrange(1, 60), topic="pieces", bytes_each=dice.randrange(10, 2000))
-        way = dice.choice([{"transport": "pull"}, {"sidecars": brokers.sidecar_urls[0]}, {}])
-        limit = "1000000" if turn == 5 else str(dice.randrange(1, 50))
+        sent += brokers.send(rng.randrange(1, 60), topic="pieces", bytes_each=rng.randrange(10, 2000))
+        way = rng.choice([{"transport": "pull"}, {"sidecars": brokers.sidecar_urls[0]}, {}])
+        limit = "1000000" if turn == 5 else str(rng.randrange(1, 50))
         reader = stream(brokers, subscribe="pieces", maxRowsPerTrigger=limit, minPartitions=str(turn + 1), **way)
         end = as_logged(reader.latestOffset(offset, reader.getDefaultReadLimit()))
         first, again = rows_of(reader, offset, end), None
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             reader.stop()
             reader = stream(brokers, subscribe="pieces")
             again = rows_of(reader, offset, end)

@@ -234,7 +234,7 @@ def test_a_detour_is_refused_too(tree: Path) -> None:
     assert lint(tree).returncode == 1
 
 
-def strangers(root: Path) -> set[str]:
+def unnamed_packages(root: Path) -> set[str]:
     """Packages in the source folders that the contracts do not name."""
     found = {package.parent.name for package in root.glob("*/src/*/__init__.py")}
     return found - set(CONTRACTS["root_packages"])
@@ -245,8 +245,8 @@ def test_every_package_is_under_the_contracts(tree: Path) -> None:
     (tree / "broker/src/gantry_stranger").mkdir()
     (tree / "broker/src/gantry_stranger/__init__.py").write_text("")
 
-    assert strangers(tree) == {"gantry_stranger"}
-    assert strangers(ROOT) == set()
+    assert unnamed_packages(tree) == {"gantry_stranger"}
+    assert unnamed_packages(ROOT) == set()
 
 
 def test_a_cycle_of_imports_is_refused(tree: Path) -> None:

@@ -61,7 +61,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 @cache
-def written_anew() -> dict[str, str]:
+def regenerated_pages() -> dict[str, str]:
     """Every page as another process writes it: in this one, a command that a test has called keeps some state of it."""
     program = (
         "import json, pathlib, reference;"
@@ -78,7 +78,7 @@ def written_anew() -> dict[str, str]:
 @pytest.mark.parametrize("page", WRITTEN)
 def test_the_reference_is_not_stale(page: str) -> None:
     """The reference pages and the package graph agree with the code."""
-    wanted = written_anew()[page]
+    wanted = regenerated_pages()[page]
 
     stale = difflib.unified_diff((ROOT / page).read_text().splitlines(), wanted.splitlines(), n=0)
     assert list(stale) == [], "run: make format"
@@ -226,12 +226,12 @@ def test_the_readme_opens_with_the_two_commands() -> None:
     assert text.index("```") < 400
 
 
-def figures(text: str) -> list[tuple[str, str]]:
+def readme_figures(text: str) -> list[tuple[str, str]]:
     """Ours and Apache's, of each row of the README's table."""
     return re.findall(r"^\| [^|]*outstanding \| ([\d,]+) \| ([\d,]+) \|$", text, re.MULTILINE)
 
 
-def unmeasured(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple[str, str]]:
+def missing_figures(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple[str, str]]:
     """Pairs of figures that are not in one row of the benchmarks."""
     rows = [[cell.strip() for cell in line.split("|")] for line in benchmarks.splitlines()]
     return [pair for pair in pairs if not any(set(pair) <= set(row) for row in rows)]
@@ -239,12 +239,14 @@ def unmeasured(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple[str,
 
 def test_figures_of_the_readme_are_measured_ones() -> None:
     """What the README says of speed is in the table that the benchmark writes; it also says where it is slower."""
-    pairs = figures((ROOT / "README.md").read_text())
+    pairs = readme_figures((ROOT / "README.md").read_text())
     benchmarks = (ROOT / "docs/benchmarks.md").read_text()
 
     assert len(pairs) >= 5 and any(int(a.replace(",", "")) < int(b.replace(",", "")) for a, b in pairs)
-    assert unmeasured(pairs, benchmarks) == []
-    assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], "one that is made up is caught"
+    assert missing_figures(pairs, benchmarks) == []
+    assert missing_figures([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], (
+        "one that is made up is caught"
+    )
 
 
 def test_the_readme_is_short() -> None:

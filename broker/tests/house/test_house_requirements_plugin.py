@@ -30,7 +30,7 @@ ONE_TEST = """
 """
 
 
-def answer(name: str, reason: str | None) -> dict[str, Need]:
+def needs_with_answer(name: str, reason: str | None) -> dict[str, Need]:
     """The needs, with one of them answering as told instead of looking at the machine."""
     return {**NEEDS, name: Need(name, lambda: reason, f"install {name}")}
 
@@ -48,7 +48,7 @@ def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Ru
 
     def run(source: str, *arguments: str, missing: str | None = None, promised: str = "") -> pytest.RunResult:
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
-        monkeypatch.setattr(requirements_plugin, "NEEDS", answer("go", missing))
+        monkeypatch.setattr(requirements_plugin, "NEEDS", needs_with_answer("go", missing))
         pytester.makepyfile(source)
         return pytester.runpytest_inprocess("-p", "gantry_testing.requirements_plugin", "--strict-markers", *arguments)
 

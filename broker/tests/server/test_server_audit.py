@@ -73,7 +73,7 @@ async def test_client_requests_leave_no_audit_line(tmp_path: Path, caplog: pytes
     assert lines(caplog) == []
 
 
-@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "twin"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "not audited, the twin"])
 async def test_audit_lines_come_from_a_single_place(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_audited: bool
 ) -> None:

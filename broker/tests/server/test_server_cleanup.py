@@ -73,7 +73,7 @@ async def test_slave_deletes_no_queue_without_a_topic(tmp_path: Path) -> None:
 # ------- transactions that were given up
 
 
-async def given_up(broker: Broker, peer: Dialogue) -> str:
+async def give_up_transaction(broker: Broker, peer: Dialogue) -> str:
     """The offset id of a message whose transaction was given up."""
     await prepare(peer, b"who knows")
     await wait_until(lambda: broker.transactions.checker.given_up_count == 1)
@@ -86,7 +86,7 @@ async def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
     """From the beginning, and can be committed then; once, however often that is asked for."""
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
-        message_id = await given_up(broker, peer)
+        message_id = await give_up_transaction(broker, peer)
         asked = len(questions(peer))
 
         reply = await peer.ask(323, {"topic": names.CHECK_MAX_TIME_TOPIC, "msgId": message_id})
@@ -111,7 +111,7 @@ async def test_oneway_request_that_waits_for_the_disk_is_never_answered(tmp_path
     async with asking_broker(tmp_path, transactionCheckMax="1", flushDiskType="SYNC_FLUSH") as broker:
         async with dialogue(broker) as peer:
             await peer.heartbeat("p")
-            message_id = await given_up(broker, peer)
+            message_id = await give_up_transaction(broker, peer)
             await peer.send_ok(b"sent back")
             [message] = await peer.read()
             await peer.make_group(GROUP)
@@ -139,7 +139,7 @@ async def test_transaction_can_be_resumed_again_after_its_half_message_was_cut(t
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker:
         async with dialogue(broker) as peer:
             await peer.heartbeat("p")
-            message_id = await given_up(broker, peer)
+            message_id = await give_up_transaction(broker, peer)
             end = broker.store.log.wrote
             assert (await peer.ask(323, {"msgId": message_id})).code == 0
             assert (await peer.ask(323, {"msgId": message_id})).code == 1

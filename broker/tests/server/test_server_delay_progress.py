@@ -22,7 +22,7 @@ LEVEL = 3
 
 
 @dataclass
-class Log:
+class FakeLog:
     """Positions of a store that the test sets."""
 
     wrote: int = 0
@@ -32,7 +32,7 @@ class Log:
     marks: list[str] = field(default_factory=list)
 
     @property
-    def log(self) -> "Log":
+    def log(self) -> "FakeLog":
         """Its own log, positions and queues."""
         return self
 
@@ -46,12 +46,12 @@ class Log:
 
 
 @pytest.fixture
-def log() -> Log:
-    return Log()
+def log() -> FakeLog:
+    return FakeLog()
 
 
 @pytest.fixture
-def progress(log: Log) -> DelayProgress:
+def progress(log: FakeLog) -> DelayProgress:
     core: Any = SimpleNamespace(store=log, clock=FakeClock(), persistence=log)
     return DelayProgress(cast("BrokerCore", core))
 
@@ -64,7 +64,7 @@ def document_at(offset: int) -> DelayOffsetDocument:
 # ------- a master's own
 
 
-def test_file_holds_only_settled_offsets(log: Log, progress: DelayProgress) -> None:
+def test_file_holds_only_settled_offsets(log: FakeLog, progress: DelayProgress) -> None:
     """A delivery is settled when its copy is flushed, and on as many slaves as sends wait for."""
     log.wrote = 100
     progress.advance(LEVEL, 7)
@@ -79,7 +79,7 @@ def test_file_holds_only_settled_offsets(log: Log, progress: DelayProgress) -> N
     assert progress.document().offset_table == {LEVEL: 7}
 
 
-def test_unsettled_offsets_are_written_later(log: Log, progress: DelayProgress) -> None:
+def test_unsettled_offsets_are_written_later(log: FakeLog, progress: DelayProgress) -> None:
     """The file is updated even if nothing else happens for hours."""
     log.wrote = 100
     progress.advance(LEVEL, 7)
@@ -90,7 +90,7 @@ def test_unsettled_offsets_are_written_later(log: Log, progress: DelayProgress) 
     assert log.marks == ["delayOffset"]
 
 
-def test_unconfirmed_steps_are_limited(log: Log, progress: DelayProgress) -> None:
+def test_unconfirmed_steps_are_limited(log: FakeLog, progress: DelayProgress) -> None:
     """After days without a slave all deliveries are settled in the end, if later than possible."""
     for number in range(1, 10 * STEPS_MAX):
         log.wrote = number * 10
@@ -106,7 +106,7 @@ def test_unconfirmed_steps_are_limited(log: Log, progress: DelayProgress) -> Non
 # ------- a slave's
 
 
-def test_document_of_a_master_applies_when_the_log_has_its_end(log: Log, progress: DelayProgress) -> None:
+def test_document_of_a_master_applies_when_the_log_has_its_end(log: FakeLog, progress: DelayProgress) -> None:
     """Applied earlier, it would skip messages whose copies are not here yet."""
     progress.receive(document_at(5), 100)
     progress.receive(document_at(9), 200)
@@ -122,7 +122,7 @@ def test_document_of_a_master_applies_when_the_log_has_its_end(log: Log, progres
     assert progress.settle_steps()[LEVEL] == 9
 
 
-def test_waiting_documents_are_limited(log: Log, progress: DelayProgress) -> None:
+def test_waiting_documents_are_limited(log: FakeLog, progress: DelayProgress) -> None:
     """A slave that is hours behind keeps the oldest and the newest."""
     for number in range(1, 10 * WAITING_MAX):
         progress.receive(document_at(number), number * 10)
@@ -133,7 +133,7 @@ def test_waiting_documents_are_limited(log: Log, progress: DelayProgress) -> Non
     assert progress.next_offset(LEVEL) == 10 * WAITING_MAX - 1
 
 
-def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgress) -> None:
+def test_another_master_may_have_delivered_less(log: FakeLog, progress: DelayProgress) -> None:
     """Then its offsets apply, since this log equals that master's."""
     log.wrote = log.flushed = 100
     progress.receive(document_at(9), 100)
@@ -148,7 +148,7 @@ def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgres
     assert progress.settle_steps()[LEVEL] == 4
 
 
-def test_new_slave_forgets_offsets_that_may_be_cut(log: Log, progress: DelayProgress) -> None:
+def test_new_slave_forgets_offsets_that_may_be_cut(log: FakeLog, progress: DelayProgress) -> None:
     """Unconfirmed deliveries of an old master, and documents about a log that was cut, are dropped."""
     log.wrote = log.flushed = log.confirmed = 100
     progress.advance(LEVEL, 5)
@@ -164,7 +164,7 @@ def test_new_slave_forgets_offsets_that_may_be_cut(log: Log, progress: DelayProg
     assert progress.next_offset(LEVEL) == 5
 
 
-def test_new_master_applies_documents_up_to_its_log_end(log: Log, progress: DelayProgress) -> None:
+def test_new_master_applies_documents_up_to_its_log_end(log: FakeLog, progress: DelayProgress) -> None:
     """Confirmed or not, documents within the log apply; those beyond it are dropped."""
     progress.receive(document_at(5), 100)
     progress.receive(document_at(9), 200)
@@ -176,7 +176,7 @@ def test_new_master_applies_documents_up_to_its_log_end(log: Log, progress: Dela
     assert progress.next_offset(LEVEL) == 5
 
 
-def test_level_is_never_delivered_beyond_its_queue(log: Log, progress: DelayProgress) -> None:
+def test_level_is_never_delivered_beyond_its_queue(log: FakeLog, progress: DelayProgress) -> None:
     """Otherwise new messages at those offsets would be skipped."""
     progress.load(document_at(50))
     log.queue_end = 40
@@ -200,7 +200,7 @@ async def messages(broker: Broker) -> list[StoredMessage]:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("is_stamped", [True, False], ids=["stamped", "twin"])
+@pytest.mark.parametrize("is_stamped", [True, False], ids=["stamped", "not stamped, the twin"])
 async def test_promoted_slave_never_skips_a_delayed_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stamped: bool
 ) -> None:

@@ -65,12 +65,12 @@ async def change(client: Dialogue, **pairs: str) -> Command:
     return await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
 
-async def shown(client: Dialogue) -> dict[str, str]:
+async def read_settings(client: Dialogue) -> dict[str, str]:
     reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
     return dict(line.split("=", 1) for line in reply.body.decode().splitlines())
 
 
-async def versions(client: Dialogue) -> int:
+async def read_version(client: Dialogue) -> int:
     reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
     return int(json.loads(reply.ext["version"])["counter"])
 
@@ -81,14 +81,14 @@ async def versions(client: Dialogue) -> int:
 async def test_every_changeable_key_changes_and_is_shown(client: Dialogue) -> None:
     """Code 26 shows a changed key from then on; the version increases, and the change is listed."""
     assert SAMPLES.keys() == CHANGEABLE
-    before = await versions(client)
+    before = await read_version(client)
 
     reply = await change(client, **SAMPLES)
     assert reply.code == 0, reply.remark
 
-    now = await shown(client)
+    now = await read_settings(client)
     assert {key: now[key] for key in SAMPLES} == SAMPLES
-    assert await versions(client) == before + 1
+    assert await read_version(client) == before + 1
     settings_reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
     assert settings_reply.ext["changedAtRunTime"].split(";") == sorted(SAMPLES)
 
@@ -172,23 +172,23 @@ async def test_other_keys_are_refused_by_name(
     else:
         assert reply.code == ResponseCode.INVALID_PARAMETER
     assert "/tmp/x" not in (reply.remark or "") or not key, "the answer has a value, which may be a secret"
-    assert (await shown(client))["maxMessageSize"] != "1000"
+    assert (await read_settings(client))["maxMessageSize"] != "1000"
     assert [name for name in tree(tmp_path) if "liveSettings" in name] == []
     assert broker.core.live.changed == {}
 
 
-@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "twin"])
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "not listed, the twin"])
 async def test_list_of_changeable_keys_is_the_guard(
     client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_listed: bool
 ) -> None:
-    """S7: the counter-test has a longer list, and there the same request succeeds."""
+    """S7: the twin has a longer list, with which the same request succeeds."""
     if not is_listed:
         monkeypatch.setattr(live_settings, "CHANGEABLE", CHANGEABLE | {"regionId"})
 
     reply = await change(client, regionId="elsewhere")
 
     assert reply.code == (ResponseCode.NO_PERMISSION if is_listed else ResponseCode.SUCCESS)
-    assert ((await shown(client))["regionId"] == "elsewhere") is not is_listed
+    assert ((await read_settings(client))["regionId"] == "elsewhere") is not is_listed
 
 
 BAD_VALUES = {
@@ -202,13 +202,13 @@ BAD_VALUES = {
 @pytest.mark.parametrize(("pairs", "text"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
 async def test_bad_value_is_named_and_nothing_changes(client: Dialogue, pairs: dict[str, str], text: str) -> None:
     """Key and value are in the answer; the valid keys of the same request are not changed either."""
-    before = await shown(client)
+    before = await read_settings(client)
 
     reply = await change(client, **pairs)
 
     assert reply.code == ResponseCode.INVALID_PARAMETER
     assert text.lower() in (reply.remark or "").lower()
-    assert await shown(client) == before
+    assert await read_settings(client) == before
 
 
 async def test_change_that_cannot_be_saved_is_not_effective(
@@ -224,7 +224,7 @@ async def test_change_that_cannot_be_saved_is_not_effective(
     reply = await change(client, maxBatchMessages="9")
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert (await shown(client))["maxBatchMessages"] == "10000"
+    assert (await read_settings(client))["maxBatchMessages"] == "10000"
 
 
 # ------- what stays
@@ -237,12 +237,12 @@ async def test_change_survives_a_restart(tmp_path: Path) -> None:
         assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
 
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
-        now = await shown(client)
+        now = await read_settings(client)
         assert (now["maxBatchMessages"], now["maxPullBatchSize"]) == ("6", "7")
         runtime = (await client.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
         assert runtime["settingsChangedAtRunTime"] == "maxBatchMessages=6;maxPullBatchSize=7"
         assert (await change(client, maxBatchMessages="")).code == 0
-        assert (await shown(client))["maxBatchMessages"] == "5"
+        assert (await read_settings(client))["maxBatchMessages"] == "5"
 
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker:
         assert broker.settings.batch_messages_max == 5

@@ -226,16 +226,16 @@ async def send(broker: Broker, number: int, count: int, body: bytes = b"x") -> l
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("when", ["soon", "late", "twin"])
+@pytest.mark.parametrize("when", ["soon", "late", "never, the twin"])
 async def test_empty_slave_continues_offsets_as_the_next_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """No offset is assigned twice, and a consumer at the end is not moved.
 
-    The counter-test has a master that reports nothing. With a late report, the ends are applied by the promotion,
+    The twin has a master that reports nothing. With a late report, the ends are applied by the promotion,
     before consumers' offsets are clamped.
     """
-    is_reported = when != "twin"
+    is_reported = when != "never, the twin"
     if when == "late":
         monkeypatch.setattr(QueueEnds, "apply_reached", lambda self, dispatched: None)
     elif not is_reported:

@@ -52,7 +52,7 @@ class Group:
     async def slave(self, master: Broker, number: int = 1, **conf: str) -> Broker:
         role = {"brokerRole": "SLAVE", "brokerId": str(number), "haMasterAddress": master.settings.ha_address}
         slave = await self.start(f"slave-{number}", **role, **conf)
-        await follows(master, number)
+        await wait_until_following(master, number)
         return slave
 
     async def close(self) -> None:
@@ -69,12 +69,12 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
         await one.close()
 
 
-async def follows(master: Broker, number: int) -> None:
+async def wait_until_following(master: Broker, number: int) -> None:
     """Wait until that slave's acks count."""
     await wait_until(lambda: any(one.broker_id == number and one.received >= 0 for one in master.replication.acks))
 
 
-async def copied(master: Broker, slave: Broker) -> None:
+async def wait_until_copied(master: Broker, slave: Broker) -> None:
     """Wait until a slave has, and shows, everything that its master does."""
     await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote == slave.store.log.wrote)
 
@@ -98,7 +98,7 @@ async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
 
         assert await send(master, "a", "b", "c") == [0, 0, 0]
         assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked_offset()
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
 
 
@@ -117,7 +117,7 @@ async def test_late_consumers_are_sent_only_to_slaves_with_a_broker_id(tmp_path:
             assert suggest(far_behind, -2) == expected
 
 
-@pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "twin"])
+@pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "not asked, the twin"])
 async def test_acknowledged_message_is_visible_to_the_next_pull(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
@@ -156,7 +156,7 @@ async def test_synchronous_master_without_slaves_answers_11_at_once(tmp_path: Pa
         assert await send(master, "a") == [ResponseCode.SLAVE_NOT_AVAILABLE]
         assert await bodies(master) == []
         slave = await members.slave(master)
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a"]
         assert await send(master, "b") == [0]
 
@@ -172,7 +172,7 @@ async def test_silent_slave_causes_answer_12(tmp_path: Path) -> None:
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
         assert await bodies(master) == []
         stream.resume_writing()
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == [b"a"]
 
 
@@ -204,7 +204,7 @@ async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("disconnects", [True, False], ids=["disconnects", "twin"])
+@pytest.mark.parametrize("disconnects", [True, False], ids=["disconnects", "keeps the connection, the twin"])
 async def test_clients_of_a_moved_address_are_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disconnects: bool
 ) -> None:
@@ -217,7 +217,9 @@ async def test_clients_of_a_moved_address_are_disconnected(
         await first.orders.promise(300, "test")
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)  # from here on its log is not cut any more, which disconnects clients as well
+        await wait_until_following(
+            second, 1
+        )  # from here on its log is not cut any more, which disconnects clients as well
 
         async with dialogue(first) as late:
             assert (await late.send(b"x")).code != 0
@@ -247,7 +249,7 @@ async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, 
             slave = await members.slave(master, 1, **conf, transientStorePoolPath=second)
 
             assert await send(master, "a", "b", "c") == [0, 0, 0]
-            await copied(master, slave)
+            await wait_until_copied(master, slave)
             assert await bodies(slave) == [b"a", b"b", b"c"]
 
 
@@ -267,7 +269,7 @@ async def test_slave_refuses_requests_for_a_master(tmp_path: Path) -> None:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         await send(master, "a")
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
 
         async with dialogue(slave) as peer:
             answers = [
@@ -313,7 +315,7 @@ async def test_pending_deletion_of_a_dead_master_is_dropped(tmp_path: Path, monk
         second = await members.start("two", **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         async with dialogue(first) as peer:
             await make_topic(peer, "Kept")
             await wait_until(lambda: second.core.topics.find("Kept") is not None)
@@ -327,13 +329,13 @@ async def test_pending_deletion_of_a_dead_master_is_dropped(tmp_path: Path, monk
             for number in range(5):
                 await peer.send_ok(b"%d" % number, topic="Kept")
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
-        await copied(second, first)
+        await wait_until_following(second, 1)
+        await wait_until_copied(second, first)
         await second.orders.promise(400, "test")
         await first.orders.promote(400, [], False)
         monkeypatch.setattr(first.replication.master.server, "on_join", list)  # as if large tables were still under way
         await second.orders.follow(400, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         follower = second.replication.slave.follower
         await wait_until(lambda: follower is not None and follower.confirmed >= 0)
         await asyncio.sleep(0.1)
@@ -352,7 +354,7 @@ async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         assert (await first.orders.promote(1 << 8, [2], False)).role is HaRole.MASTER
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "a", "b") == [0, 0]
         async with dialogue(first) as peer:
             await peer.make_group("GroupA")
@@ -367,9 +369,9 @@ async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
             assert (status.role, status.epoch, status.electable) == (HaRole.MASTER, 300, (1,))
             await first.orders.follow(300, second.settings.ha_address)
             await wait_until(lambda: not peer.channel.is_open)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
         assert await send(second, "c") == [0]
-        await copied(second, first)
+        await wait_until_copied(second, first)
         assert await bodies(first) == await bodies(second) == [b"a", b"b", b"c"]
         assert first.store.identity.epochs == second.store.identity.epochs
         with pytest.raises(OrderRefused, match="epoch"):
@@ -383,7 +385,7 @@ async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> Non
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "a", "b", "c") == [0, 0, 0]
         async with dialogue(first) as peer:
             for name in ("Redirected", "Waiting"):
@@ -393,7 +395,7 @@ async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> Non
             assert (await peer.pull(1, consumerGroup="Redirected")).code == ResponseCode.SUCCESS
             await wait_until(lambda: second.core.offsets.resets.is_pending("Waiting", TOPIC, 0))
             await wait_until(lambda: not second.core.offsets.resets.is_pending("Redirected", TOPIC, 0))
-        await copied(first, second)
+        await wait_until_copied(first, second)
 
         await second.orders.promote(300, [1], False)
         async with dialogue(second) as peer:
@@ -415,7 +417,7 @@ async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         async with dialogue(first) as peer:
             halves = [await prepare(peer, text.encode()) for text in "abc"]
             assert await end(peer, halves[0], COMMIT) == await end(peer, halves[1], ROLL_BACK) == 0
@@ -423,12 +425,12 @@ async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
         assert promised.end == first.store.log.wrote
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
         async with dialogue(second) as peer:
             assert await end(peer, halves[2], COMMIT) == await end(peer, halves[0], COMMIT) == 0
             assert await end(peer, halves[1], COMMIT) == ResponseCode.ILLEGAL_OPERATION
         assert len(second.transactions.journal.halves) == 0
-        await copied(second, first)
+        await wait_until_copied(second, first)
         assert await bodies(first) == await bodies(second) == [b"a", b"c"]
 
 
@@ -499,7 +501,7 @@ async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Pat
         new = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await old.orders.promote(10, [2], False)
         await new.orders.follow(10, old.settings.ha_address)
-        await follows(old, 2)
+        await wait_until_following(old, 2)
         assert await send(old, "a") == [0]
         await new.orders.promise(11, "test")
         assert set(await send(old, "lost-1", "lost-2")) <= {ResponseCode.SLAVE_NOT_AVAILABLE}
@@ -507,9 +509,9 @@ async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Pat
 
         await new.orders.promote(11, [1], False)
         await old.orders.follow(11, new.settings.ha_address)
-        await follows(new, 1)
+        await wait_until_following(new, 1)
         assert await send(new, "b") == [0]
-        await copied(new, old)
+        await wait_until_copied(new, old)
         assert await bodies(old) == await bodies(new) == [b"a", b"b"]
 
 
@@ -522,9 +524,9 @@ async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path:
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "a", "b") == [0, 0]
-        await copied(first, second)
+        await wait_until_copied(first, second)
         await first.orders.promise(300, "test")
         await second.orders.promote(300, [], False)
         assert await send(second, *["small"] * 130, *["large" * 4_000] * 14) == [0] * 144
@@ -532,13 +534,13 @@ async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path:
         assert second.store.log.min_physical > first.store.log.wrote, "nothing that the first one lacks was deleted"
 
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
-        await copied(second, first)
+        await wait_until_following(second, 1)
+        await wait_until_copied(second, first)
         assert first.store.is_log_discarded
         await second.orders.promise(400, "test")
         await first.orders.promote(400, [], False)
         await second.orders.follow(400, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "c", "d") == [0, 0]
         assert await bodies(first, 146) == [b"c", b"d"]
 
@@ -552,7 +554,7 @@ async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: 
         before = master.store.log.wrote
         assert await send(master, "b", "c") == [0, 0]
         whole = master.store.log.wrote
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await slave.close()
         await master.close()
         lose_tail(tmp_path / "master", before)
@@ -562,10 +564,10 @@ async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: 
         assert await send(master, "x") == [ResponseCode.SERVICE_NOT_AVAILABLE]
         slave = await members.start("slave-1")
         await wait_until(lambda: master.roles.role is HaRole.MASTER)
-        await follows(master, 1)
+        await wait_until_following(master, 1)
         assert master.store.identity.epochs[-1].start == whole
         assert await send(master, "d") == [0]
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c", b"d"]
 
 
@@ -579,7 +581,7 @@ async def test_compared_master_that_fails_to_take_its_role_tries_again(
         assert await send(master, "a") == [0]
         before = master.store.log.wrote
         assert await send(master, "b") == [0]
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await slave.close()
         await master.close()
         lose_tail(tmp_path / "master", before)
@@ -597,7 +599,7 @@ async def test_compared_master_that_fails_to_take_its_role_tries_again(
 
         await wait_until(lambda: master.roles.role is HaRole.MASTER)
         assert len(failures) == 1
-        await follows(master, 1)
+        await wait_until_following(master, 1)
         assert await send(master, "c") == [0]
         assert await bodies(master) == [b"a", b"b", b"c"]
 
@@ -731,7 +733,7 @@ async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await slave.close()
         await wait_until(lambda: len(master.replication.acks) == 0)
         assert await send(master, "hidden") == [ResponseCode.SLAVE_NOT_AVAILABLE]
@@ -740,8 +742,8 @@ async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -
         master = await members.start("master")
         assert await bodies(master) == [b"a"]
         slave = await members.start("slave-1")
-        await follows(master, 1)
-        await copied(master, slave)
+        await wait_until_following(master, 1)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == [b"a", b"hidden"]
 
 
@@ -757,7 +759,7 @@ async def test_orders_are_idempotent(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for _ in range(2):
             await master.orders.promote(3, [2], False)
             await slave.orders.follow(3, master.settings.ha_address)
-        await follows(master, 2)
+        await wait_until_following(master, 2)
         follower = slave.replication.slave.follower
         await slave.orders.follow(3, master.settings.ha_address)
         assert slave.replication.slave.follower is follower

@@ -69,7 +69,7 @@ async def test_withdrawn_master_stays_withdrawn_after_a_timeout(tmp_path: Path) 
 
 
 async def test_drained_master_accepts_sends_again_after_a_timeout(tmp_path: Path) -> None:
-    """The counter-test: a role that cannot move is kept, and the routes never changed."""
+    """The twin: a role that cannot move is kept, and the routes never changed."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
         first = await master_without_its_slave(members, server)
 

@@ -95,7 +95,7 @@ def pythons_int(text: str) -> int:
 def test_comparison_with_apache_detects_a_wrong_rule(
     monkeypatch: pytest.MonkeyPatch, module: object, name: str, other: Callable[..., object]
 ) -> None:
-    """Counter-test: with one rule changed the results differ from the recorded ones."""
+    """The twin: with one rule changed the results differ from the recorded ones."""
     monkeypatch.setattr(module, name, other)
 
     assert differences() != []
@@ -140,9 +140,9 @@ def test_properties_of_a_record_are_read_in_place() -> None:
             assert stored is not None
             assert parse_properties(stored).items() >= pairs.items()
 
-    spoilt = bytearray(record)
-    spoilt[-2 - len(stored or "") :] = b"\x7f\xff" + bytes(len(stored or ""))
-    assert stored_properties(bytes(spoilt), 0) is None
+    damaged = bytearray(record)
+    damaged[-2 - len(stored or "") :] = b"\x7f\xff" + bytes(len(stored or ""))
+    assert stored_properties(bytes(damaged), 0) is None
 
 
 def test_empty_property_of_a_record_counts_as_absent() -> None:

@@ -10,11 +10,11 @@ from gantry_wire.sql92 import (
     SqlFilter,
 )
 
-HERE = {"a": "5", "b": "abc", "c": "10", "TAGS": "red"}
+PROPERTIES = {"a": "5", "b": "abc", "c": "10", "TAGS": "red"}
 
 
 def verdict(expression: str, **properties: str) -> bool | None:
-    return SqlFilter(expression).evaluate(properties or HERE)
+    return SqlFilter(expression).evaluate(properties or PROPERTIES)
 
 
 @pytest.mark.parametrize(
