@@ -251,7 +251,7 @@ def test_half_message_takes_few_bytes_in_a_list() -> None:
 
 @pytest.mark.parametrize("corrupt", [lambda data: data[:-3], lambda data: b"x" + data, lambda data: b""])
 def test_corrupted_half_message_list_is_refused(corrupt: object) -> None:
-    """What to commit is never guessed."""
+    """The half messages to commit are never guessed from a damaged list."""
     assert callable(corrupt)
     with pytest.raises(RemoteProtocolError):
         unpack(corrupt(HalfMessageList([HalfMessageRef("T", "a", 1, 2)]).pack()))

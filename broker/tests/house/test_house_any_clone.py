@@ -57,8 +57,8 @@ def environment(clone: Path) -> dict[str, str]:
     return variables | {"PYTHONPATH": paths, "TMPDIR": str(temporary)}
 
 
-def test_the_place_is_what_it_says(tmp_path: Path) -> None:
-    """120 characters, a space, and a letter of more than one byte."""
+def test_path_is_as_long_as_promised(tmp_path: Path) -> None:
+    """It has 120 bytes or more, a space, and a letter of more than one byte."""
     place = str(make_long_path(tmp_path))
 
     assert len(place.encode()) >= LENGTH

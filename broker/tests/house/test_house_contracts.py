@@ -150,7 +150,7 @@ FORBIDDEN = [
 
 
 def test_the_contracts_hold_for_the_real_packages() -> None:
-    """Who may import whom is kept by the code as it is."""
+    """The present code keeps the rules of who may import whom."""
     result = lint(ROOT)
 
     assert result.returncode == 0, result.stdout + result.stderr
@@ -227,7 +227,7 @@ def test_layers_of_a_package_are_kept(tree: Path, package: str) -> None:
 
 
 def test_a_detour_is_refused_too(tree: Path) -> None:
-    """What may not be imported may not be reached through a third package either."""
+    """A forbidden package may not be reached through a third package either."""
     write_import(tree, "gantry_operator", "gantry_client")
     write_import(tree, "gantry_client", "gantry_broker")
 

@@ -30,7 +30,7 @@ def dockerfiles(root: Path) -> list[Path]:
 
 
 def copied_paths(dockerfile: Path) -> list[str]:
-    """What a recipe copies out of the tree."""
+    """Return the paths that a Dockerfile copies out of the tree."""
     lines = [line.split()[1:-1] for line in dockerfile.read_text().splitlines() if line.startswith("COPY ")]
     return [word for words in lines if not words[0].startswith("--from=") for word in words]
 
@@ -134,7 +134,7 @@ def test_images_copy_what_exists(tree: Path) -> None:
 
 
 def test_images_carry_every_package_of_their_program(tree: Path) -> None:
-    """What an image's program imports, directly or not, is in one of the folders that are copied."""
+    """Every package that an image's program imports, directly or not, is in a copied folder."""
     assert missing_packages(ROOT) == []
     assert missing_packages(tree) == []
 

@@ -1,4 +1,4 @@
-"""The documents say what is true: every setting and command is in them, and every link leads somewhere."""
+"""The documents are complete and correct: they list every setting and command, and no link is broken."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_default_is_shown_as_its_value(tmp_path: Path) -> None:
 
 
 def undocumented(name: str, command: click.Command, text: str) -> list[str]:
-    """What a command lacks: its section, its own help, or the help of an option."""
+    """Return what a command lacks: its section, its own help, or the help of an option."""
     lacks = [] if f"\n## `{name}`\n" in text else [f"{name}: no section"]
     lacks += [] if command.help else [f"{name}: no help"]
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
@@ -238,7 +238,7 @@ def missing_figures(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple
 
 
 def test_figures_of_the_readme_are_measured_ones() -> None:
-    """What the README says of speed is in the table that the benchmark writes; it also says where it is slower."""
+    """The README's figures of speed are in the table that the benchmark writes; some of them show a slower Gantry."""
     pairs = readme_figures((ROOT / "README.md").read_text())
     benchmarks = (ROOT / "docs/benchmarks.md").read_text()
 

@@ -31,7 +31,7 @@ ONE_TEST = """
 
 
 def needs_with_answer(name: str, reason: str | None) -> dict[str, Need]:
-    """The needs, with one of them answering as told instead of looking at the machine."""
+    """Return the needs, one of them with a given answer instead of a look at the machine."""
     return {**NEEDS, name: Need(name, lambda: reason, f"install {name}")}
 
 
@@ -110,7 +110,7 @@ def test_an_unknown_promise_stops_the_run(run_inside: RunInside) -> None:
 
 
 def test_continuous_integration_promises_what_it_brings() -> None:
-    """Every name is a need, and what tests of the operator want of Kubernetes is among them."""
+    """Every name is a need, and the needs of the operator's tests with Kubernetes are among them."""
     script = (ROOT / ".ci/run").read_text()
     [promised] = re.findall(r"GANTRY_REQUIRE=\$\{GANTRY_REQUIRE-([a-z_,]+)\}", script)
 
@@ -160,7 +160,7 @@ def test_a_run_that_cannot_collect_says_so(run_inside: RunInside) -> None:
 
 
 def test_a_probe_is_asked_once(run_inside: RunInside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tests want a need, the machine is looked at once per session."""
+    """The machine is checked for a need once per session, however many tests have that need."""
     asked: list[str] = []
     source = ONE_TEST + "\n    @pytest.mark.needs_java\n    def test_a():\n        pass\n"
     source += "\n    @pytest.mark.needs_java\n    def test_b():\n        pass\n"

@@ -135,8 +135,8 @@ def test_without_python_setup_says_what_to_install(bare_path: Path) -> None:
     )
 
 
-def test_scripts_say_what_they_want(bare_path: Path) -> None:
-    """Kubernetes is built with Go; an image is one of three."""
+def test_scripts_name_missing_tools_and_arguments(bare_path: Path) -> None:
+    """The Kubernetes build needs Go; an image has one of three names."""
     assert refusal("kubernetes", bare_path).startswith("kubernetes: go is missing -- on Debian 12: apt-get install")
     assert refusal("image-sources", bare_path) == "image-sources: unknown image '' -- use broker, operator or pipelines"
 

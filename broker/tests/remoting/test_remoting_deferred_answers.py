@@ -50,7 +50,7 @@ class Host:
         await wait_until(lambda: self.handled > before or self.waiting() > 0)
 
     def waiting(self) -> int:
-        """How many connections are not read until answers are given."""
+        """Return how many connections are not read until answers are given."""
         return sum(bool(one._reading.pauses & ReadPause.ANSWERS_DEFERRED) for one in self.listener.connections)
 
 

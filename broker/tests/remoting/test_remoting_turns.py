@@ -335,7 +335,7 @@ def test_short_reads_of_many_connections_share_a_turn() -> None:
 
 
 def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> None:
-    """What arrives in a turn whose budget is spent is not served in it, and the connection is not read meanwhile."""
+    """Bytes that arrive in a turn whose budget is spent wait for the next one; the connection is not read meanwhile."""
     rig = ConnectionRig(turn_read_bytes_max=MIB)
     rig.spend_turn()
 
@@ -646,7 +646,7 @@ def test_without_the_budget_many_small_shares_fill_a_turn() -> None:
 
 
 async def bytes_before_an_honest_answer(**settings: Any) -> list[int]:
-    """What 200 floods of 100 KB deliver between a small request of another connection and its answer, ten times."""
+    """Return, for ten small requests of another connection, the bytes that 200 floods deliver before the answer."""
     floods = ManyFloods(200, 10_000_000, 100_000)
     serve = floods.handle
     honest: list[Connection] = []

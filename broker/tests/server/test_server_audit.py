@@ -34,7 +34,7 @@ def audit_level(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_only_changes_are_excepted_from_the_audit() -> None:
-    """The changes that clients send in normal operation are of those that only a master accepts, and not audited."""
+    """The exceptions are changes that clients send in normal operation, and that only a master accepts."""
     assert CLIENT_CHANGES <= CHANGES
     assert not AUDITED & CLIENT_CHANGES
     assert RequestCode.UPDATE_BROKER_CONFIG in AUDITED

@@ -74,7 +74,7 @@ async def test_slave_deletes_no_queue_without_a_topic(tmp_path: Path) -> None:
 
 
 async def give_up_transaction(broker: Broker, peer: Dialogue) -> str:
-    """The offset id of a message whose transaction was given up."""
+    """Let the broker give up a transaction; return the offset id of its message."""
     await prepare(peer, b"who knows")
     await wait_until(lambda: broker.transactions.checker.given_up_count == 1)
     await wait_until(lambda: broker.store.positions.confirmed == broker.store.log.wrote)
@@ -149,7 +149,7 @@ async def test_transaction_can_be_resumed_again_after_its_half_message_was_cut(t
 
 
 async def test_only_given_up_transactions_can_be_resumed(tmp_path: Path) -> None:
-    """No open half message, no message of a topic, nothing made up: 1, and nothing is stored."""
+    """An open half message, a message of a topic and an invented id are refused with 1; nothing is stored."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"open")
         plain = await peer.send_ok(b"plain")
@@ -164,7 +164,7 @@ async def test_only_given_up_transactions_can_be_resumed(tmp_path: Path) -> None
 
 
 async def test_slave_resumes_no_transaction(tmp_path: Path) -> None:
-    """14: it is its master's to store."""
+    """The answer is 14: only a master stores messages."""
     async with group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)

@@ -120,8 +120,9 @@ async def test_query_without_an_index_names_the_setting(tmp_path: Path) -> None:
 async def test_unconfirmed_message_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
-    """What no slave has is stored and not confirmed: no pull shows it, no query by key (it is not indexed yet), and no
-    query by place."""
+    """A message that no slave has is not confirmed: no pull returns it, and no query by key or by position.
+
+    It is not in the index yet."""
     if not is_guarded:
         monkeypatch.setattr(queries, "read_visible_record", lambda store, at: store.guard.message_at(at))
     async with running_broker(tmp_path, brokerRole="SYNC_MASTER") as broker, dialogue(broker) as client:

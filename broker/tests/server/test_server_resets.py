@@ -192,7 +192,7 @@ async def test_leftover_pull_does_not_hide_a_reset(client: Dialogue) -> None:
 
 
 async def test_every_queue_is_reset_to_a_time(clock: FakeClock, client: Dialogue) -> None:
-    """To the first message stored then or later; -1 is the end; a queue without messages has one place."""
+    """To the first message stored then or later; -1 is the end; a queue without messages has one offset only."""
     await send(client, 2)
     await client.read(0)
     clock.advance(60_000)
@@ -264,7 +264,7 @@ async def test_group_without_members_is_reset(broker: Broker, client: Dialogue) 
 
 
 async def test_reset_survives_a_restart(tmp_path: Path) -> None:
-    """Also for a reader that has run all the time, and comes back with its old place."""
+    """A reader that ran all the time is reset too when it comes back with its old offset."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         await send(peer, 5)
         await peer.read(0)
@@ -430,7 +430,7 @@ async def test_reset_with_a_too_old_member_is_refused(broker_without_server_rese
 
 
 async def test_switching_resets_off_drops_pending_ones(client: Dialogue) -> None:
-    """The setting changes while the broker runs, and readers read on where they are."""
+    """The setting changes while the broker runs, and readers continue at their offsets."""
     await send(client, 5)
     await client.read(0)
     await reset(client, queueId="0", offset="1")

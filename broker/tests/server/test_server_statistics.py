@@ -31,7 +31,7 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 
 
 class Counted:
-    """Statistics over tallies of the test's own."""
+    """Statistics of counters that the test sets."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -52,7 +52,7 @@ class Counted:
             self.tick()
 
     def tick(self) -> int:
-        """How many counters were read."""
+        """Return how many counters were read."""
         return sum(1 for _ in self.statistics.tick())
 
     def find(self, name: str, key: str) -> tuple[Snapshot, ...]:

@@ -305,7 +305,7 @@ async def test_unwritable_page_does_not_affect_the_broker(
 async def test_page_of_another_process_is_retried_after_a_full_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the start could not create the page, another process may have: the thread retries, and logs it once."""
+    """After a start with a full disk another process may have the page: the thread tries again, and logs that once."""
     monkeypatch.setattr("gantry_broker.server.admin.status_thread.RETRY_INTERVAL_S", 0.01)
     failing = FailingPage()
 

@@ -30,7 +30,7 @@ OP_ALLOW_CLIENT_RENEGOTIATION = 0x100
 
 GIB = 1024**3
 BOUND_MS = 1_000
-"""Half of what a hundred bytes take to dribble, and enough for an honest handshake on a busy machine."""
+"""Half the time of a hundred bytes sent one by one; enough for an honest handshake on a busy machine."""
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def client_hello(party: Party) -> bytes:
 
 
 async def send_byte_by_byte(peer: RawPeer, data: bytes) -> int:
-    """One byte after the other until the other side ends it: how many it took."""
+    """Send one byte after the other until the peer closes; return the number of sent bytes."""
     received = 0
     for byte in data:
         if peer.reader.at_eof() or peer.writer.is_closing():

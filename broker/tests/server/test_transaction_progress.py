@@ -66,7 +66,7 @@ def test_restart_offsets_within_the_log_are_applied() -> None:
 
 
 def test_following_another_master_resets_the_restart_offsets() -> None:
-    """Its log was cut: what it knew itself may be of the part that is gone."""
+    """The slave's log was cut, and its own offsets may point into the removed part."""
     slave = FakeSlave()
     slave.take(offsets_document(9, 9), end=100)
     slave.progress.apply_up_to(100)

@@ -87,7 +87,7 @@ EACH_FRAME = pytest.mark.parametrize("golden", [pytest.param(golden, id=golden.n
 
 MINIMAL_CLIENT_CODES = {11, 12, 14, 15, 17, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 46, 105, 310, 320, 325}
 SERVER_CODES = {39, 40, 326}
-"""What a broker asks its clients."""
+"""Requests that a broker sends to its clients."""
 
 EMPTY_ATTRIBUTES = b"\0\x0aattributes" + bytes(4)
 """A field with an empty value: Java writes one when it creates a topic, and reads it as no field at all."""
