@@ -23,7 +23,7 @@ from gantry_bench.errors import BenchmarkFailed
 ROOT: Final = Path("/sys/fs/cgroup")
 V1: Final = ROOT / "memory"
 REMOVE_SECONDS_MAX: Final = 10.0
-ENTER: Final = 'echo $$ > "$0" && exec "$@"'
+ENTER_CGROUP_SCRIPT: Final = 'echo $$ > "$0" && exec "$@"'
 
 
 class MemoryGroup(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class MemoryGroup(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> tuple[str, ...]:
         """Return the command prefix that runs a program in the group."""
-        return ("sh", "-c", ENTER, str(self.path / "cgroup.procs"))
+        return ("sh", "-c", ENTER_CGROUP_SCRIPT, str(self.path / "cgroup.procs"))
 
     def own_bytes(self) -> int:
         """Return the memory that belongs to no file."""

@@ -24,7 +24,7 @@ from gantry_spec.lease_annotations import record_of
 
 NAMESPACE: Final = "shop"
 CORE: Final = f"/api/v1/namespaces/{NAMESPACE}"
-SETS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
+STATEFUL_SETS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 GROUPS: Final = f"/apis/gantry.dev/v1alpha1/namespaces/{NAMESPACE}/brokergroups"
 MERGE: Final = "application/merge-patch+json"
@@ -109,7 +109,7 @@ class StandInCluster:
                 for name, ordinal in self._new_pods(document):
                     tasks.create_task(self._start(document, name, ordinal))
 
-            tasks.create_task(self._watch(SETS, on_stateful_set))
+            tasks.create_task(self._watch(STATEFUL_SETS, on_stateful_set))
             tasks.create_task(self._watch(LEASES, self._on_lease))
             tasks.create_task(self._watch(GROUPS, self._on_group))
             tasks.create_task(self._advance())

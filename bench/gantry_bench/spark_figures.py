@@ -64,7 +64,7 @@ class Way(msgspec.Struct, frozen=True):
         return self.rows / median(self.seconds)
 
 
-class Sends(msgspec.Struct, frozen=True):
+class SendQuantiles(msgspec.Struct, frozen=True):
     """Quantiles of sequential sends, in milliseconds."""
 
     reader: str
@@ -79,9 +79,9 @@ class SparkReport(msgspec.Struct, frozen=True):
 
     bytes_stored: int
     ways: list[Way]
-    alone: Sends
+    alone: SendQuantiles
     """Sends while the reader is stopped."""
-    beside: Sends
+    beside: SendQuantiles
     """Sends while Spark reads from the slave."""
     archive_bytes: int
     parquet_bytes: int

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gantry_interop.admin import page, plan, plan_runner, samples, scene, verdicts
 from gantry_interop.admin.json_process import JsonProcess
-from gantry_interop.admin.masks import Common, Mask, Window, normalize
+from gantry_interop.admin.masks import CommonRows, Mask, Window, normalize
 from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.steps import Step
 from gantry_interop.processes import Nursery
@@ -168,7 +168,7 @@ def test_mask_requires_the_form_of_its_value() -> None:
 
 def test_settings_of_both_servers_are_compared() -> None:
     """A row that only one server has is removed; a different value stays; too few rows are a difference."""
-    common = Common(r"(\w+) +=", 2, "each has settings of its own")
+    common = CommonRows(r"(\w+) +=", 2, "each has settings of its own")
     one, other = ["a = 1", "b = 2", "c = 3"], ["b = 2", "c = 4", "d = 5"]
 
     assert (common.of(one, other), common.of(other, one)) == (("b = 2", "c = 3"), ("b = 2", "c = 4"))

@@ -14,14 +14,14 @@ from gantry_testing.tree import ROOT
 
 SEAL, BALLOT = "broker/tests/wire/test_wire_seal.py", "operator/tests/spec/test_spec_ballot.py"
 SECOND_RUN = "broker/tests/house/test_house_second_run.py"
-WORLD = "broker/testkit/gantry_testing/store_world.py"
+STORE_WORLD_FILE = "broker/testkit/gantry_testing/store_world.py"
 
 
 @pytest.mark.parametrize(
     ("changed", "chosen", "left_out"),
     [
         ("broker/src/gantry_wire/seal.py", SEAL, BALLOT),
-        (WORLD, "broker/tests/store/test_store_append.py", SEAL),
+        (STORE_WORLD_FILE, "broker/tests/store/test_store_append.py", SEAL),
         ("broker/tests/faults/scene.py", "broker/tests/faults/test_fault_kill.py", SEAL),
         (BALLOT, BALLOT, SEAL),
         ("broker/tests/faults/conftest.py", "broker/tests/faults/test_fault_kill.py", SEAL),

@@ -15,7 +15,7 @@ from gantry_testing.tree import ROOT
 
 TARGET = re.compile(r"^([a-z][a-z0-9-]*):(?P<rest>.*)$", re.MULTILINE)
 HELP = re.compile(r"^ ## [A-Z].*\.$")
-BASICS = ("sh", "dirname", "basename", "cat", "id", "env", "pwd", "mkdir", "uname", "cksum", "cut", "chmod")
+BASIC_PROGRAMS = ("sh", "dirname", "basename", "cat", "id", "env", "pwd", "mkdir", "uname", "cksum", "cut", "chmod")
 
 
 def targets(makefile: str) -> dict[str, str]:
@@ -28,7 +28,7 @@ def bare_path(tmp_path: Path) -> Path:
     """A PATH with a shell's basics and nothing else: no Python, Java, Go or buildah."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in BASICS:
+    for name in BASIC_PROGRAMS:
         source = shutil.which(name)
         assert source is not None
         (folder / name).symlink_to(source)

@@ -166,7 +166,7 @@ async def test_master_restores_its_lost_tail_from_its_slave(tmp_path: Path) -> N
                 assert (await peer.send(b"x")).code == 0
 
 
-HOLES = ("first", "middle")
+CASES_WITH_A_HOLE = ("first", "middle")
 
 
 @pytest.mark.verify(quick=2)
@@ -201,7 +201,7 @@ async def test_slave_restores_lost_files_from_its_master(
         async with running_broker(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_complete is True)
             warnings = [vars(one) for one in caplog.records if one.message == "truncating the log to follow the master"]
-            assert [(one["start"], one["end"]) for one in warnings] == ([(0, had)] if case in HOLES else [])
+            assert [(one["start"], one["end"]) for one in warnings] == ([(0, had)] if case in CASES_WITH_A_HOLE else [])
             assert slave.store.log.wrote == end and not slave.store.losses.record.missing
             assert slave.store.log.min_physical == master.store.log.min_physical
         async with running_broker(conf) as slave:

@@ -24,7 +24,7 @@ from gantry_testing.local import dialogue, local_conf, wait_until
 from gantry_wire import ResponseCode
 
 EPOCH: Final = 3_000
-RIGHT: Final = RoleStatus(
+UNCHANGED_MASTER: Final = RoleStatus(
     role=HaRole.UNASSIGNED,
     record=RoleRecord(EPOCH, is_master=True, electable=[2], acks_needed=1),
     log_epoch=EPOCH,
@@ -34,15 +34,15 @@ RIGHT: Final = RoleStatus(
 )
 
 
-def remembered(**changes: Any) -> RoleStatus:
+def changed_master(**changes: Any) -> RoleStatus:
     record = {name: changes.pop(name) for name in ("is_over", "is_master", "epoch") if name in changes}
-    fields = {name: getattr(RIGHT.record, name) for name in RIGHT.record.__struct_fields__}
-    return RIGHT._replace(record=RoleRecord(**(fields | record)), **changes)
+    fields = {name: getattr(UNCHANGED_MASTER.record, name) for name in UNCHANGED_MASTER.record.__struct_fields__}
+    return UNCHANGED_MASTER._replace(record=RoleRecord(**(fields | record)), **changes)
 
 
 def test_killed_master_may_regain_its_role() -> None:
     """Nothing was promised, revoked or lost, and the required acks are the same."""
-    assert explain_no_regain(RIGHT) == ""
+    assert explain_no_regain(UNCHANGED_MASTER) == ""
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_killed_master_may_regain_its_role() -> None:
 )
 def test_each_change_prevents_regaining(changes: dict[str, Any], why: str) -> None:
     """Each of these changes alone is sufficient, and is the reason in the answer."""
-    assert why in explain_no_regain(remembered(**changes))
+    assert why in explain_no_regain(changed_master(**changes))
 
 
 def test_record_of_older_version_cannot_be_regained() -> None:
     """It lacks the number of required acks, and an election may count on more than the broker would wait for."""
     old = RoleRecord(EPOCH, is_master=True, electable=[2])
 
-    assert explain_no_regain(RIGHT._replace(record=old, acks_needed=0)) != ""
+    assert explain_no_regain(UNCHANGED_MASTER._replace(record=old, acks_needed=0)) != ""
 
 
 def test_slave_follows_again_without_a_complete_log() -> None:
     """It gets the missing data, and acknowledges only what it has."""
-    assert explain_no_regain(remembered(is_master=False, is_complete=False, log_epoch=EPOCH - 1)) == ""
-    assert explain_no_regain(remembered(is_master=False, is_over=True)) != ""
+    assert explain_no_regain(changed_master(is_master=False, is_complete=False, log_epoch=EPOCH - 1)) == ""
+    assert explain_no_regain(changed_master(is_master=False, is_over=True)) != ""
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from((True, False, None)), st.booleans())
@@ -83,7 +83,7 @@ def test_role_below_a_promise_is_never_regained(
     epoch: int, log_epoch: int, promised: int, is_complete: bool | None, is_over: bool
 ) -> None:
     """The promise overrules all other facts."""
-    known = remembered(
+    known = changed_master(
         epoch=epoch, log_epoch=log_epoch, promised_epoch=promised, is_complete=is_complete, is_over=is_over
     )
 

@@ -84,7 +84,7 @@ def tls_of(tmp_path: Path, party: Party, purpose: str) -> BrokerTls:
     return BrokerTls(broker_settings({**local_conf(tmp_path / "store"), **conf}))
 
 
-PLACES = [
+FILE_SETTINGS = [
     ("clients", "tlsServerCertPath"), ("clients", "tlsServerKeyPath"), ("clients", "tlsServerTrustCertPath"),
     ("name servers", "tlsClientTrustCertPath"), ("name servers", "tlsClientCertPath"),
     ("name servers", "tlsClientKeyPath"),
@@ -93,7 +93,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("corrupt", INVALID_FILES.values(), ids=INVALID_FILES.keys())
-@pytest.mark.parametrize(("purpose", "key"), PLACES, ids=[key for _, key in PLACES])
+@pytest.mark.parametrize(("purpose", "key"), FILE_SETTINGS, ids=[key for _, key in FILE_SETTINGS])
 async def test_invalid_certificate_file_is_named_by_its_setting(
     tmp_path: Path, party: Party, purpose: str, key: str, corrupt: Callable[[Path], object]
 ) -> None:

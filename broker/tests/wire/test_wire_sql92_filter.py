@@ -24,15 +24,15 @@ from gantry_wire.sql92 import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sql92-verdicts.jsonl"
-LETTERS = {True: "T", False: "F", None: "U"}
+VERDICT_LETTERS = {True: "T", False: "F", None: "U"}
 
 
 # ------- Apache's verdicts
 
 
-def letter(sql: SqlFilter, message: dict[str, str]) -> str:
+def evaluate_to_letter(sql: SqlFilter, message: dict[str, str]) -> str:
     try:
-        return LETTERS[sql.evaluate(message)]
+        return VERDICT_LETTERS[sql.evaluate(message)]
     except EvaluationFault:
         return "X"
 
@@ -44,7 +44,7 @@ def differences() -> list[str]:
         case = json.loads(line)
         try:
             sql = SqlFilter(case["expression"])
-            ours = "".join(letter(sql, message) for message in case["messages"])
+            ours = "".join(evaluate_to_letter(sql, message) for message in case["messages"])
         except ExpressionFault:
             ours = "refused"
         if ours != case["verdicts"]:

@@ -26,7 +26,7 @@ from gantry_interop import drivers
 from gantry_interop.broker_group import BrokerGroup, Member
 from gantry_interop.errors import InteropError
 from gantry_interop.failover_plans import FailoverReport, Plan
-from gantry_interop.history import ClientHistory, Judgement, Place, judge, places
+from gantry_interop.history import ClientHistory, Judgement, Place, judge, numbers_by_place
 from gantry_interop.processes import Nursery, wait_until
 
 SENDERS = 8
@@ -126,12 +126,12 @@ class _FailoverRun:
         new = group[moved["number"]]
         tail: dict[Place, int] = {}
         if not plan.is_restart:
-            tail = places(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
+            tail = numbers_by_place(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
             self._bring_back(old, new, moved["epoch"])
         self._wait_for_lines("new deliveries", "seen", 1, driver, RECOVERY_SECONDS_MAX)
         time.sleep(plan.load_seconds)
         self._settle(new)
-        final = places(new.store, self._topic)
+        final = numbers_by_place(new.store, self._topic)
         judgement = judge(self._history, final, tail, killed_us=int(killed * 1e6), ordered_us=ordered_us)
         self._record_results(judgement, killed, ordered, len(set(tail.values()) - set(final.values())))
 
@@ -167,7 +167,7 @@ class _FailoverRun:
         wait_until("the end of the senders", lambda: self._history.read().attempts is not None, RECOVERY_SECONDS_MAX)
         slaves = self._plan.members - 1
         wait_until("all slaves caught up", lambda: self._are_caught_up(slaves), CONSUMED_SECONDS_MAX)
-        there = set(places(new.store, self._topic).values())
+        there = set(numbers_by_place(new.store, self._topic).values())
         wanted = there & {one.number for one in self._history.answered} | {one.number for one in self._history.deferred}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
         while not wanted <= {one.number for one in self._history.read().seen} and time.monotonic() < deadline:

@@ -25,7 +25,7 @@ from typing import final
 from gantry_client import Admin, FetchStatus, Message, Producer, ProducerSettings, PullConsumer
 from gantry_interop import drivers, peers, probe
 from gantry_interop.errors import InteropError
-from gantry_interop.history import ClientHistory, places
+from gantry_interop.history import ClientHistory, numbers_by_place
 from gantry_interop.migration_report import MigrationReport, Plan, longest_gap
 from gantry_interop.processes import Nursery, wait_until
 
@@ -177,7 +177,7 @@ class MigrationRun:
         history, report = self._history, self.report
         report.answered, report.unknown = len(history.answered), dict(history.unknown)
         seen = {one.number for one in history.seen}
-        there = places(self.gantry_directory / "store", self.topic)
+        there = numbers_by_place(self.gantry_directory / "store", self.topic)
         lost = [one for one in history.answered if there.get(one.place) != one.number]
         unseen = wanted - seen
         vanished = [one for one in history.seen if there.get(one.place) != one.number]

@@ -44,7 +44,7 @@ def admin_command(record: bool) -> None:
     verdicts.write(found, directory / "results.json")
     if record:
         verdicts.write(found)
-        samples.write(samples.of(compared, scene.window(start)))
+        samples.write(samples.choose(compared, scene.window(start)))
         page.write(found, len(plan.ALL))
     counted = ", ".join(f"{count} {word}" for word, count in verdicts.count_by_word(found).items())
     console.print(f"{len(known)} commands: {counted}", highlight=False)

@@ -13,7 +13,7 @@ from gantry_interop import java
 from gantry_interop.admin import guarded, plan, scene
 from gantry_interop.admin.json_process import JsonProcess
 from gantry_interop.admin.masks import normalize
-from gantry_interop.admin.steps import LATE, TRIES_MAX, Outcome, Step
+from gantry_interop.admin.steps import TOOL_TIMEOUT_ERROR, TRIES_MAX, Outcome, Step
 from gantry_interop.processes import Nursery
 
 PAUSE_SECONDS: Final = 1.0
@@ -39,7 +39,7 @@ class Compared:
     @property
     def is_late(self) -> bool:
         """Return whether a server was slower than the tool's timeout."""
-        return any(LATE in line for line in (*self.theirs, *self.ours))
+        return any(TOOL_TIMEOUT_ERROR in line for line in (*self.theirs, *self.ours))
 
     @property
     def is_same(self) -> bool:

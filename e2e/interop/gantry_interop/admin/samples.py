@@ -41,7 +41,7 @@ class Sample:
         return normalize(self.text if text is None else text, self.facts, window, self.step.masks, self.step.quirks)
 
 
-def of(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
+def choose(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
     """Yield one sample for each set of rules, of the first successful step with it, and one of a refusal."""
     seen: set[object] = set()
     for one in compared:

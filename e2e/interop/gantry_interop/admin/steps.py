@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gantry_interop.admin.masks import Common, Mask, Quirk
+from gantry_interop.admin.masks import CommonRows, Mask, Quirk
 
 COMMAND_SECONDS_MAX: Final = 60
 LOG_END: Final = "endRound"
-LATE: Final = "RemotingTimeoutException"
+"""The end of the last line that `startMonitoring` logs in one round."""
+TOOL_TIMEOUT_ERROR: Final = "RemotingTimeoutException"
 """The error of the tool if a busy machine is slower than its timeout. A command that changes nothing is run again."""
 TRIES_MAX: Final = 3
-READS: Final = (
+READING_COMMANDS: Final = (
     "allocateMQ", "brokerConsumeStats", "brokerStatus", "clusterList", "consumerConnection", "consumerProgress",
     "consumerStatus", "export", "get", "haStatus", "list", "printMsg", "producer", "query", "statsAll", "topic",
 )  # fmt: skip
@@ -42,7 +43,7 @@ class Step:
     """The values that may differ between the peers."""
     quirks: Sequence[Quirk] = ()
     """The output that is left out of the comparison."""
-    common: Common | None = None
+    common: CommonRows | None = None
     """If each peer has rows of its own: the rule that selects the rows to compare."""
     is_unordered: bool = False
     """Whether Apache itself prints these rows in the order of a hash table."""
@@ -67,7 +68,7 @@ class Step:
     def is_read(self) -> bool:
         """Whether the step changes nothing. Sending a message again, or consuming one, is a change."""
         acts = self.command.startswith("queryMsg") and (" -s true" in self.words or " -d {watcher}" in self.words)
-        return self.command.startswith(READS) and not acts
+        return self.command.startswith(READING_COMMANDS) and not acts
 
     @property
     def typed(self) -> str:

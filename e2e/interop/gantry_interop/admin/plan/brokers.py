@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantry_interop.admin.masks import Common, Mask
+from gantry_interop.admin.masks import CommonRows, Mask
 from gantry_interop.admin.plan.values import (
     CLUSTER_LOAD,
     CLUSTER_TOTALS,
@@ -14,7 +14,7 @@ from gantry_interop.admin.plan.values import (
 )
 from gantry_interop.admin.steps import Step
 
-SETTINGS: Final = Common(
+SETTINGS: Final = CommonRows(
     r"(\w+) +=", 60, "each broker has settings that the other lacks; the common settings are compared"
 )
 _NUMBER: Final = r"\d+(?:\.\d+(?:E-?\d+)?)?"
@@ -36,7 +36,7 @@ BROKER_STATUS: Final = (
     Mask("count", r"^(?:<broker> +)?(?:msgGetTotalTodayNow|commitLogMaxOffset) *: (?P<value>\d+) *$"),
     Mask("count", r"^(?:<broker> +)?\w+ThreadPoolQueue(?:Capacity|HeadWaitTimeMills|Size) *: (?P<value>\d+) *$"),
 )
-BROKER_STATUS_ROWS: Final = Common(
+BROKER_STATUS_ROWS: Final = CommonRows(
     r"(?:<broker> +)?(\S+?) *:",
     50,
     "each broker has fields that the other lacks; the common fields are compared",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantry_interop.admin.masks import Common, Mask
+from gantry_interop.admin.masks import CommonRows, Mask
 from gantry_interop.admin.plan.values import TOPICS_OF_BROKER
 from gantry_interop.admin.steps import Step
 
 PORT: Final = (Mask("port", r"^listenPort += +(?P<value>\d+) *$"),)
-SETTINGS: Final = Common(
+SETTINGS: Final = CommonRows(
     r"(\w+) +=", 12, "each name server has settings that the other lacks; the common settings are compared"
 )
 
