@@ -41,11 +41,11 @@ def windows(begin: int, end: int, messages: int, topic: str = "orders") -> pa.Ta
     return pa.Table.from_pylist(rows, schema=LATENCY.schema)
 
 
-def ms(minutes: int) -> int:
+def minute_ms(minutes: int) -> int:
     return int((NIGHT + timedelta(minutes=minutes)).timestamp() * 1000)
 
 
-def counted(tables: Tables) -> list[int]:
+def message_counts(tables: Tables) -> list[int]:
     return [int(row["messages"]) for row in tables.read(LATENCY).to_pylist()]
 
 
@@ -53,9 +53,9 @@ def test_windows_that_are_written_again_replace_the_previous_rows(tmp_path: Path
     """Windows in the replaced range without new rows are removed, also across midnight; the others stay."""
     with Tables(tmp_path) as tables:
         tables.write("a", {"latency": windows(0, 4, 10)}, {"writtenTo": 1})
-        tables.write("b", {"latency": windows(2, 3, 20)}, {"writtenTo": 2}, (ms(1), ms(4)))
+        tables.write("b", {"latency": windows(2, 3, 20)}, {"writtenTo": 2}, (minute_ms(1), minute_ms(4)))
 
-    assert counted(tables) == [10, 20]
+    assert message_counts(tables) == [10, 20]
     assert tables.progress() == {"writtenTo": 2}
     assert sorted(path.name for path in (tmp_path / "latency").iterdir()) == ["day=2026-11-22", "day=2026-11-23"]
 
@@ -66,7 +66,7 @@ def test_without_a_range_only_windows_with_new_rows_are_replaced(tmp_path: Path)
         tables.write("a", {"latency": windows(0, 4, 10)}, {})
         tables.write("b", {"latency": windows(3, 5, 20)}, {})
 
-    assert counted(tables) == [10, 10, 10, 20, 20]
+    assert message_counts(tables) == [10, 10, 10, 20, 20]
 
 
 class ArrowFrame:
@@ -93,7 +93,7 @@ def test_stream_reports_each_batch_whose_windows_it_has_written(tmp_path: Path) 
         for batch, frame in enumerate((windows(0, 2, 10), windows(2, 2, 0), windows(2, 4, 20))):
             write(cast(Any, ArrowFrame(frame)), batch)
 
-    assert counted(tables) == [10, 10, 20, 20]
+    assert message_counts(tables) == [10, 10, 20, 20]
     assert (reporter.totals.batch, reporter.totals.files) == (2, 2)
 
 
@@ -111,7 +111,7 @@ def test_run_that_crashes_before_its_journal_has_changed_nothing(tmp_path: Path,
     assert (tmp_path / STAGED).exists()
 
     with Tables(tmp_path) as tables:
-        assert counted(tables) == [10, 10]
+        assert message_counts(tables) == [10, 10]
     assert tables.progress() == {"writtenTo": 1}
     assert not (tmp_path / STAGED).exists()
 
@@ -141,10 +141,10 @@ def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
         patched.setattr("gantry_pipelines.analytics.tables.os.replace", die)
         tables.write("b", {"latency": windows(0, 4, 20)}, {"writtenTo": 2})
     assert json.loads((tmp_path / JOURNAL).read_text())["run"] == "b"
-    assert counted(Tables(tmp_path)) == expected
+    assert message_counts(Tables(tmp_path)) == expected
 
     with Tables(tmp_path) as tables:
-        assert counted(tables) == [20] * 4
+        assert message_counts(tables) == [20] * 4
     assert tables.progress() == {"writtenTo": 2}
     assert not (tmp_path / JOURNAL).exists()
 

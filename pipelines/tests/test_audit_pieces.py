@@ -37,7 +37,7 @@ def log_of(*bodies: bytes, is_sealed: bool = True, begin: int = 0) -> bytes:
     return data
 
 
-def view(data: bytes, sealed_spans: tuple[Span, ...] | None = None) -> View:
+def copy_view(data: bytes, sealed_spans: tuple[Span, ...] | None = None) -> View:
     read = Bytes(0, data)
     return View(read, walk(read, 0, len(data), sealed_spans, is_all=True), sealed_spans, len(data))
 
@@ -139,7 +139,7 @@ def test_copy_with_the_higher_grade_is_right_even_if_it_is_the_slave() -> None:
     wrong = bytearray(right)
     wrong[right.index(b"orders")] ^= 1
 
-    [found] = judge("a", {0: view(bytes(wrong)), 1: view(right)}, [Span(0, len(right))])
+    [found] = judge("a", {0: copy_view(bytes(wrong)), 1: copy_view(right)}, [Span(0, len(right))])
 
     assert (found.replica, found.kind, found.topic, found.offset) == (0, FindingKind.CORRUPT, "orders", 0)
 
@@ -148,7 +148,7 @@ def test_of_three_copies_the_majority_is_right() -> None:
     """If all records are valid and two are equal, the third one differs."""
     one, other = log_of(b"one"), log_of(b"eno")
 
-    [found] = judge("a", {0: view(other), 1: view(one), 2: view(one)}, [Span(0, len(one))])
+    [found] = judge("a", {0: copy_view(other), 1: copy_view(one), 2: copy_view(one)}, [Span(0, len(one))])
 
     assert (found.replica, found.kind) == (0, FindingKind.DIFFERS)
 
@@ -158,7 +158,7 @@ def test_forked_logs_are_reported_by_the_records_of_the_first_copy() -> None:
     master, slave = log_of(b"same", b"two", b"three"), log_of(b"same", b"another", b"four")
     span = [Span(0, len(master))]
 
-    found = list(judge("a", {0: view(master), 1: view(slave[: len(master)])}, span))
+    found = list(judge("a", {0: copy_view(master), 1: copy_view(slave[: len(master)])}, span))
 
     assert {one.replica for one in found} == {1}
     assert [one.offset for one in found] == [1, 2]
@@ -207,7 +207,7 @@ def queue_run(begin: int, end: int, physical: int) -> QueueRun:
     return QueueRun("a", "orders", 0, begin, end, physical)
 
 
-def unit(at: int) -> tuple[int, int, int]:
+def index_unit(at: int) -> tuple[int, int, int]:
     return at * 100, 100, 0
 
 
@@ -218,12 +218,12 @@ def findings_of(copy: FakeCopy, runs: list[QueueRun], *findings: Finding) -> lis
 
 def test_consecutive_numbers_across_chunks_are_no_gap() -> None:
     """Chunks may be given in any order."""
-    assert findings_of(FakeCopy(*map(unit, range(6))), [queue_run(3, 6, 300), queue_run(0, 3, 0)]) == []
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(3, 6, 300), queue_run(0, 3, 0)]) == []
 
 
 def test_number_without_record_is_a_gap_and_its_unit_is_stray() -> None:
     """Both are reported: the message is missing, and its unit points to no record."""
-    assert findings_of(FakeCopy(*map(unit, range(6))), [queue_run(0, 2, 0), queue_run(3, 6, 300)]) == [
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(0, 2, 0), queue_run(3, 6, 300)]) == [
         (FindingKind.UNIT_STRAY, 2, 1), (FindingKind.GAP, 2, 1),
     ]  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_damaged_record_is_one_finding_attributed_by_its_unit() -> None:
     """The damage itself does not identify the message; the unit that points to it does."""
     damage = Finding("a", 0, Check.COPIES, FindingKind.CORRUPT, physical=200, size=100, detail="no whole record")
 
-    assert findings_of(FakeCopy(*map(unit, range(6))), [queue_run(0, 2, 0), queue_run(3, 6, 300)], damage) == [
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(0, 2, 0), queue_run(3, 6, 300)], damage) == [
         (FindingKind.CORRUPT, 2, 1)
     ]
 
@@ -258,20 +258,20 @@ def test_damage_is_reported_only_on_the_copy_that_was_read() -> None:
 
 def test_duplicate_number_is_a_finding_but_a_recreated_topic_is_not() -> None:
     """A topic that was deleted and created again starts at number 0."""
-    assert findings_of(FakeCopy(*map(unit, range(6))), [queue_run(0, 4, 0), queue_run(3, 6, 400)]) == [
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(0, 4, 0), queue_run(3, 6, 400)]) == [
         (FindingKind.TWICE, 3, 1)
     ]
-    young = FakeCopy(*(unit(at + 4) for at in range(3)))
+    young = FakeCopy(*(index_unit(at + 4) for at in range(3)))
     assert findings_of(young, [queue_run(0, 4, 0), queue_run(0, 3, 400)]) == []
 
 
 def test_unit_that_points_before_the_deletion_of_its_topic_is_stray() -> None:
     """A queue that is completely left over from the deleted topic is no finding: the next start removes it."""
-    assert findings_of(FakeCopy(unit(4), unit(5), unit(2), deleted_at=400), [queue_run(0, 2, 400)]) == [
+    assert findings_of(FakeCopy(index_unit(4), index_unit(5), index_unit(2), deleted_at=400), [queue_run(0, 2, 400)]) == [
         (FindingKind.UNIT_STRAY, 2, 1)
     ]
-    assert findings_of(FakeCopy(*map(unit, range(3)), deleted_at=400), []) == []
-    assert findings_of(FakeCopy(*map(unit, range(3))), []) == [(FindingKind.UNIT_STRAY, at, 1) for at in range(3)]
+    assert findings_of(FakeCopy(*map(index_unit, range(3)), deleted_at=400), []) == []
+    assert findings_of(FakeCopy(*map(index_unit, range(3))), []) == [(FindingKind.UNIT_STRAY, at, 1) for at in range(3)]
 
 
 @pytest.mark.parametrize(("units_end", "missing"), [(200, 2), (300, 3), (OFFSET_MAX, 4)])
@@ -324,6 +324,6 @@ def test_document_of_a_result_fits_into_a_termination_message() -> None:
 def test_end_of_units_is_after_the_last_unit_of_a_message() -> None:
     """Holes before the last unit of a message do not matter; empty units and fillers after it do not count."""
     filler = UNIT.pack(0, 0x7FFFFFFF, 0)
-    assert last_unit_end(UNIT.pack(*unit(0)) + bytes(20) + UNIT.pack(*unit(2)) + bytes(400)) == 60
+    assert last_unit_end(UNIT.pack(*index_unit(0)) + bytes(20) + UNIT.pack(*index_unit(2)) + bytes(400)) == 60
     assert last_unit_end(filler * 3 + bytes(40)) == 0
     assert last_unit_end(b"") == 0

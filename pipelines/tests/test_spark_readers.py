@@ -178,7 +178,7 @@ def batch_of(catalog: FakeCatalog, *filters: Any, **options: str) -> tuple[Place
 
 
 @pytest.fixture
-def orders() -> FakeCatalog:
+def orders_catalog() -> FakeCatalog:
     view = FakeCatalog()
     for number in range(3):
         queue = view.add_queue("orders", "broker-a", number)
@@ -187,54 +187,54 @@ def orders() -> FakeCatalog:
     return view
 
 
-def test_pushed_filters_narrow_the_read(orders: FakeCatalog) -> None:
+def test_pushed_filters_narrow_the_read(orders_catalog: FakeCatalog) -> None:
     """Exact filters are not handed back to Spark, all others are."""
     queue, offset, low = EqualTo(("queue",), 2), LessThan(("offset",), 5), GreaterThanOrEqual(("offset",), 3)
-    assert batch_of(orders, queue, offset, low, IsNotNull(("queue",))) == ([(2, 3), (2, 4)], [])
+    assert batch_of(orders_catalog, queue, offset, low, IsNotNull(("queue",))) == ([(2, 3), (2, 4)], [])
 
     some, body = In(("queue",), (0, 1)), StringContains(("keys",), "x")
-    rows, rest = batch_of(orders, some, body)
+    rows, rest = batch_of(orders_catalog, some, body)
     assert {number for number, _ in rows} == {0, 1} and len(rows) == 200 and rest == [body]
 
-    assert batch_of(orders, EqualTo(("broker",), "broker-b")) == ([], [])
-    assert batch_of(orders, EqualTo(("queue",), 1.5))[1] != []
+    assert batch_of(orders_catalog, EqualTo(("broker",), "broker-b")) == ([], [])
+    assert batch_of(orders_catalog, EqualTo(("queue",), 1.5))[1] != []
 
 
-def test_time_filters_are_widened_by_a_margin(orders: FakeCatalog) -> None:
+def test_time_filters_are_widened_by_a_margin(orders_catalog: FakeCatalog) -> None:
     """Clocks of two masters may differ: messages within ten minutes are read, and Spark drops unwanted ones."""
     moment = pa.scalar(50 * 60_000_000, pa.timestamp("us", tz="UTC")).as_py()
     filters = GreaterThanOrEqual(("storeTime",), moment), LessThan(("storeTime",), moment)
-    rows, rest = batch_of(orders, *filters)
+    rows, rest = batch_of(orders_catalog, *filters)
 
     assert rest == list(filters)
     assert Counter(number for number, _ in rows) == {0: 20, 1: 20, 2: 20}
     assert min(rows) == (0, 40) and max(rows) == (2, 59)
 
 
-def test_batch_ends_at_the_configured_position(orders: FakeCatalog) -> None:
+def test_batch_ends_at_the_configured_position(orders_catalog: FakeCatalog) -> None:
     """A batch begins and ends at times; a starting offset whose message was deleted already is a loss."""
-    rows, _ = batch_of(orders, startingTimestamp="60000", endingTimestamp="180000")
+    rows, _ = batch_of(orders_catalog, startingTimestamp="60000", endingTimestamp="180000")
     assert rows == [(number, at) for number in range(3) for at in (1, 2)]
-    assert batch_of(orders, startingTimestamp="180000", endingTimestamp="60000") == ([], [])
+    assert batch_of(orders_catalog, startingTimestamp="180000", endingTimestamp="60000") == ([], [])
 
-    orders.expire(QueueId("orders", "broker-a", 1), 40)
+    orders_catalog.expire(QueueId("orders", "broker-a", 1), 40)
     starts = '{"orders": {"broker-a": {"0": -1, "1": 30, "2": -1}}}'
     with pytest.raises(DataLost, match="orders/broker-a/1 was to be read from 30 on"):
-        batch_of(orders, startingOffsets=starts)
-    assert len(batch_of(orders, startingOffsets=starts, failOnDataLoss="false")[0]) == 60
+        batch_of(orders_catalog, startingOffsets=starts)
+    assert len(batch_of(orders_catalog, startingOffsets=starts, failOnDataLoss="false")[0]) == 60
 
 
-def test_loss_of_a_batch_ends_where_its_range_ends(orders: FakeCatalog, tmp_path: Path) -> None:
+def test_loss_of_a_batch_ends_where_its_range_ends(orders_catalog: FakeCatalog, tmp_path: Path) -> None:
     """Messages that were deleted behind the requested range are not lost to this read."""
-    orders.expire(QueueId("orders", "broker-a", 1), 40)
+    orders_catalog.expire(QueueId("orders", "broker-a", 1), 40)
     options = {
         "startingOffsets": '{"orders": {"broker-a": {"0": 0, "1": 10, "2": 0}}}',
         "endingOffsets": '{"orders": {"broker-a": {"0": 1, "1": 30, "2": 0}}}',
     }
 
     with pytest.raises(DataLost, match="its messages below 30 were deleted: 20 messages are lost"):
-        batch_of(orders, **options)
-    rows, _ = batch_of(orders, **options, failOnDataLoss="false", gapsPath=str(tmp_path / "gaps"))
+        batch_of(orders_catalog, **options)
+    rows, _ = batch_of(orders_catalog, **options, failOnDataLoss="false", gapsPath=str(tmp_path / "gaps"))
 
     (file,) = (tmp_path / "gaps").iterdir()
     assert rows == [(0, 0)]
@@ -278,10 +278,10 @@ class Unlisted:
 
 
 def test_age_of_unread_messages_does_not_wait_for_an_unlisted_broker(
-    orders: FakeCatalog, monkeypatch: pytest.MonkeyPatch
+    orders_catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is only shown as lag; the query continues at once, without the age."""
-    waiting, non_waiting = Unlisted(orders), Unlisted(orders)
+    waiting, non_waiting = Unlisted(orders_catalog), Unlisted(orders_catalog)
     monkeypatch.setattr(StreamReader, "non_waiting_catalog", non_waiting)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
     catalog: Any = waiting
@@ -294,10 +294,10 @@ def test_age_of_unread_messages_does_not_wait_for_an_unlisted_broker(
     assert reported is not None and reported["oldest"] == {}
 
 
-def test_message_without_a_valid_store_time_has_no_age(orders: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_without_a_valid_store_time_has_no_age(orders_catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark cannot show a time beyond the year 9999: it is null, so IS NOT NULL is left to Spark, and it has no age."""
     is_set = IsNotNull(("storeTime",))
-    assert batch_of(orders, is_set)[1] == [is_set]
+    assert batch_of(orders_catalog, is_set)[1] == [is_set]
 
     valid = StoredMessage(topic="orders", body=b"", queue_id=1, store_timestamp_ms=1_700_000_000_123)
     log = stored([replace(valid, queue_id=0, store_timestamp_ms=TIME_MS_END), valid])
@@ -305,7 +305,7 @@ def test_message_without_a_valid_store_time_has_no_age(orders: FakeCatalog, monk
     settings = read_options({"nameServers": "ns:1", "subscribe": "orders"}, is_stream=True).settings
     unread = {QueueId("orders", "broker-a", number): 0 for number in (0, 1)}
 
-    assert message_times.store_times_ms(unread, orders, settings) == {
+    assert message_times.store_times_ms(unread, orders_catalog, settings) == {
         QueueId("orders", "broker-a", 1): 1_700_000_000_123
     }
 
@@ -329,13 +329,13 @@ class Masterless:
 
 @pytest.mark.parametrize("is_available_now", [True, False])
 def test_failed_group_commit_is_repeated_later(
-    orders: FakeCatalog, is_available_now: bool, caplog: pytest.LogCaptureFixture
+    orders_catalog: FakeCatalog, is_available_now: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A query continues while a master is missing; the next call commits, also without another batch.
 
     An AvailableNow query tries again before it ends.
     """
-    brokers: Any = Masterless(orders, failures=1)
+    brokers: Any = Masterless(orders_catalog, failures=1)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "commitGroup": "billing"}
     clock = FakeClock()
     reader = StreamReader(read_options(options, is_stream=True), COLUMNS, brokers, clock=clock)
@@ -344,8 +344,8 @@ def test_failed_group_commit_is_repeated_later(
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
 
     assert reader.latestOffset(end, ReadAllAvailable()) == end
-    assert bool(orders.groups) is is_available_now
+    assert bool(orders_catalog.groups) is is_available_now
     assert caplog.messages == ["failed to commit group offsets; retrying with the next call"]
     reader.latestOffset(end, ReadAllAvailable())
-    assert set(orders.groups["billing"].values()) == {100}
+    assert set(orders_catalog.groups["billing"].values()) == {100}
     assert clock.slept  # it does not poll as often as Spark calls it

@@ -56,7 +56,7 @@ async def send(client: Dialogue, body: bytes, level: int, **more: str) -> None:
     await client.send_ok(body, queueId="3", properties=properties_text(UNIQ_KEY=UNIQUE_ID, DELAY=str(level)), **more)
 
 
-def end(broker: Broker, topic: str = TOPIC, queue_id: int = 3) -> int:
+def queue_end(broker: Broker, topic: str = TOPIC, queue_id: int = 3) -> int:
     queue = broker.core.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.readable_end
 
@@ -124,10 +124,10 @@ async def test_clock_set_back_does_not_hold_up_delayed_messages(
 
     clock.advance(9_999)
     await wait_for_delay_rounds(broker)
-    assert end(broker) == 0
+    assert queue_end(broker) == 0
 
     clock.advance(1)
-    await wait_until(lambda: end(broker) == 1)
+    await wait_until(lambda: queue_end(broker) == 1)
 
 
 async def test_without_observed_ends_delivery_waits_for_the_clock(
@@ -139,10 +139,10 @@ async def test_without_observed_ends_delivery_waits_for_the_clock(
 
     clock.advance(10_000)
     await wait_for_delay_rounds(broker)
-    assert end(broker) == 0
+    assert queue_end(broker) == 0
 
     clock.advance(HOUR_MS)
-    await wait_until(lambda: end(broker) == 1)
+    await wait_until(lambda: queue_end(broker) == 1)
 
 
 @pytest.mark.verify
@@ -169,7 +169,7 @@ async def test_deleted_topic_does_not_hold_up_delivery(broker: Broker, clock: Fa
     assert (await client.ask(215, {"topic": "Gone"})).code == 0
 
     clock.advance(1_000)
-    await wait_until(lambda: end(broker) == 1)
+    await wait_until(lambda: queue_end(broker) == 1)
 
     assert broker.delay.progress.next_offset(1) == 2
     assert "Gone" in broker.core.topics
@@ -207,7 +207,7 @@ async def test_damaged_progress_file_is_read_from_its_backup(tmp_path: Path, clo
         for number in (b"1", b"2"):
             await send(client, number, 1)
             clock.advance(1_000)
-            await wait_until(lambda number=number: end(broker) == int(number))  # type: ignore[misc]
+            await wait_until(lambda number=number: queue_end(broker) == int(number))  # type: ignore[misc]
             await broker.core.persistence.write_stale()
     assert overwrite_files(tmp_path, "delayOffset.json", text) == 1
 
@@ -215,7 +215,7 @@ async def test_damaged_progress_file_is_read_from_its_backup(tmp_path: Path, clo
         assert broker.delay.progress.next_offset(1) == 2
         await send(client, b"3", 1)
         clock.advance(1_000)
-        await wait_until(lambda: end(broker) == 3)
+        await wait_until(lambda: queue_end(broker) == 3)
 
 
 async def test_broker_without_readable_progress_does_not_start(tmp_path: Path, clock: FakeClock) -> None:
@@ -223,7 +223,7 @@ async def test_broker_without_readable_progress_does_not_start(tmp_path: Path, c
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await send(client, b"1", 1)
         clock.advance(1_000)
-        await wait_until(lambda: end(broker) == 1)
+        await wait_until(lambda: queue_end(broker) == 1)
     assert overwrite_files(tmp_path, "delayOffset.json*", "{") >= 1
 
     with pytest.raises(ConfigCorrupt, match="delayOffset"):

@@ -60,7 +60,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
         yield one
 
 
-async def change(client: Dialogue, **pairs: str) -> Command:
+async def change_settings(client: Dialogue, **pairs: str) -> Command:
     body = "".join(f"{key}={value}\n" for key, value in pairs.items()).encode()
     return await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
@@ -83,7 +83,7 @@ async def test_every_changeable_key_changes_and_is_shown(client: Dialogue) -> No
     assert SAMPLES.keys() == CHANGEABLE
     before = await read_version(client)
 
-    reply = await change(client, **SAMPLES)
+    reply = await change_settings(client, **SAMPLES)
     assert reply.code == 0, reply.remark
 
     now = await read_settings(client)
@@ -95,7 +95,7 @@ async def test_every_changeable_key_changes_and_is_shown(client: Dialogue) -> No
 
 async def test_copies_of_settings_are_updated(broker: Broker, client: Dialogue) -> None:
     """Parts that have copied a value when the broker was built get the new one at once."""
-    assert (await change(client, **SAMPLES)).code == 0
+    assert (await change_settings(client, **SAMPLES)).code == 0
 
     assert broker.settings is broker.core.settings
     assert not broker.core.groups.is_auto_creating
@@ -110,12 +110,12 @@ async def test_topics_are_auto_created_while_that_is_enabled(client: Dialogue) -
     """Disabled, the first message to an unknown topic is answered 17; enabled again it creates the topic."""
     assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="First")).code == 0
 
-    assert (await change(client, autoCreateTopicEnable="false")).code == 0
+    assert (await change_settings(client, autoCreateTopicEnable="false")).code == 0
     refused = await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="Second")
     assert refused.code == ResponseCode.TOPIC_NOT_EXIST
     assert (await client.send(b"b", code=RequestCode.SEND_MESSAGE_V2, topic="First")).code == 0
 
-    assert (await change(client, autoCreateTopicEnable="true")).code == 0
+    assert (await change_settings(client, autoCreateTopicEnable="true")).code == 0
     assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="Second")).code == 0
 
 
@@ -125,7 +125,7 @@ async def test_auto_creation_can_be_enabled_at_run_time(tmp_path: Path) -> None:
         refused = await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)
         assert refused.code == ResponseCode.TOPIC_NOT_EXIST
 
-        assert (await change(client, autoCreateTopicEnable="true")).code == 0
+        assert (await change_settings(client, autoCreateTopicEnable="true")).code == 0
         assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)).code == 0
 
 
@@ -133,7 +133,7 @@ async def test_smaller_message_limit_is_effective_at_once(client: Dialogue) -> N
     """The limit applies to both paths of a send: the fast one does not parse it, and leaves it to the other."""
     assert (await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)).code == 0
 
-    assert (await change(client, maxMessageSize="1000")).code == 0
+    assert (await change_settings(client, maxMessageSize="1000")).code == 0
 
     for _ in range(2):
         refused = await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)
@@ -163,7 +163,7 @@ async def test_other_keys_are_refused_by_name(
     tmp_path: Path, broker: Broker, client: Dialogue, key: str, why: str
 ) -> None:
     """S7: code 16 has the key and the reason, and an empty key is 29; nothing is changed, and nothing is written."""
-    reply = await change(client, maxMessageSize="1000", **{key: "/tmp/x"})
+    reply = await change_settings(client, maxMessageSize="1000", **{key: "/tmp/x"})
 
     if key:
         assert reply.code == ResponseCode.NO_PERMISSION
@@ -185,7 +185,7 @@ async def test_list_of_changeable_keys_is_the_guard(
     if not is_listed:
         monkeypatch.setattr(live_settings, "CHANGEABLE", CHANGEABLE | {"regionId"})
 
-    reply = await change(client, regionId="elsewhere")
+    reply = await change_settings(client, regionId="elsewhere")
 
     assert reply.code == (ResponseCode.NO_PERMISSION if is_listed else ResponseCode.SUCCESS)
     assert ((await read_settings(client))["regionId"] == "elsewhere") is not is_listed
@@ -204,7 +204,7 @@ async def test_bad_value_is_named_and_nothing_changes(client: Dialogue, pairs: d
     """Key and value are in the answer; the valid keys of the same request are not changed either."""
     before = await read_settings(client)
 
-    reply = await change(client, **pairs)
+    reply = await change_settings(client, **pairs)
 
     assert reply.code == ResponseCode.INVALID_PARAMETER
     assert text.lower() in (reply.remark or "").lower()
@@ -221,7 +221,7 @@ async def test_change_that_cannot_be_saved_is_not_effective(
 
     monkeypatch.setattr(broker.core.live._file, "save", refuse, raising=True)
 
-    reply = await change(client, maxBatchMessages="9")
+    reply = await change_settings(client, maxBatchMessages="9")
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert (await read_settings(client))["maxBatchMessages"] == "10000"
@@ -234,14 +234,14 @@ async def test_change_survives_a_restart(tmp_path: Path) -> None:
     """It overrides broker.conf, and an empty value restores that of broker.conf."""
     conf = {"maxBatchMessages": "5"}
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
-        assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
+        assert (await change_settings(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
 
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
         now = await read_settings(client)
         assert (now["maxBatchMessages"], now["maxPullBatchSize"]) == ("6", "7")
         runtime = (await client.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
         assert runtime["settingsChangedAtRunTime"] == "maxBatchMessages=6;maxPullBatchSize=7"
-        assert (await change(client, maxBatchMessages="")).code == 0
+        assert (await change_settings(client, maxBatchMessages="")).code == 0
         assert (await read_settings(client))["maxBatchMessages"] == "5"
 
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker:
@@ -252,7 +252,7 @@ async def test_change_survives_a_restart(tmp_path: Path) -> None:
 async def test_command_line_overrides_earlier_changes(tmp_path: Path) -> None:
     """A key of the command line is effective at the start; a later change overrides it again."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
-        assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
+        assert (await change_settings(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
 
     conf = local_conf(tmp_path, maxBatchMessages="8")
     broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock(), command_line_keys=["maxBatchMessages"])
@@ -260,7 +260,7 @@ async def test_command_line_overrides_earlier_changes(tmp_path: Path) -> None:
     try:
         assert (broker.settings.batch_messages_max, broker.settings.pull_messages_max) == (8, 7)
         async with dialogue(broker) as client:
-            assert (await change(client, maxBatchMessages="9")).code == 0
+            assert (await change_settings(client, maxBatchMessages="9")).code == 0
         assert broker.settings.batch_messages_max == 9
     finally:
         await broker.close()
@@ -286,7 +286,7 @@ async def test_unassigned_broker_accepts_settings(tmp_path: Path) -> None:
     conf = {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
         assert (await client.send(b"x", code=RequestCode.SEND_MESSAGE_V2)).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (await change(client, maxBatchMessages="9")).code == 0
+        assert (await change_settings(client, maxBatchMessages="9")).code == 0
         assert broker.settings.batch_messages_max == 9
 
 

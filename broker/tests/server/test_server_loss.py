@@ -265,7 +265,7 @@ async def test_late_promotion_does_not_make_a_broker_with_lost_files_serve_reads
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def gantry(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_gantry(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gantry_cli", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=180, env=os.environ | {"PYTHONPATH": PYTHON_PATH}
@@ -304,27 +304,27 @@ async def test_administrator_finds_and_accepts_the_loss(tmp_path: Path, way: str
     lost = segments(conf)[-1]
     lost.unlink()
     store = conf["storePathRootDir"]
-    found = gantry("store", "verify", store)
+    found = run_gantry("store", "verify", store)
     assert found.returncode == 1 and "missing" in found.stdout and str(int(lost.name)) in found.stdout
-    assert "would accept no messages" in gantry("store", "inspect", store).stdout
+    assert "would accept no messages" in run_gantry("store", "inspect", store).stdout
 
     with process_of(conf) as (_, port):
         peer = await Dialogue.open(f"127.0.0.1:{port}")
         reply = await peer.send(b"x")
         assert reply.code == 14 and str(int(lost.name)) in (reply.remark or "")
-        shown = gantry("ha", "status", "--socket", conf["controlSocketPath"])
+        shown = run_gantry("ha", "status", "--socket", conf["controlSocketPath"])
         assert "missing" in shown.stdout and "comparing" in shown.stdout, shown
-        refused = gantry("store", "accept-loss", store, "--yes")
+        refused = run_gantry("store", "accept-loss", store, "--yes")
         assert refused.returncode == 4 and "gantry ha accept-loss" in refused.stderr
         if way == "ha":
-            accepted = gantry("ha", "accept-loss", "--socket", conf["controlSocketPath"], "--yes")
+            accepted = run_gantry("ha", "accept-loss", "--socket", conf["controlSocketPath"], "--yes")
             assert accepted.returncode == 0 and "accepted loss" in accepted.stdout, accepted
         await peer.close()
     if way == "store":
-        accepted = gantry("store", "accept-loss", store, "--yes")
+        accepted = run_gantry("store", "accept-loss", store, "--yes")
         assert accepted.returncode == 0 and "loss accepted" in accepted.stdout, accepted
     with process_of(conf) as (_, port):
         peer = await Dialogue.open(f"127.0.0.1:{port}")
         assert int((await peer.send_ok(b"after"))["queueOffset"]) >= last + 1
         await peer.close()
-    assert "accepted loss" in gantry("store", "inspect", store).stdout
+    assert "accepted loss" in run_gantry("store", "inspect", store).stdout

@@ -445,7 +445,7 @@ async def test_switching_resets_off_drops_pending_ones(client: Dialogue) -> None
 # ------- clones
 
 
-async def clone(client: Dialogue, **fields: str) -> Command:
+async def clone_offsets(client: Dialogue, **fields: str) -> Command:
     return await client.ask(
         RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": GROUP, "destGroup": OTHER, "offline": "true", **fields}
     )
@@ -461,7 +461,7 @@ async def test_clone_copies_the_offsets_of_a_group(tmp_path: Path) -> None:
         await peer.pull(0, consumerGroup=OTHER)
         await commit(peer, 1, group=OTHER)
 
-        assert (await clone(peer, topic=TOPIC)).code == 0
+        assert (await clone_offsets(peer, topic=TOPIC)).code == 0
 
         assert broker.core.offsets.document().offset_table[f"{TOPIC}@{OTHER}"] == {0: 4, 1: 0}
         await commit(peer, 5)
@@ -482,10 +482,10 @@ async def test_clone_without_a_topic_copies_all_topics(broker: Broker, client: D
     broker.core.offsets.commit(GROUP, f"%RETRY%{GROUP}", 0, 1)
     await client.heartbeat("c1")
 
-    assert (await clone(client, offline="false")).code == 0
+    assert (await clone_offsets(client, offline="false")).code == 0
     assert broker.core.offsets.topics_of(OTHER) == [TOPIC]
 
-    assert (await clone(client)).code == 0
+    assert (await clone_offsets(client)).code == 0
     assert broker.core.offsets.topics_of(OTHER) == ["Left", TOPIC]
 
 
@@ -494,6 +494,6 @@ async def test_clone_without_offsets_changes_nothing(broker: Broker, client: Dia
     await send(client, 1)
     broker.core.offsets.commit(OTHER, TOPIC, 0, 1)
 
-    assert (await clone(client, topic=TOPIC, srcGroup="UnknownGroup")).code == 0
+    assert (await clone_offsets(client, topic=TOPIC, srcGroup="UnknownGroup")).code == 0
 
     assert broker.core.offsets.document().offset_table[f"{TOPIC}@{OTHER}"] == {0: 1}

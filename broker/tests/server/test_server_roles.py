@@ -61,7 +61,7 @@ class Group:
 
 
 @asynccontextmanager
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
+async def running_group(tmp_path: Path) -> AsyncIterator[Group]:
     one = Group(tmp_path)
     try:
         yield one
@@ -92,7 +92,7 @@ async def send(broker: Broker, *texts: str) -> list[int]:
 
 async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
     """Code 0 with a slave; then the slave has the same bytes, and its readers see them."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
 
@@ -105,7 +105,7 @@ async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
 async def test_late_consumers_are_sent_only_to_slaves_with_a_broker_id(tmp_path: Path) -> None:
     """A slave of RocketMQ's is counted under a negative number, which no name server knows."""
     far_behind = PHYSICAL_OFFSET.pack(-(1 << 60))
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         suggest, acks = master.pulls._suggest_broker, master.replication.acks
         for identity, broker_id, expected in (("classic 192.0.2.1", -2, 0), ("a store", 2, 2)):
@@ -125,7 +125,7 @@ async def test_acknowledged_message_is_visible_to_the_next_pull(
     monkeypatch.setattr(visibility, "VISIBILITY_DELAY_S", 3600.0)
     if not is_asked:
         monkeypatch.setattr(visibility.Visibility, "make_visible", lambda one: None)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
 
@@ -136,7 +136,7 @@ async def test_acknowledged_message_is_visible_to_the_next_pull(
 async def test_held_pull_is_answered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held pull does not wait until the loop is idle."""
     monkeypatch.setattr(visibility, "VISIBILITY_DELAY_S", 3600.0)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
         assert await send(master, "a") == [0]
@@ -150,7 +150,7 @@ async def test_held_pull_is_answered_at_once(tmp_path: Path, monkeypatch: pytest
 
 async def test_synchronous_master_without_slaves_answers_11_at_once(tmp_path: Path) -> None:
     """Consumers do not see the message before a slave has it."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
 
         assert await send(master, "a") == [ResponseCode.SLAVE_NOT_AVAILABLE]
@@ -163,7 +163,7 @@ async def test_synchronous_master_without_slaves_answers_11_at_once(tmp_path: Pa
 
 async def test_silent_slave_causes_answer_12(tmp_path: Path) -> None:
     """The message is stored, but not promised; when enough slaves have it, consumers see it."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC, slaveTimeout="200")
         slave = await members.slave(master)
         stream = next(iter(master.replication.master.server.streams))
@@ -178,7 +178,7 @@ async def test_silent_slave_causes_answer_12(tmp_path: Path) -> None:
 
 async def test_degraded_master_continues_without_slaves(tmp_path: Path) -> None:
     """With haDegrade=ASYNC no slave means code 0, and consumers see all; sends wait again for the next slave."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC, haDegrade="ASYNC")
 
         assert await send(master, "a") == [0]
@@ -193,7 +193,7 @@ async def test_degraded_master_continues_without_slaves(tmp_path: Path) -> None:
 
 async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
     """Without acks nothing fences a master: where slaves are electable a degraded one needs the Lease."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         conf = {"haDegrade": "ASYNC", "slaveTimeout": "200"}
         master = await members.start("one", **SYNC, **UNASSIGNED, **conf, brokerId="1")
         await master.orders.promote(3, [2], False)
@@ -210,7 +210,7 @@ async def test_clients_of_a_moved_address_are_disconnected(
 ) -> None:
     """A Service leads to an old master for a moment after its role has moved: such clients would stay with a slave."""
     monkeypatch.setattr(roles, "ADDRESS_MOVE_S", 5.0 if disconnects else 3600.0)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
@@ -244,7 +244,7 @@ async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, 
         conf |= {"transientStorePoolEnable": "true", "transientStorePoolSize": "2", "commitIntervalCommitLog": "60000"}
         conf |= {"commitCommitLogLeastPages": "1000"}
     with memory_folders(pool == "tmpfs") as (first, second):
-        async with group(tmp_path) as members:
+        async with running_group(tmp_path) as members:
             master = await members.start("master", **SYNC, **conf, transientStorePoolPath=first)
             slave = await members.slave(master, 1, **conf, transientStorePoolPath=second)
 
@@ -265,7 +265,7 @@ def memory_folders(is_wanted: bool) -> Iterator[tuple[str, str]]:
 
 async def test_slave_refuses_requests_for_a_master(tmp_path: Path) -> None:
     """Sends, new topics, messages sent back and locks are answered 14, so that clients try another broker."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         await send(master, "a")
@@ -284,7 +284,7 @@ async def test_slave_refuses_requests_for_a_master(tmp_path: Path) -> None:
 
 async def test_tables_are_copied_from_the_master(tmp_path: Path) -> None:
     """Topics, groups and consumer offsets are on the slave as on the master, deletions included."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         async with dialogue(master) as peer:
             await make_topic(peer, "Before")
@@ -310,7 +310,7 @@ async def make_topic(peer: Dialogue, topic: str) -> None:
 
 async def test_pending_deletion_of_a_dead_master_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was pending until the log reached its stamp; another master's log has reached it, with the topic in use."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **UNASSIGNED, brokerId="1")
         second = await members.start("two", **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [], False)
@@ -349,7 +349,7 @@ def offset_ext(topic: str, offset: int) -> dict[str, str]:
 
 async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
     """Nothing is lost, offsets stay, the old master follows, and its old epoch is over."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         assert (await first.orders.promote(1 << 8, [2], False)).role is HaRole.MASTER
@@ -380,7 +380,7 @@ async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
 
 async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> None:
     """A reset that no reader has applied yet is copied, and so is a finished one: no reader is moved twice."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
@@ -412,7 +412,7 @@ def reset_ext(group: str, offset: int) -> dict[str, str]:
 
 async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
     """Open transactions can be ended there, once; ended ones are not ended again."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
@@ -420,15 +420,15 @@ async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
         await wait_until_following(first, 2)
         async with dialogue(first) as peer:
             halves = [await prepare(peer, text.encode()) for text in "abc"]
-            assert await end(peer, halves[0], COMMIT) == await end(peer, halves[1], ROLL_BACK) == 0
+            assert await end_transaction(peer, halves[0], COMMIT) == await end_transaction(peer, halves[1], ROLL_BACK) == 0
         promised = await second.orders.promise(300, "test")
         assert promised.end == first.store.log.wrote
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
         await wait_until_following(second, 1)
         async with dialogue(second) as peer:
-            assert await end(peer, halves[2], COMMIT) == await end(peer, halves[0], COMMIT) == 0
-            assert await end(peer, halves[1], COMMIT) == ResponseCode.ILLEGAL_OPERATION
+            assert await end_transaction(peer, halves[2], COMMIT) == await end_transaction(peer, halves[0], COMMIT) == 0
+            assert await end_transaction(peer, halves[1], COMMIT) == ResponseCode.ILLEGAL_OPERATION
         assert len(second.transactions.journal.halves) == 0
         await wait_until_copied(second, first)
         assert await bodies(first) == await bodies(second) == [b"a", b"c"]
@@ -443,7 +443,7 @@ async def prepare(peer: Dialogue, body: bytes) -> dict[str, str]:
     return await peer.send_ok(body, properties=text)
 
 
-async def end(peer: Dialogue, half: dict[str, str], how: str) -> int:
+async def end_transaction(peer: Dialogue, half: dict[str, str], how: str) -> int:
     ext = {"producerGroup": "producers", "tranStateTableOffset": half["queueOffset"], "commitOrRollback": how}
     ext["commitLogOffset"] = str(int(half["msgId"][16:], 16))
     return (await peer.ask(RequestCode.END_TRANSACTION, ext)).code
@@ -451,7 +451,7 @@ async def end(peer: Dialogue, half: dict[str, str], how: str) -> int:
 
 async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path) -> None:
     """Before an order nothing is served; a promise survives a restart, and older orders are refused."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         broker = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
         await broker.orders.promise(7, "test")
@@ -469,7 +469,7 @@ async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path
 
 async def test_configured_master_with_a_newer_promise_serves_nothing(tmp_path: Path) -> None:
     """Its problem names both epochs, and no other master: a fence order promises an epoch, too."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         broker = await members.start("one")
         await broker.orders.fence(7)
         await broker.close()
@@ -483,7 +483,7 @@ async def test_configured_master_with_a_newer_promise_serves_nothing(tmp_path: P
 
 async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path: Path) -> None:
     """A broker that has promised a newer epoch is not the master from that moment on."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         broker = await members.start("one", **UNASSIGNED, brokerId="1")
         await broker.orders.promote(5, [], False)
         async with dialogue(broker) as peer:
@@ -496,7 +496,7 @@ async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path:
 
 async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Path) -> None:
     """The old master's extra messages are deleted, and no consumer had seen them."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         old = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         new = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await old.orders.promote(10, [2], False)
@@ -519,7 +519,7 @@ async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Pat
 async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path: Path, role: dict[str, str]) -> None:
     """It was the master before, and had cached the queues, which changed when the whole log was copied."""
     conf = {**UNASSIGNED, "mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": str(64 << 10)}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, **role, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [], False)
@@ -547,7 +547,7 @@ async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path:
 
 async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: Path) -> None:
     """Nothing is appended before the comparison with slaves that may have the lost messages, which are fetched."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
@@ -575,7 +575,7 @@ async def test_compared_master_that_fails_to_take_its_role_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, for example, refuses the record of the new role; with space the broker becomes master by itself."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
@@ -606,7 +606,7 @@ async def test_compared_master_that_fails_to_take_its_role_tries_again(
 
 async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replication port is open until its log is flushed: a slave is compared, but the role does not change."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
@@ -635,7 +635,7 @@ async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytes
 
 async def test_silent_slave_does_not_use_up_the_time_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is closed cleanly within a short `shutdownTimeout`, of which at most half is spent on slaves."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC, shutdownTimeout="1000")
         await members.slave(master)
         monkeypatch.setattr(type(master.replication.master), "have_slaves_caught_up", False)
@@ -645,7 +645,7 @@ async def test_silent_slave_does_not_use_up_the_time_of_a_stop(tmp_path: Path, m
 
 async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
     """A name server may report another master until the registration is closed, which is later."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         slave = await members.start("slave", brokerRole="SLAVE", brokerId="1")
         await slave.roles.close()
 
@@ -659,7 +659,7 @@ async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
 async def test_doubt_ends_with_a_new_term_of_a_configured_master(tmp_path: Path, is_compared: bool) -> None:
     """Its log is the valid one then. A term that continues after a clean stop proves nothing."""
     doubt = CompletenessRecord(is_complete=False, machine="another run", is_crash_safe=True)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **(SYNC if is_compared else {}))
         slave = await members.slave(master) if is_compared else None
         assert await send(master, "a") == [0]
@@ -697,7 +697,7 @@ def lose_tail(store: Path, end: int) -> None:
 
 async def test_asynchronous_master_without_grants_stops_acknowledging(tmp_path: Path) -> None:
     """While a slave may have been promoted nothing is acknowledged; with its grant, or a Lease, it is."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("one", **UNASSIGNED, brokerId="1", slaveTimeout="200", haGrant="1000")
         slave = await members.start("two", **UNASSIGNED, brokerId="2", haGrant="1000")
         await master.orders.promote(3, [2], False)
@@ -729,7 +729,7 @@ def test_enough_slaves_are_compared(electable: list[int], acks: int, needed: int
 
 async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -> None:
     """Recovery shows no more than was confirmed: a tail that only this disk has may be cut by the next master."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
@@ -753,7 +753,7 @@ def refuse_write(record: RoleRecord) -> None:
 
 async def test_orders_are_idempotent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated order is accepted, and has no further effect."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         slave = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         for _ in range(2):

@@ -135,7 +135,7 @@ def frame(rng: random.Random) -> bytes:
     return encode_frame(text.encode(), body)
 
 
-def cases(seed: int, count: int = CASES_COUNT) -> Iterator[bytes]:
+def random_requests(seed: int, count: int = CASES_COUNT) -> Iterator[bytes]:
     rng = random.Random(seed)
     return (frame(rng) for _ in range(count))
 
@@ -213,7 +213,7 @@ async def test_every_tier_equals_the_slow_path(
     broker: Broker, seed: int, slow_sends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Draft, answer and immediate reply are equal for any properties and fields; many cases avoid the slow path."""
-    assert differences(broker, cases(seed), monkeypatch) == []
+    assert differences(broker, random_requests(seed), monkeypatch) == []
 
     assert CASES_COUNT < len(slow_sends) < CASES_COUNT * 1.6, "too many cases took the slow path"
 
@@ -232,7 +232,7 @@ async def test_tier_without_a_rule_is_detected(
         send_routes, "_CHECKED_PROPERTIES", send_routes.SPECIAL_PROPERTIES | send_routes.OWNED_PROPERTIES
     )
 
-    assert differences(broker, cases(0), monkeypatch) != []
+    assert differences(broker, random_requests(0), monkeypatch) != []
 
 
 def plain_frame(code: int, serialization: int, text: str) -> bytes:
@@ -308,7 +308,7 @@ async def test_refused_sends_are_refused_in_every_tier(broker: Broker, monkeypat
 
 async def test_tiers_and_slow_path_write_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two brokers at the same address and time, the same frames, several to a pass: one log, one stream of replies."""
-    frames = list(cases(20, 1_500))
+    frames = list(random_requests(20, 1_500))
     port = str(free_ports(1)[0])
     found = []
     for name in ("tiers", "slow path"):
@@ -377,7 +377,7 @@ async def test_signed_sends_equal_the_slow_path(
             await admin.send_ok(queueId="3")
         make_predictable(broker, monkeypatch)
         slow_sends.clear()
-        frames = [signed for signed in map(signed_frame, cases(7, 2_500)) if signed is not None]
+        frames = [signed for signed in map(signed_frame, random_requests(7, 2_500)) if signed is not None]
 
         assert differences(broker, iter(frames), monkeypatch) == []
         slow_count = sum(code == 310 for code in slow_sends)

@@ -60,7 +60,7 @@ def end_ext(half: dict[str, str], how: str, **fields: str) -> dict[str, str]:
     }
 
 
-async def end(peer: Dialogue, half: dict[str, str], how: str, **fields: str) -> Command:
+async def end_transaction(peer: Dialogue, half: dict[str, str], how: str, **fields: str) -> Command:
     return await peer.ask(RequestCode.END_TRANSACTION, end_ext(half, how, **fields))
 
 
@@ -95,7 +95,7 @@ async def test_half_message_is_visible_only_after_its_commit(tmp_path: Path) -> 
         assert await bodies(peer) == []
         assert half["queueId"] == "0"
 
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         [message] = await peer.read(0)
         assert (message.body, message.topic, message.queue_offset) == (b"all", TOPIC, 0)
         assert message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
@@ -109,7 +109,7 @@ async def test_rolled_back_message_is_never_visible(tmp_path: Path) -> None:
     """A rolled back transaction is not checked either."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
-        assert (await end(peer, half, ROLL_BACK)).code == 0
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == 0
         await peer.heartbeat("p")  # before it the broker asks no producer about the transaction
         other = await prepare(peer, b"all")
 
@@ -124,11 +124,11 @@ async def test_ending_twice_stores_once(tmp_path: Path, how: str) -> None:
     other = ROLL_BACK if how == COMMIT else COMMIT
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"once")
-        assert [(await end(peer, half, how)).code for _ in range(2)] == [0, 0]
-        assert (await end(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
+        assert [(await end_transaction(peer, half, how)).code for _ in range(2)] == [0, 0]
+        assert (await end_transaction(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, half, how)).code == 0
-        assert (await end(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, half, how)).code == 0
+        assert (await end_transaction(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
         assert await bodies(peer) == ([b"once"] if how == COMMIT else [])
 
 
@@ -142,11 +142,11 @@ async def test_mismatched_end_ends_nothing(tmp_path: Path) -> None:
             {"tranStateTableOffset": "7"},
             {"tranStateTableOffset": "-1"},
         ):
-            assert (await end(peer, half, COMMIT, **wrong)).code == ResponseCode.SYSTEM_ERROR, wrong
+            assert (await end_transaction(peer, half, COMMIT, **wrong)).code == ResponseCode.SYSTEM_ERROR, wrong
         peer.send_oneway(RequestCode.END_TRANSACTION, end_ext(half, UNKNOWN))
         assert await bodies(peer) == []
         assert len(broker.transactions.journal.halves) == 1
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"x"]
 
 
@@ -176,7 +176,7 @@ async def test_late_end_finds_the_newest_copy(tmp_path: Path) -> None:
         half = await prepare(peer, b"late")
         await wait_until(lambda: len(check_requests(peer)) >= 2)
 
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"late"]
         asked = len(check_requests(peer))
         assert (await peer.ask(RequestCode.END_TRANSACTION, answer_ext(check_requests(peer)[0], ROLL_BACK))).code != 0
@@ -193,7 +193,7 @@ async def test_transaction_without_an_end_is_given_up(tmp_path: Path) -> None:
         assert len(check_requests(peer)) == 2
         assert await bodies(peer) == []
         assert await bodies(peer, names.CHECK_MAX_TIME_TOPIC) == [b"who knows"]
-        assert (await end(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
         await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
 
 
@@ -213,14 +213,14 @@ async def test_restart_loses_no_transaction_and_repeats_none(tmp_path: Path) -> 
     async with running_broker(tmp_path, flushCommitLogThoroughInterval="1") as broker, dialogue(broker) as peer:
         ended = [await prepare(peer, b"old") for _ in range(3)]
         for half, how in zip(ended, (COMMIT, ROLL_BACK, COMMIT), strict=True):
-            assert (await end(peer, half, how)).code == 0
+            assert (await end_transaction(peer, half, how)).code == 0
         opened = await prepare(peer, b"open")
         await wait_until(lambda: broker.core.offsets.find(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0) == 3)
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         await wait_until(lambda: bool(check_requests(peer)))
         assert {question.ext["msgId"] for question in check_requests(peer)} == {opened["unique"]}
-        assert (await end(peer, opened, COMMIT)).code == 0
+        assert (await end_transaction(peer, opened, COMMIT)).code == 0
         assert await bodies(peer) == [b"old", b"old", b"open"]
 
 
@@ -238,11 +238,11 @@ async def test_commit_without_its_torn_off_op_message_is_not_repeated(
         patch.setattr(TransactionWriter, "end", torn)
         async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
             half = await prepare(peer, b"once")
-            assert (await end(peer, half, COMMIT)).code != 0
+            assert (await end_transaction(peer, half, COMMIT)).code != 0
     if not is_looked_up:
         monkeypatch.setattr(TransactionEndings, "_was_committed", lambda *_: False)
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == ([b"once"] if is_looked_up else [b"once", b"once"])
 
 
@@ -255,8 +255,8 @@ async def test_producer_may_set_an_immunity_time(tmp_path: Path) -> None:
         await wait_until(lambda: bool(check_requests(peer)))
 
         assert {question.ext["msgId"] for question in check_requests(peer)} == {immediate["unique"]}
-        assert (await end(peer, immediate, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
-        assert (await end(peer, patient, COMMIT)).code == 0
+        assert (await end_transaction(peer, immediate, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, patient, COMMIT)).code == 0
         assert await bodies(peer) == [b"patient"]
 
 
@@ -278,7 +278,7 @@ async def test_commit_makes_a_queue_readable_that_a_crash_removed(tmp_path: Path
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         config = broker.core.topics.find(TOPIC)
         assert config is not None and config.read_queue_nums == 1
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert [message.body for message in await peer.read(0, queueId="3")] == [b"all"]
 
 
@@ -297,7 +297,7 @@ async def test_half_message_is_never_visible(tmp_path: Path) -> None:
         back = {"offset": place, "group": "GroupTest", "delayLevel": "0", "originTopic": TOPIC}
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SYSTEM_ERROR
 
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         [message] = await peer.read(0)
         view = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(message.physical_offset)})
         assert decode_record(view.body).body == b"secret"
@@ -314,7 +314,7 @@ async def test_end_cannot_name_two_messages(tmp_path: Path) -> None:
         mixed = {**end_ext(half, COMMIT), "commitLogOffset": end_ext(other, COMMIT)["commitLogOffset"]}
         assert (await peer.ask(RequestCode.END_TRANSACTION, mixed)).code == ResponseCode.SYSTEM_ERROR
         assert await bodies(peer) == []
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"x"]
 
 
@@ -339,7 +339,7 @@ async def test_end_between_a_check_and_its_reading_ends_both_copies(tmp_path: Pa
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         await wait_until(lambda: bool(check_requests(peer)))
-        assert (await end(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
         assert {question.ext["msgId"] for question in check_requests(peer)} == {last["unique"]}
 
 
@@ -351,10 +351,10 @@ async def test_repeated_commit_is_found_by_the_first_offset(tmp_path: Path) -> N
         await wait_until(lambda: len(check_requests(peer)) >= 2)
         peer.send_oneway(RequestCode.END_TRANSACTION, answer_ext(check_requests(peer)[-1], COMMIT))
         await wait_until(lambda: broker.transactions.endings.committed_count == 1)
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, half, COMMIT)).code == 0
-        assert (await end(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
         assert await bodies(peer) == [b"once"]
 
 
@@ -378,10 +378,10 @@ async def test_transaction_ended_by_rocketmq_is_not_open(tmp_path: Path) -> None
         ]
         broker.store.append(drafts)
         await wait_until(lambda: len(broker.transactions.journal.halves) == 2)
-        assert [(await end(peer, half, COMMIT)).code for half in halves] == [1, 0, 1, 1, 0]
+        assert [(await end_transaction(peer, half, COMMIT)).code for half in halves] == [1, 0, 1, 1, 0]
         assert await bodies(peer) == [b"1", b"4"]
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, halves[2], COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert (await end_transaction(peer, halves[2], COMMIT)).code == ResponseCode.SYSTEM_ERROR
         assert await bodies(peer) == [b"1", b"4"]
 
 
@@ -390,13 +390,13 @@ async def test_transaction_with_a_lost_end_is_checked_again(tmp_path: Path) -> N
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
         before = broker.store.log.wrote
-        assert (await end(peer, half, ROLL_BACK)).code == 0
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == 0
     lose_log_tail(tmp_path, before)
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         await wait_until(lambda: bool(check_requests(peer)))
         assert check_requests(peer)[0].ext["msgId"] == half["unique"]
-        assert (await end(peer, half, ROLL_BACK)).code == 0
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == 0
         assert await bodies(peer) == []
 
 
@@ -429,10 +429,10 @@ async def test_half_message_in_a_deleted_file_is_skipped(tmp_path: Path, monkeyp
             "read_half_at",
             lambda _, place, *, is_known=False: None if place == first else read(place, is_known=is_known),
         )
-        assert (await end(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert (await end_transaction(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
         await peer.heartbeat("p")
         await wait_until(lambda: bool(check_requests(peer)) and len(broker.transactions.journal.halves) == 1)
-        assert (await end(peer, there, COMMIT)).code == 0
+        assert (await end_transaction(peer, there, COMMIT)).code == 0
         assert await bodies(peer) == [b"there"]
 
 
@@ -469,7 +469,7 @@ async def test_ending_does_not_read_open_transactions_again(
         with monkeypatch.context() as patch:
             reads = ReadCounter(broker, patch)
             halves = [await prepare(peer, b"x") for _ in range(100)]
-            assert {(await end(peer, half, COMMIT)).code for half in halves} == {0}
+            assert {(await end_transaction(peer, half, COMMIT)).code for half in halves} == {0}
             await wait_until(lambda: len(broker.transactions.journal.halves) == others)
             await wait_until(lambda: reads.records >= 300)
             assert reads.records == 300
@@ -480,7 +480,7 @@ async def test_start_with_many_open_transactions_answers_the_first_end(tmp_path:
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         halves = [await prepare(peer, b"%d" % number) for number in range(1000)]
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, halves[-1], COMMIT)).code == 0
+        assert (await end_transaction(peer, halves[-1], COMMIT)).code == 0
         assert len(broker.transactions.journal.halves) == 999
         assert await bodies(peer) == [b"999"]
 
