@@ -267,9 +267,9 @@ def test_duplicate_number_is_a_finding_but_a_recreated_topic_is_not() -> None:
 
 def test_unit_that_points_before_the_deletion_of_its_topic_is_stray() -> None:
     """A queue that is completely left over from the deleted topic is no finding: the next start removes it."""
-    assert findings_of(FakeCopy(index_unit(4), index_unit(5), index_unit(2), deleted_at=400), [queue_run(0, 2, 400)]) == [
-        (FindingKind.UNIT_STRAY, 2, 1)
-    ]
+    assert findings_of(
+        FakeCopy(index_unit(4), index_unit(5), index_unit(2), deleted_at=400), [queue_run(0, 2, 400)]
+    ) == [(FindingKind.UNIT_STRAY, 2, 1)]
     assert findings_of(FakeCopy(*map(index_unit, range(3)), deleted_at=400), []) == []
     assert findings_of(FakeCopy(*map(index_unit, range(3))), []) == [(FindingKind.UNIT_STRAY, at, 1) for at in range(3)]
 

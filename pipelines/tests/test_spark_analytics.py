@@ -106,7 +106,10 @@ def test_hot_keys_count_a_message_once_for_each_of_its_keys(spark: SparkSession)
     rows = [message(1, keys="a b"), message(2, keys="a  a"), message(3, keys="c"), message(4), message(5, keys="b")]
     found = hot_keys(key_counts(messages(spark, *rows), MINUTE), 2)
 
-    expected = [(after_noon(0), after_noon(60), "orders", "a", 2, 400, 1), (after_noon(0), after_noon(60), "orders", "b", 2, 400, 2)]
+    expected = [
+        (after_noon(0), after_noon(60), "orders", "a", 2, 400, 1),
+        (after_noon(0), after_noon(60), "orders", "b", 2, 400, 2),
+    ]
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from run_audit_faults import Plan, found, plans, run_plan
+from run_audit_faults import Plan, plans, run_audit, run_plan
 from spark_kit.broker_pair import (
     copy_store,
     delete_topic,
@@ -227,4 +227,4 @@ def test_tasks_on_spark_find_the_same_as_in_a_loop(spark: SparkSession, stores: 
     expected = spark.createDataFrame(rows_batch(run_in_process(tasks)).to_pandas(), ROWS_DDL)
 
     assertDataFrameEqual(run_audit_tasks(tasks_frame(spark, tasks)), expected)
-    assert audit(settings, spark_task_runner(spark)).findings == found((stores[0], damaged))
+    assert audit(settings, spark_task_runner(spark)).findings == run_audit((stores[0], damaged))

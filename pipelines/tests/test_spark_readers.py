@@ -294,7 +294,9 @@ def test_age_of_unread_messages_does_not_wait_for_an_unlisted_broker(
     assert reported is not None and reported["oldest"] == {}
 
 
-def test_message_without_a_valid_store_time_has_no_age(orders_catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_without_a_valid_store_time_has_no_age(
+    orders_catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark cannot show a time beyond the year 9999: it is null, so IS NOT NULL is left to Spark, and it has no age."""
     is_set = IsNotNull(("storeTime",))
     assert batch_of(orders_catalog, is_set)[1] == [is_set]

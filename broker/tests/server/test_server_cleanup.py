@@ -6,8 +6,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from test_server_roles import copied, group
-from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, end_ext, prepare, questions
+from test_server_roles import running_group, wait_until_copied
+from test_server_transactions import (
+    COMMIT,
+    answer_ext,
+    asking_broker,
+    bodies,
+    check_requests,
+    end_ext,
+    end_transaction,
+    prepare,
+)
 
 from gantry_broker.app import Broker
 from gantry_testing.local import (
@@ -57,12 +66,12 @@ async def test_only_queues_without_a_topic_are_deleted(broker: Broker, client: D
 
 async def test_slave_deletes_no_queue_without_a_topic(tmp_path: Path) -> None:
     """A topic's name may come after its first message: there is nothing to clean on a slave."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(master) as client:
             await client.send_ok(b"x")
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await wait_until(lambda: slave.core.topics.find(TOPIC) is not None)
         slave.core.topics.delete(TOPIC)
         async with dialogue(slave) as client:
@@ -87,15 +96,15 @@ async def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         message_id = await give_up_transaction(broker, peer)
-        asked = len(questions(peer))
+        asked = len(check_requests(peer))
 
         reply = await peer.ask(323, {"topic": names.CHECK_MAX_TIME_TOPIC, "msgId": message_id})
         assert (reply.code, reply.remark) == (0, None)
         twice = await peer.ask(323, {"msgId": message_id})
         assert (twice.code, "before" in (twice.remark or "")) == (1, True)
 
-        await wait_until(lambda: len(questions(peer)) > asked)
-        question = questions(peer)[-1]
+        await wait_until(lambda: len(check_requests(peer)) > asked)
+        question = check_requests(peer)[-1]
         assert (await peer.ask(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))).code == 0
         assert await bodies(peer) == [b"who knows"]
         await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
@@ -160,12 +169,12 @@ async def test_only_given_up_transactions_can_be_resumed(tmp_path: Path) -> None
             assert (reply.code, bool(reply.remark)) == (1, True)
         assert (await peer.ask(323)).code == 1
         assert broker.store.log.wrote == wrote
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
 
 
 async def test_slave_resumes_no_transaction(tmp_path: Path) -> None:
     """The answer is 14: only a master stores messages."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(slave) as client:

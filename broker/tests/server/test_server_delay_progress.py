@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_server_roles import SYNC, UNASSIGNED, copied, follows, group
+from test_server_roles import SYNC, UNASSIGNED, running_group, wait_until_copied, wait_until_following
 
 from gantry_broker.app import Broker
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -211,14 +211,14 @@ async def test_promoted_slave_never_skips_a_delayed_message(
     if not is_stamped:
         monkeypatch.setattr(DelayProgress, "receive", lambda self, document, end: self._apply_document(end, document))
     conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "3s 1h"}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         await send_later(first, b"later")
-        await copied(first, second)
+        await wait_until_copied(first, second)
         stream = next(iter(first.replication.master.server.streams))
         stream.pause_writing()
 
@@ -230,11 +230,11 @@ async def test_promoted_slave_never_skips_a_delayed_message(
         assert second.store.log.wrote < first.store.log.wrote, "expected the copy on the master only"
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
 
         if is_stamped:
             await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
-            await copied(second, first)
+            await wait_until_copied(second, first)
         else:
             rounds = second.delay.rounds
             await wait_until(lambda: second.delay.rounds >= rounds + 3)
@@ -247,12 +247,12 @@ async def test_promoted_slave_never_skips_a_delayed_message(
 async def test_delays_continue_after_a_drained_switchover(tmp_path: Path) -> None:
     """Delivered messages are not delivered again, waiting ones are delivered by the new master, each once."""
     conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "1s 6s"}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         await send_later(first, b"soon", 1)
         await send_later(first, b"late", 2)
         await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
@@ -260,9 +260,9 @@ async def test_delays_continue_after_a_drained_switchover(tmp_path: Path) -> Non
         await first.orders.drain(5_000)
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
         await wait_until(lambda: second.delay.progress.next_offset(2) == 1)
-        await copied(second, first)
+        await wait_until_copied(second, first)
 
         assert [message.body for message in await messages(second)] == [b"soon", b"late"]
 
@@ -313,12 +313,12 @@ async def test_waiting_messages_are_not_read(tmp_path: Path, monkeypatch: pytest
 async def test_restarted_slave_continues_at_its_position(tmp_path: Path) -> None:
     """Applied progress is in its own file, and counts if it is promoted without another master's report."""
     conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "1s 1h"}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         await send_later(first, b"once")
         await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
         await second.close()

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from test_server_damage import DAMAGED, damage, pull_all, send_all
-from test_server_transactions import COMMIT, bodies, end, foreign, prepare, questions
+from test_server_damage import DAMAGED_NUMBER, flip_bit, pull_all, send_all
+from test_server_transactions import COMMIT, bodies, check_requests, draft_of_apache, end_transaction, prepare
 
 from gantry_broker.app import Broker
 from gantry_broker.server.delay.service import DelayService
@@ -60,7 +60,7 @@ async def damage_after_the_slave_is_gone(folder: Path, master: Broker) -> list[b
         sent = await send_all(master)
         await wait_until_copied(master, slave)
     await wait_until_alone(master)
-    damage(master)
+    flip_bit(master)
     return sent
 
 
@@ -83,7 +83,7 @@ async def test_without_waiting_for_a_slave_a_consumer_misses_the_message(
     monkeypatch.setattr(Replication, "_count_replicas", lambda _: 0)
     async with running_master(tmp_path) as master:
         sent = await damage_after_the_slave_is_gone(tmp_path, master)
-        assert await pull_all(master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        assert await pull_all(master) == sent[:DAMAGED_NUMBER] + sent[DAMAGED_NUMBER + 1 :]
 
 
 async def test_consumer_waits_for_the_first_slave_after_a_restart(tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ async def test_consumer_waits_at_most_heal_wait(tmp_path: Path) -> None:
         sent = await damage_after_the_slave_is_gone(tmp_path, master)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        assert await pull_all(master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        assert await pull_all(master) == sent[:DAMAGED_NUMBER] + sent[DAMAGED_NUMBER + 1 :]
         assert loop.time() - began >= 1.5
 
         # The second reader does not wait: the record still has the end of its one wait.
         assert not master.store.guard.damage.is_awaited
-        assert await pull_all(master, wait_ms=0) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        assert await pull_all(master, wait_ms=0) == sent[:DAMAGED_NUMBER] + sent[DAMAGED_NUMBER + 1 :]
 
         async with running_slave(tmp_path, master):
             await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 1)
@@ -136,7 +136,7 @@ async def test_message_viewed_by_offset_is_healed(tmp_path: Path) -> None:
         await wait_until_followed(master)
         await send_all(master)
         await wait_until_copied(master, slave)
-        place = damage(master)
+        place = flip_bit(master)
         async with dialogue(master) as client:
             viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
             assert viewed.code == ResponseCode.SYSTEM_ERROR
@@ -244,10 +244,10 @@ async def test_damaged_half_message_is_committed_when_healed(tmp_path: Path) -> 
             await wait_until_copied(master, slave)
             damage_at(master, log_offset_of(half), at=150)
 
-            first = await end(peer, half, COMMIT)
+            first = await end_transaction(peer, half, COMMIT)
             assert (first.code, master.store.guard.damage.counters.found) == (ResponseCode.SERVICE_NOT_AVAILABLE, 1)
             await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 1)
-            assert (await end(peer, half, COMMIT)).code == ResponseCode.SUCCESS
+            assert (await end_transaction(peer, half, COMMIT)).code == ResponseCode.SUCCESS
             assert await bodies(peer) == [b"precious body " * 10]
 
 
@@ -267,8 +267,8 @@ async def test_transaction_is_kept_while_its_half_message_may_be_healed(tmp_path
 
         await peer.heartbeat("p")
         async with running_slave(tmp_path, master):
-            await wait_until(lambda: bool(questions(peer)))
-            assert (await end(peer, half, COMMIT)).code == ResponseCode.SUCCESS
+            await wait_until(lambda: bool(check_requests(peer)))
+            assert (await end_transaction(peer, half, COMMIT)).code == ResponseCode.SUCCESS
             assert await bodies(peer) == [b"precious body " * 10]
 
 
@@ -278,7 +278,7 @@ async def test_half_message_skipped_by_a_start_is_open_when_healed(tmp_path: Pat
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)
             gone, ended = await prepare(peer, b"precious body " * 10), await prepare(peer, b"ended before " * 10)
-            assert (await end(peer, ended, COMMIT)).code == ResponseCode.SUCCESS
+            assert (await end_transaction(peer, ended, COMMIT)).code == ResponseCode.SUCCESS
             await wait_until_copied(master, slave)
         await wait_until_alone(master)
         for half in (gone, ended):
@@ -286,12 +286,12 @@ async def test_half_message_skipped_by_a_start_is_open_when_healed(tmp_path: Pat
     async with running_master(tmp_path, healWait="100") as master, dialogue(master) as peer:
         await wait_until(lambda: master.transactions.journal.is_ready)
         assert len(master.transactions.journal.halves) == 0
-        assert (await end(peer, gone, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await end_transaction(peer, gone, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
         async with running_slave(tmp_path, master):
             await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 2)
             await wait_until(lambda: len(master.transactions.journal.halves) == 1)
-            assert (await end(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
+            assert (await end_transaction(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
             assert sorted(await bodies(peer)) == sorted([b"precious body " * 10, b"ended before " * 10])
 
 
@@ -305,7 +305,7 @@ async def test_cut_message_is_not_healed(tmp_path: Path) -> None:
             for listener in broker.store.repair.on_healed_record:
                 listener(topic, place)
         await truncate_log(broker, start)
-        broker.store.append([foreign(broker, TOPIC, bytes(1000), {})])
+        broker.store.append([draft_of_apache(broker, TOPIC, bytes(1000), {})])
         broker.transactions.journal.process_healed()
         broker.delay.healed.process(lambda record: None)
 
@@ -335,7 +335,7 @@ async def test_transactions_after_a_damaged_one_wait(tmp_path: Path) -> None:
         await wait_until_alone(master)
         damage_at(master, log_offset_of(first), at=150)
     async with running_master(tmp_path, healWait="60000") as master, dialogue(master) as peer:
-        ending = asyncio.ensure_future(end(peer, second, COMMIT))
+        ending = asyncio.ensure_future(end_transaction(peer, second, COMMIT))
         await wait_until(lambda: master.transactions.journal.is_waiting)
         async with running_slave(tmp_path, master):
             assert (await ending).code == ResponseCode.SUCCESS

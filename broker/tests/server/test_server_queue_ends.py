@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_server_roles import SYNC, UNASSIGNED, copied, follows, group
+from test_server_roles import SYNC, UNASSIGNED, running_group, wait_until_copied, wait_until_following
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
@@ -82,7 +82,9 @@ def test_queue_ends_wait_until_the_masters_log_is_visible(world: StoreWorld, que
 
 
 @pytest.mark.parametrize("end", [3, 7, 1_000])
-def test_queue_whose_last_messages_were_lost_continues_after_them(world: StoreWorld, queue_ends: QueueEnds, end: int) -> None:
+def test_queue_whose_last_messages_were_lost_continues_after_them(
+    world: StoreWorld, queue_ends: QueueEnds, end: int
+) -> None:
     """The master has accepted their loss; no offset is assigned twice, also after a restart, and by a next master."""
     world.send("idle", 2)
     queue_ends.receive(report_end(end), world.store.log.wrote)
@@ -124,7 +126,9 @@ def test_deleted_topic_starts_at_zero(world: StoreWorld, queue_ends: QueueEnds) 
 
 def test_new_master_adopts_all_queue_ends_at_once(world: StoreWorld, queue_ends: QueueEnds) -> None:
     """It assigns the next offsets, wherever the old master's log ended."""
-    queue_ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote + 100)
+    queue_ends.receive(
+        QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote + 100
+    )
 
     queue_ends.adopt()
 
@@ -241,28 +245,28 @@ async def test_empty_slave_continues_offsets_as_the_next_master(
     elif not is_reported:
         monkeypatch.setattr(QueueEnds, "document", lambda self: QueueEndsDocument())
     conf = {**SYNC, **UNASSIGNED, **SMALL}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         await first.orders.promote(1 << 8, [2], False)
         second = await members.start("two", **conf, brokerId="2")
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, IDLE, 5) == [0, 1, 2, 3, 4]
         async with dialogue(first) as client:
             await client.make_group(GROUP)
             await client.ask(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(IDLE), "commitOffset": "5"})
         await send(first, BUSY, 20, bytes(10_000))
-        await copied(first, second)
+        await wait_until_copied(first, second)
         await second.close()
         await expire(first)
 
         second = await members.start("two", **conf, brokerId="2", storePathRootDir=str(tmp_path / "empty"))
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
-        await copied(first, second)
+        await wait_until_following(first, 2)
+        await wait_until_copied(first, second)
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
 
         assert await send(second, IDLE, 2) == ([5, 6] if is_reported else [0, 1])
         assert (second.core.offsets.find(GROUP, TOPIC, IDLE) == 5) is is_reported

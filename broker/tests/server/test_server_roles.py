@@ -420,7 +420,9 @@ async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
         await wait_until_following(first, 2)
         async with dialogue(first) as peer:
             halves = [await prepare(peer, text.encode()) for text in "abc"]
-            assert await end_transaction(peer, halves[0], COMMIT) == await end_transaction(peer, halves[1], ROLL_BACK) == 0
+            assert (
+                await end_transaction(peer, halves[0], COMMIT) == await end_transaction(peer, halves[1], ROLL_BACK) == 0
+            )
         promised = await second.orders.promise(300, "test")
         assert promised.end == first.store.log.wrote
         await second.orders.promote(300, [1], False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from test_outside_addresses import ask, name_server
-from test_server_roles import group
+from test_server_roles import running_group
 
 from gantry_broker.app import Broker
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
@@ -112,7 +112,9 @@ async def test_list_of_topics_is_created_completely_or_not_at_all(broker: Broker
 async def test_topic_settings_survive_a_restart(tmp_path: Path) -> None:
     """All of them; and the attributes are changed from where they were."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
-        await create_topic(client, perm="4", order="true", readQueueNums="7", attributes="+message.type=DELAY,+reserve.time=5")
+        await create_topic(
+            client, perm="4", order="true", readQueueNums="7", attributes="+message.type=DELAY,+reserve.time=5"
+        )
         await client.ask(353, {"group": GROUP, "topic": TOPIC, "readable": "false"})
         before = broker.core.topics.find(TOPIC)
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
@@ -125,7 +127,7 @@ async def test_topic_settings_survive_a_restart(tmp_path: Path) -> None:
 
 async def test_topic_settings_are_replicated(tmp_path: Path) -> None:
     """Topics and what groups may not read go to slaves, which change nothing themselves: 14."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(master) as client:
